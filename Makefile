@@ -1,0 +1,58 @@
+# Two commands: `make up` and `make test`. Everything is installed into this folder or the user's cache.
+#
+#   make up                      a real answer in the browser: install, start, follow the logs; Ctrl-C stops all of it
+#   make up ENGINE=scripted      without a model engine (or ENGINE=http://host:port for any OpenAI-compatible server)
+#   make up ARGS="--workers 2"   further options of `tailrace up`
+#   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
+#   make test                    every tier; `make check` is the quick one, for every save
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
+ARGS ?=
+BIN := .venv/bin
+
+.PHONY: help install up down check test fmt clean lock load faults faults-long
+
+help:
+	@sed -n 's/^#   \{0,1\}//p' Makefile
+
+install:
+	@scripts/install.sh --engine "$(ENGINE)"
+
+up: install
+	@exec $(BIN)/tailrace up --engine "$(ENGINE)" $(ARGS)
+
+down:
+	@$(BIN)/tailrace down
+
+# Format, lint, types, import contracts, security lint, unit tests, manifests, front end: under a minute.
+check: install
+	@$(BIN)/python scripts/check.py
+
+test: install
+	@$(BIN)/python scripts/test.py
+
+# SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
+faults: install
+	@$(BIN)/python -m tests.faults --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),1800) $(if $(SEED),--seed $(SEED))
+
+# The long scenarios one by one, and the planted bugs.
+faults-long: install
+	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest tests/faults -q -s --durations=0
+
+fmt:
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# Exact versions with checksums, after a change of dependencies.
+lock:
+	@locks/compile.sh
+
+# Load on what `make up` started: users that converse, drop, resume and cancel; fails on a lost or doubled token.
+load:
+	@$(BIN)/locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000 --push-host http://127.0.0.1:8001
+
+# What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
+clean:
+	@rm -rf .venv .venv-engine .tools frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results

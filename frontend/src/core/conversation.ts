@@ -1,0 +1,198 @@
+/* A conversation as this browser keeps it. Every tab holds one, works on it alone and joins what others wrote:
+   `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other. */
+
+import { further, isRunning, type Answer } from "./answer";
+
+/** sending: the question is on its way · unsent: it was not accepted, `problem` says why · accepted: it has an answer ·
+    withdrawn: taken back into the composer, no longer shown. */
+export type Phase = "sending" | "unsent" | "accepted" | "withdrawn";
+
+export interface Problem {
+  readonly words: string;
+  /** Whether the same question could be accepted at another time. */
+  readonly again: boolean;
+  readonly code: string;
+}
+
+export interface Turn {
+  readonly id: string;
+  readonly question: string;
+  /** The place in the conversation; `sentAt` is when the current attempt was sent. Both in ms. */
+  readonly askedAt: number;
+  readonly sentAt: number;
+  readonly model: string | null;
+  /** Counts answers asked for this question; a later one replaces an earlier one. */
+  readonly attempt: number;
+  /** Counts changes within one attempt before it has an answer. */
+  readonly revision: number;
+  readonly phase: Phase;
+  readonly problem: Problem | null;
+  readonly stopWanted: boolean;
+  /** The tab that sends; another tab must not send the same question. */
+  readonly tab: string;
+  readonly answer: Answer | null;
+}
+
+export interface Conversation {
+  readonly id: string;
+  readonly createdAt: number;
+  readonly turns: readonly Turn[];
+}
+
+export function newConversation(id: string, now: number): Conversation {
+  return { id, createdAt: now, turns: [] };
+}
+
+export function newTurn(id: string, question: string, model: string | null, tab: string, now: number): Turn {
+  return {
+    id,
+    question,
+    askedAt: now,
+    sentAt: now,
+    model,
+    attempt: 1,
+    revision: 0,
+    phase: "sending",
+    problem: null,
+    stopWanted: false,
+    tab,
+    answer: null,
+  };
+}
+
+export function shown(conversation: Conversation): readonly Turn[] {
+  return conversation.turns.filter((turn) => turn.phase !== "withdrawn");
+}
+
+export function isBusy(turn: Turn): boolean {
+  return turn.phase === "sending" || (turn.phase === "accepted" && turn.answer !== null && isRunning(turn.answer));
+}
+
+export function busyTurn(conversation: Conversation): Turn | null {
+  return conversation.turns.find(isBusy) ?? null;
+}
+
+export function title(conversation: Conversation): string {
+  const first = shown(conversation)[0]?.question.trim().replace(/\s+/g, " ") ?? "";
+  if (first === "") return "New chat";
+  return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first;
+}
+
+export function lastUsed(conversation: Conversation): number {
+  return conversation.turns.reduce((latest, turn) => Math.max(latest, turn.sentAt), conversation.createdAt);
+}
+
+export function withTurn(conversation: Conversation, turn: Turn): Conversation {
+  const others = conversation.turns.filter((other) => other.id !== turn.id);
+  return { ...conversation, turns: [...others, turn].sort(inOrder) };
+}
+
+function inOrder(a: Turn, b: Turn): number {
+  return a.askedAt - b.askedAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
+}
+
+/** The same question again: a new attempt when it already had an answer, else the same one, which the gateway
+    recognises by its key should it have been accepted unheard. */
+export function again(turn: Turn, tab: string, now: number): Turn {
+  const fresh = { ...turn, phase: "sending" as const, problem: null, stopWanted: false, tab, sentAt: now };
+  return turn.answer === null
+    ? { ...fresh, revision: turn.revision + 1 }
+    : { ...fresh, attempt: turn.attempt + 1, revision: 0, answer: null };
+}
+
+export function idempotencyKey(turn: Turn): string {
+  return `${turn.id}.${turn.attempt}`;
+}
+
+/** The answer that the question continues: the nearest earlier one that has an end worth continuing. */
+export function previousResponse(conversation: Conversation, turnId: string): string | null {
+  return continued(conversation, turnId).at(-1)?.answer?.responseId ?? null;
+}
+
+export interface Message {
+  role: "user" | "assistant";
+  content: string;
+}
+
+/** Everything said so far, for when the server no longer knows the answer that the question continues. */
+export function wholeContext(conversation: Conversation, turnId: string): Message[] {
+  const messages: Message[] = [];
+  for (const turn of continued(conversation, turnId)) {
+    messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answer?.text ?? "" });
+  }
+  const asked = conversation.turns.find((turn) => turn.id === turnId);
+  return asked === undefined ? messages : [...messages, { role: "user", content: asked.question }];
+}
+
+function continued(conversation: Conversation, turnId: string): Turn[] {
+  const place = conversation.turns.findIndex((turn) => turn.id === turnId);
+  return conversation.turns
+    .slice(0, place === -1 ? undefined : place)
+    .filter(({ phase, answer }) => phase === "accepted" && answer !== null && isWhole(answer));
+}
+
+// A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.
+function isWhole(answer: Answer): boolean {
+  return answer.status === "completed" || ((answer.status === "incomplete" || answer.status === "cancelled") && answer.text !== "");
+}
+
+export function join(a: Conversation, b: Conversation): Conversation {
+  const turns = new Map(a.turns.map((turn) => [turn.id, turn]));
+  for (const turn of b.turns) {
+    const mine = turns.get(turn.id);
+    turns.set(turn.id, mine === undefined ? turn : joinTurn(mine, turn));
+  }
+  return { id: a.id, createdAt: Math.min(a.createdAt, b.createdAt), turns: [...turns.values()].sort(inOrder) };
+}
+
+export function joinTurn(a: Turn, b: Turn): Turn {
+  if (a.attempt !== b.attempt) return a.attempt > b.attempt ? a : b;
+  const joined = isAhead(a, b) ? a : b;
+  const answer = a.answer !== null && b.answer?.responseId === a.answer.responseId ? further(a.answer, b.answer) : joined.answer;
+  return { ...joined, stopWanted: a.stopWanted || b.stopWanted, answer };
+}
+
+// Any fixed order will do for the cases that differ by chance only (two tabs that retried at once), as long as every tab uses it.
+function isAhead(a: Turn, b: Turn): boolean {
+  if ((a.answer === null) !== (b.answer === null)) return a.answer !== null;
+  const [mine, theirs] = [a.answer?.responseId ?? "", b.answer?.responseId ?? ""];
+  if (mine !== theirs) return mine > theirs;
+  if (a.revision !== b.revision) return a.revision > b.revision;
+  return a.sentAt !== b.sentAt ? a.sentAt > b.sentAt : a.tab >= b.tab;
+}
+
+/** Whether `a` holds something besides progress that `b` lacks, so that writing `b` over it would lose it. */
+export function knowsMore(a: Conversation, b: Conversation): boolean {
+  const theirs = new Map(b.turns.map((turn) => [turn.id, turn]));
+  return a.turns.some((turn) => {
+    const other = theirs.get(turn.id);
+    return (
+      other === undefined ||
+      turn.attempt > other.attempt ||
+      (turn.attempt === other.attempt && turn.revision > other.revision && other.answer === null) ||
+      (turn.answer !== null && other.answer === null && turn.attempt === other.attempt)
+    );
+  });
+}
+
+/** What was stored may be of another version of this page or damaged: read it as data. */
+export function readConversation(raw: string): Conversation | null {
+  try {
+    const value = JSON.parse(raw) as Conversation;
+    const good =
+      typeof value.id === "string" &&
+      typeof value.createdAt === "number" &&
+      Array.isArray(value.turns) &&
+      value.turns.every(
+        (turn) =>
+          typeof turn.id === "string" &&
+          typeof turn.question === "string" &&
+          typeof turn.askedAt === "number" &&
+          typeof turn.attempt === "number" &&
+          (turn.answer === null || (typeof turn.answer.text === "string" && Number.isInteger(turn.answer.lastSeq))),
+      );
+    return good ? value : null;
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,44 @@
+/* The small numbers under an answer. A number that was not really observed is left out, never guessed. */
+
+import { isRunning, type Answer } from "./answer";
+
+export interface Pace {
+  firstTokenMs: number | null;
+  tokensPerSecond: number | null;
+  tokens: number | null;
+  /** While the answer runs, tokens are counted in the pieces that arrived: a lower bound. */
+  exact: boolean;
+}
+
+/** Below this span a rate says more about the network's batches than about the model. */
+const SHORTEST_SPAN_MS = 150;
+
+export function pace(answer: Answer, sentAt: number): Pace {
+  const exact = !isRunning(answer);
+  const tokens = exact ? (answer.usage?.output ?? null) : answer.deltas || null;
+  const span = answer.firstAt === null || answer.lastAt === null ? 0 : answer.lastAt - answer.firstAt;
+  return {
+    firstTokenMs: answer.firstAt === null ? null : Math.max(0, answer.firstAt - sentAt),
+    // The first token opens the span, so it is not one of those produced within it.
+    tokensPerSecond: tokens === null || tokens < 2 || span < SHORTEST_SPAN_MS ? null : ((tokens - 1) * 1000) / span,
+    tokens,
+    exact,
+  };
+}
+
+export function seconds(ms: number): string {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+export function paceWords(found: Pace): string[] {
+  const words: string[] = [];
+  if (found.firstTokenMs !== null) words.push(`first token ${seconds(found.firstTokenMs)}`);
+  if (found.tokensPerSecond !== null) {
+    const rate = found.tokensPerSecond < 10 ? found.tokensPerSecond.toFixed(1) : String(Math.round(found.tokensPerSecond));
+    words.push(`${found.exact ? "" : "≈ "}${rate} tokens/s`);
+  }
+  if (found.tokens !== null && found.exact) words.push(`${found.tokens} token${found.tokens === 1 ? "" : "s"}`);
+  return words;
+}

@@ -1,0 +1,131 @@
+/* What arrives on the watch socket, read once and strictly: everything behind this file works with these shapes only.
+   An event of a type this page does not know still counts in its response's sequence. */
+
+export type Outcome = "completed" | "incomplete" | "cancelled" | "failed";
+
+export interface Usage {
+  input: number;
+  output: number;
+}
+
+export interface Fault {
+  code: string;
+  message: string;
+}
+
+export type ResponseEvent =
+  | { kind: "status"; seq: number; status: "queued" | "in_progress" }
+  | { kind: "delta"; seq: number; delta: string }
+  | { kind: "text"; seq: number; text: string }
+  | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; model: string | null }
+  | { kind: "other"; seq: number };
+
+export type Incoming =
+  | { kind: "events"; responseId: string; events: ResponseEvent[] }
+  | { kind: "done"; responseId: string }
+  | { kind: "error"; responseId: string | null; status: number; fault: Fault }
+  | { kind: "draining"; afterMs: number };
+
+type Fields = Record<string, unknown>;
+
+function fields(value: unknown): Fields | null {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : null;
+}
+
+function text(value: unknown): string | null {
+  return typeof value === "string" ? value : null;
+}
+
+function count(value: unknown): number | null {
+  return typeof value === "number" && Number.isInteger(value) && value >= 0 ? value : null;
+}
+
+export function readMessage(raw: string): Incoming | null {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(raw);
+  } catch {
+    return null;
+  }
+  const message = fields(parsed);
+  if (message === null) return null;
+  const responseId = text(message["response_id"]);
+  switch (message["type"]) {
+    case "watch.events":
+      return responseId === null || !Array.isArray(message["events"])
+        ? null
+        : { kind: "events", responseId, events: readEvents(message["events"]) };
+    case "watch.done":
+      return responseId === null ? null : { kind: "done", responseId };
+    case "watch.error":
+      return { kind: "error", responseId, status: count(message["status"]) ?? 0, fault: readFault(message["error"]) ?? unnamed };
+    case "watch.draining":
+      return { kind: "draining", afterMs: count(message["after_ms"]) ?? 0 };
+    default:
+      return null;
+  }
+}
+
+const unnamed: Fault = { code: "unknown", message: "The server reported an error without saying which." };
+
+// An event without a usable number is left out; the numbers around it then show a gap, and the gap is asked for again.
+function readEvents(values: unknown[]): ResponseEvent[] {
+  const events: ResponseEvent[] = [];
+  for (const value of values) {
+    const event = readEvent(value);
+    if (event !== null) events.push(event);
+  }
+  return events;
+}
+
+export function readEvent(value: unknown): ResponseEvent | null {
+  const event = fields(value);
+  const seq = count(event?.["sequence_number"]);
+  if (event === null || seq === null) return null;
+  switch (event["type"]) {
+    case "response.queued":
+      return { kind: "status", seq, status: "queued" };
+    case "response.in_progress":
+      return { kind: "status", seq, status: "in_progress" };
+    case "response.output_text.delta": {
+      const delta = text(event["delta"]);
+      return delta === null ? null : { kind: "delta", seq, delta };
+    }
+    case "response.output_text.done": {
+      const whole = text(event["text"]);
+      return whole === null ? null : { kind: "text", seq, text: whole };
+    }
+    case "response.completed":
+      return readEnd(seq, event, "completed");
+    case "response.failed":
+      return readEnd(seq, event, "failed");
+    case "response.incomplete":
+      return readEnd(seq, event, "incomplete");
+    default:
+      return { kind: "other", seq };
+  }
+}
+
+function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {
+  const response = fields(event["response"]);
+  // There is no cancelled event in the API: a stopped answer ends as incomplete and says cancelled inside.
+  const outcome = response?.["status"] === "cancelled" ? "cancelled" : named;
+  const input = count(fields(response?.["usage"])?.["input_tokens"]);
+  const output = count(fields(response?.["usage"])?.["output_tokens"]);
+  return {
+    kind: "end",
+    seq,
+    outcome,
+    reason: text(fields(response?.["incomplete_details"])?.["reason"]),
+    usage: input === null || output === null ? null : { input, output },
+    fault: readFault(response?.["error"]),
+    model: text(response?.["model"]),
+  };
+}
+
+export function readFault(value: unknown): Fault | null {
+  const error = fields(value);
+  if (error === null) return null;
+  const message = text(error["message"]);
+  return { code: text(error["code"]) ?? text(error["type"]) ?? "unknown", message: message ?? unnamed.message };
+}

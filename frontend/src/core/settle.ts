@@ -1,0 +1,119 @@
+/* A running answer ends anywhere, also inside `**bo` or half a fence. `settle` gives the text to draw until more comes: what
+   cannot be judged yet is held back (a marker, half a table head), what is open is closed. So a list does not first look
+   like a headline, and bold text does not first show its stars. Only for drawing: an ended answer is drawn as it is. */
+
+const FENCE = /^[ \t]*(?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,})/;
+/** A last line that so far is nothing but what a list, headline, quote, rule, fence or table may begin with. */
+const ONLY_MARKERS = /^[ \t>]*(?:[-+*_=#`~|:]+|\d{1,9}[.)]?|[-+*][ \t]+\[[ xX]?\]?)?[ \t]*$/;
+const OPENING_FENCE = /^[ \t]*(?:`{3,}[^`\n]*|~{3,}[^\n]*)$/;
+const DELIMITER_SO_FAR = /^[ \t|:-]*$/;
+
+export function settle(text: string): string {
+  const start = text.lastIndexOf("\n") + 1;
+  const lastLine = text.slice(start);
+  if (insideFence(text.slice(0, start))) return FENCE_END.test(lastLine) ? text.slice(0, start) : text;
+  const head = tableHeadStart(text);
+  if (head !== null) return closeInline(text.slice(0, head));
+  return closeInline(ONLY_MARKERS.test(lastLine) || OPENING_FENCE.test(lastLine) ? text.slice(0, start) : text);
+}
+
+const FENCE_END = /^[ \t>]*(?:`+|~+)[ \t]*$/;
+
+function insideFence(text: string): boolean {
+  let open: string | null = null;
+  for (const line of text.split("\n")) {
+    if (open === null) open = FENCE.exec(line)?.[1] ?? null;
+    else if (FENCE_END.test(line) && line.replace(/[ \t>]/g, "").startsWith(open)) open = null;
+  }
+  return open !== null;
+}
+
+// A table is one only once its second line is whole; until then its head would be drawn as text with bars.
+function tableHeadStart(text: string): number | null {
+  const block = text.lastIndexOf("\n\n") + 1;
+  const lines = text.slice(block).replace(/^\n/, "").split("\n");
+  const head = lines.findIndex((line) => /^[ \t]*\|/.test(line));
+  if (head === -1) return null;
+  const after = lines.slice(head + 1);
+  const undecided = after.length === 0 || (after.length === 1 && DELIMITER_SO_FAR.test(after[0] ?? ""));
+  if (!undecided) return null;
+  return text.length - lines.slice(head).join("\n").length;
+}
+
+/** People do not nest emphasis deeper; what does is no emphasis, and closing it would only feed the parser. */
+const MOST_OPEN = 8;
+
+interface Opened {
+  mark: string;
+  at: number;
+}
+
+// Emphasis, strikethrough and code that are still open in the last paragraph.
+function closeInline(text: string): string {
+  const from = Math.max(text.lastIndexOf("\n\n"), text.lastIndexOf("\n- "), text.lastIndexOf("\n* "), -1) + 1;
+  const body = text.slice(from).replace(/(!?)\[([^[\]\n]*)\]\([^()\s]*$/, "$2");
+  const head = text.slice(0, from);
+  const open: Opened[] = [];
+  for (let at = 0; at < body.length; ) {
+    const sign = body.charAt(at);
+    if (sign === "\\") {
+      at += 2;
+      continue;
+    }
+    const run = /^(`+|\*+|_+|~~)/.exec(body.slice(at))?.[0];
+    if (run === undefined) {
+      at += 1;
+      continue;
+    }
+    if (sign === "`") {
+      const end = closingTicks(body, at + run.length, run.length);
+      if (end === -1) return head + closeCode(body, at, run, open);
+      at = end;
+      continue;
+    }
+    delimiter(body, at, run, open);
+    at += run.length;
+  }
+  return head + closeAll(body, open);
+}
+
+function closingTicks(body: string, from: number, length: number): number {
+  for (const found of body.slice(from).matchAll(/`+/g)) {
+    if (found[0].length === length) return from + found.index + length;
+  }
+  return -1;
+}
+
+function closeCode(body: string, at: number, ticks: string, open: Opened[]): string {
+  const content = body.slice(at + ticks.length);
+  if (content.trim() === "") return closeAll(body.slice(0, at), open);
+  // Ticks at the very end are half of the closing run.
+  return closeAll(content.endsWith("`") ? body.replace(/`+$/, "") + ticks : body + ticks, open);
+}
+
+function delimiter(body: string, at: number, run: string, open: Opened[]): void {
+  const before = body.charAt(at - 1);
+  const after = body.charAt(at + run.length);
+  const mark = run.length > 2 ? run.slice(0, 3) : run;
+  const opener = after !== "" ? /\S/.test(after) : true;
+  const closer = before !== "" && /\S/.test(before);
+  // An underscore inside a word is part of the word.
+  if (run.startsWith("_") && /\w/.test(before) && /\w/.test(after)) return;
+  const partner = closer ? open.findLastIndex((other) => other.mark === mark) : -1;
+  if (partner !== -1) open.splice(partner);
+  else if (opener && (before === "" || /[\s([{"'>*_~]/.test(before))) open.push({ mark, at });
+}
+
+function closeAll(body: string, open: Opened[]): string {
+  let text = body;
+  const marks = [...open];
+  for (let last = marks.at(-1); last !== undefined && text.slice(last.at + last.mark.length).trim() === ""; last = marks.at(-1)) {
+    text = text.slice(0, last.at);
+    marks.pop();
+  }
+  if (marks.length === 0 || marks.length > MOST_OPEN) return text;
+  // Half a closing run at the end ("**bold*") is completed, not doubled.
+  const mark = marks.at(-1)?.mark ?? "";
+  if (mark.length > 1 && text.endsWith(mark.charAt(0)) && !text.endsWith(mark)) text = text.replace(/[*_~]+$/, "");
+  return text.trimEnd() + marks.reverse().map((opened) => opened.mark).join("");
+}

@@ -1,0 +1,70 @@
+/* What the reader is told when something went wrong, in words that say what happened and what helps. */
+
+import type { Answer } from "./answer";
+import type { Problem } from "./conversation";
+import type { Fault } from "./protocol";
+
+/** `status` 0: not reached. `retryAfterMs`: when the server said to come back. */
+export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
+  const code = fault.code;
+  if (status === 0) return { code, again: true, words: "The server can't be reached, so your question was not sent. Check the connection and try again." };
+  if (status === 401) return { code, again: true, words: "Your credential was not accepted. Sign in and try again." };
+  if (status === 403) return { code, again: true, words: "This address or credential may not ask here." };
+  if (status === 413) return { code, again: false, words: "The question is too long for this server. Shorten it and ask again." };
+  if (status === 429) {
+    const wait = retryAfterMs === null ? "in a moment" : `in ${Math.max(1, Math.ceil(retryAfterMs / 1000))} s`;
+    return { code, again: true, words: `That was more than your limit allows just now. Try again ${wait}.` };
+  }
+  if (status === 503) return { code, again: true, words: "The service is starting or busy and did not take the question. Try again in a moment." };
+  if (status >= 500) return { code, again: true, words: "The server failed to take the question. Try again." };
+  return { code, again: false, words: fault.message };
+}
+
+/** Whether trying again by itself may help before the reader is bothered. */
+export function isPassing(status: number): boolean {
+  return status === 0 || status === 408 || status === 409 || status === 429 || status >= 500;
+}
+
+const FAILURES: Record<string, string> = {
+  expired: "The question waited too long in the queue and was dropped.",
+  attempts_exhausted: "Several workers tried to answer and failed.",
+};
+
+export interface EndNote {
+  tone: "quiet" | "problem";
+  words: string;
+}
+
+/** How an answer ended, where it did not simply complete. */
+export function endNote(answer: Answer): EndNote | null {
+  switch (answer.status) {
+    case "cancelled":
+      return { tone: "quiet", words: answer.text === "" ? "Stopped before the first word." : "Stopped." };
+    case "incomplete":
+      return { tone: "quiet", words: incompleteWords(answer.reason) };
+    case "failed":
+      return { tone: "problem", words: failureWords(answer.fault) };
+    case "lost":
+      return {
+        tone: "problem",
+        words:
+          answer.fault?.code === "history_lost" || answer.text !== ""
+            ? "The server no longer has the rest of this answer. What had arrived is kept here."
+            : "The server no longer has this answer.",
+      };
+    default:
+      return null;
+  }
+}
+
+function incompleteWords(reason: string | null): string {
+  if (reason === "max_output_tokens") return "Cut off: the length limit was reached.";
+  if (reason === "content_filter") return "Cut off by the content filter.";
+  return reason === null ? "Cut off before the end." : `Cut off before the end (${reason.replace(/_/g, " ")}).`;
+}
+
+function failureWords(fault: Fault | null): string {
+  const known = fault === null ? undefined : FAILURES[fault.code];
+  if (known !== undefined) return known;
+  return fault === null ? "The engine failed while answering." : `The engine failed while answering: ${fault.message}`;
+}

@@ -1,0 +1,354 @@
+/* The desk keeps every conversation of this tab going: it asks, follows, stops, retries, and shares what it knows with the
+   other tabs through the store. It draws nothing; whoever shows it listens to `onChange`.
+
+   A question is written to the store before it is sent, under a key that the gateway recognises; so a reload, a lost
+   answer to the request or a retry never asks it twice. */
+
+import { isRunning, newAnswer, type Answer } from "./core/answer";
+import * as conversations from "./core/conversation";
+import type { Conversation, Turn } from "./core/conversation";
+import { readMessage } from "./core/protocol";
+import { Watchlist, type WatchCommand } from "./core/watchlist";
+import { askProblem, isPassing } from "./core/words";
+import { ApiError, type Ask, type Engine } from "./edge/api";
+import type { Store } from "./edge/store";
+
+export interface DeskParts {
+  store: Store;
+  api: { ask(ask: Ask): Promise<string>; cancel(responseId: string): Promise<void>; engine(): Promise<Engine | null> };
+  line: { send(message: object): void; replace(): void; draining(afterMs: number): void };
+  now(): number;
+  newId(): string;
+  /** Resolves after `ms`; a test makes it pass at once. */
+  pause(ms: number): Promise<void>;
+  later(run: () => void, ms: number): () => void;
+  /** Names this tab, also after its reload. */
+  tab: string;
+  warn(words: string): void;
+}
+
+const ASK_TRIES = 4;
+const WRITE_EVERY_MS = 300;
+const ENGINE_EVERY_MS = 2500;
+const SILENCE_CHECK_MS = 5000;
+/** A question that another tab was still sending after so long will not be sent by it any more. */
+const ABANDONED_MS = 60_000;
+
+export class Desk {
+  private readonly held = new Map<string, Conversation>();
+  private readonly watchlist = new Watchlist();
+  /** response id → where it is shown; for every response on the watchlist. */
+  private readonly places = new Map<string, { conversation: string; turn: string }>();
+  /** Conversations that the store has or had: one that vanished from it was removed by another tab. */
+  private readonly stored = new Set<string>();
+  private readonly unwritten = new Set<string>();
+  private writeSoon = false;
+  private engineAsked = false;
+  /** null until known, and while nobody waits for it. */
+  engine: Engine | null = null;
+  /** Nothing more can be kept: shown to the reader once. */
+  storageFull = false;
+  onChange: (conversationId: string) => void = () => undefined;
+
+  constructor(private readonly parts: DeskParts) {}
+
+  /** What this browser knows, to be shown before anything is asked of the network. */
+  load(): void {
+    for (const conversation of this.parts.store.all()) {
+      this.stored.add(conversation.id);
+      this.held.set(conversation.id, conversation);
+    }
+    this.parts.store.onChange((id, conversation) => this.heard(id, conversation));
+  }
+
+  start(): void {
+    for (const conversation of [...this.held.values()]) {
+      for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+    }
+    const checkSilence = (): void => {
+      if (this.watchlist.isSilent(this.parts.now())) this.parts.line.replace();
+      this.parts.later(checkSilence, SILENCE_CHECK_MS);
+    };
+    this.parts.later(checkSilence, SILENCE_CHECK_MS);
+  }
+
+  /** Newest first; those without a question yet are not listed. */
+  list(): Conversation[] {
+    return [...this.held.values()]
+      .filter((conversation) => conversations.shown(conversation).length > 0)
+      .sort((a, b) => conversations.lastUsed(b) - conversations.lastUsed(a));
+  }
+
+  get(id: string): Conversation | null {
+    return this.held.get(id) ?? null;
+  }
+
+  /** Asks in the given conversation or in a new one, whose id is returned. */
+  ask(conversationId: string | null, question: string, model: string | null): string {
+    const now = this.parts.now();
+    const known = conversationId === null ? undefined : this.held.get(conversationId);
+    const conversation = known ?? conversations.newConversation(this.parts.newId(), now);
+    const turn = conversations.newTurn(this.parts.newId(), question, model, this.parts.tab, now);
+    this.put(conversations.withTurn(conversation, turn));
+    this.write(conversation.id);
+    void this.post(conversation.id, turn.id);
+    return conversation.id;
+  }
+
+  retry(conversationId: string, turnId: string): void {
+    const turn = this.turn(conversationId, turnId);
+    if (turn === null || conversations.isBusy(turn)) return;
+    this.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
+    this.write(conversationId);
+    void this.post(conversationId, turnId);
+  }
+
+  /** Takes a question that was not accepted back; returns it for the composer. */
+  withdraw(conversationId: string, turnId: string): string {
+    const turn = this.turn(conversationId, turnId);
+    if (turn === null || turn.phase !== "unsent") return "";
+    this.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
+    this.write(conversationId);
+    return turn.question;
+  }
+
+  stop(conversationId: string, turnId: string): void {
+    const turn = this.turn(conversationId, turnId);
+    if (turn === null || !conversations.isBusy(turn)) return;
+    this.change(conversationId, { ...turn, stopWanted: true });
+    this.write(conversationId);
+    // Without an answer yet there is nothing to cancel; whoever sends the question does it then.
+    if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
+  }
+
+  remove(conversationId: string): Conversation | null {
+    const conversation = this.held.get(conversationId) ?? null;
+    this.drop(conversationId);
+    this.parts.store.remove(conversationId);
+    return conversation;
+  }
+
+  /** Undoes `remove`. */
+  restore(conversation: Conversation): void {
+    this.put(conversation);
+    this.write(conversation.id);
+    for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+  }
+
+  lineOpened(): void {
+    this.send(this.watchlist.opened(this.parts.now()));
+  }
+
+  lineClosed(): void {
+    this.watchlist.closed();
+  }
+
+  lineHeard(raw: string): void {
+    const message = readMessage(raw);
+    if (message === null) return this.parts.warn("a message on the watch socket could not be read");
+    if (message.kind === "draining") return this.parts.line.draining(message.afterMs);
+    const effects = this.watchlist.receive(message, this.parts.now());
+    for (const words of effects.warnings) this.parts.warn(words);
+    this.send(effects.send);
+    for (const answer of effects.changed) this.advanced(answer);
+    if (effects.reconnect) this.parts.line.replace();
+  }
+
+  /** Writes what is not yet written; also called when the page goes away. */
+  flush(): void {
+    for (const id of [...this.unwritten]) this.write(id);
+  }
+
+  private pickUp(conversationId: string, turn: Turn): void {
+    if (turn.answer !== null && isRunning(turn.answer)) this.follow(conversationId, turn, false);
+    if (turn.phase !== "sending") return;
+    if (turn.tab === this.parts.tab) void this.post(conversationId, turn.id);
+    else if (this.parts.now() - turn.sentAt > ABANDONED_MS) {
+      this.fail(conversationId, turn, { code: "abandoned", again: true, words: "The page was closed before the question was accepted." });
+    }
+  }
+
+  private async post(conversationId: string, turnId: string): Promise<void> {
+    this.watchEngine();
+    for (let tries = 1; ; tries += 1) {
+      const turn = this.turn(conversationId, turnId);
+      const conversation = this.held.get(conversationId);
+      if (turn === null || conversation === undefined || turn.phase !== "sending") return;
+      try {
+        this.accepted(conversationId, turn, await this.submit(conversation, turn));
+        return;
+      } catch (error) {
+        const { status, fault, retryAfterMs } =
+          error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
+        if (!isPassing(status) || tries >= ASK_TRIES || (retryAfterMs ?? 0) > 10_000) {
+          this.fail(conversationId, turn, askProblem(status, fault, retryAfterMs));
+          return;
+        }
+        await this.parts.pause(retryAfterMs ?? 400 * 2 ** tries);
+      }
+    }
+  }
+
+  private async submit(conversation: Conversation, turn: Turn): Promise<string> {
+    const previous = conversations.previousResponse(conversation, turn.id);
+    const key = conversations.idempotencyKey(turn);
+    const ask = { model: turn.model, key, metadata: { conversation: conversation.id, turn: turn.id } };
+    try {
+      return await this.parts.api.ask({ ...ask, input: turn.question, previousResponseId: previous });
+    } catch (error) {
+      // The log may have forgotten the answer that this question continues; this browser has not.
+      if (previous === null || !(error instanceof ApiError) || !isForgotten(error)) throw error;
+      const input = conversations.wholeContext(conversation, turn.id);
+      return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
+    }
+  }
+
+  private accepted(conversationId: string, sent: Turn, responseId: string): void {
+    const turn = this.turn(conversationId, sent.id);
+    if (turn === null || turn.attempt !== sent.attempt) return;
+    const accepted: Turn = { ...turn, phase: "accepted", problem: null, answer: turn.answer ?? newAnswer(responseId) };
+    this.change(conversationId, accepted);
+    this.write(conversationId);
+    this.follow(conversationId, accepted, true);
+    if (accepted.stopWanted) void this.cancel(conversationId, turn.id, responseId);
+  }
+
+  private fail(conversationId: string, turn: Turn, problem: conversations.Problem): void {
+    this.change(conversationId, { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem });
+    this.write(conversationId);
+  }
+
+  private async cancel(conversationId: string, turnId: string, responseId: string): Promise<void> {
+    try {
+      await this.parts.api.cancel(responseId);
+    } catch (error) {
+      const turn = this.turn(conversationId, turnId);
+      // An answer that has just ended by itself cannot be stopped, and need not be.
+      if (turn === null || turn.answer === null || !isRunning(turn.answer)) return;
+      this.change(conversationId, { ...turn, stopWanted: false });
+      this.parts.warn(`the answer could not be stopped: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  }
+
+  private follow(conversationId: string, turn: Turn, asked: boolean): void {
+    if (turn.answer === null || this.places.has(turn.answer.responseId)) return;
+    this.places.set(turn.answer.responseId, { conversation: conversationId, turn: turn.id });
+    this.send(this.watchlist.follow(turn.answer, asked, this.parts.now()));
+    this.watchEngine();
+  }
+
+  private unfollow(responseId: string): void {
+    if (this.places.delete(responseId)) this.send(this.watchlist.unfollow(responseId));
+  }
+
+  private advanced(answer: Answer): void {
+    const place = this.places.get(answer.responseId);
+    if (!isRunning(answer)) this.places.delete(answer.responseId);
+    const turn = place === undefined ? null : this.turn(place.conversation, place.turn);
+    if (place === undefined || turn?.answer?.responseId !== answer.responseId) return;
+    this.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
+    if (isRunning(answer)) this.writeLater(place.conversation);
+    else this.write(place.conversation);
+  }
+
+  private heard(id: string, theirs: Conversation | null): void {
+    if (theirs === null) {
+      this.drop(id);
+      return;
+    }
+    this.stored.add(id);
+    const mine = this.held.get(id);
+    const joined = mine === undefined ? theirs : conversations.join(mine, theirs);
+    this.put(joined);
+    for (const turn of joined.turns) {
+      const before = mine?.turns.find((other) => other.id === turn.id)?.answer ?? null;
+      if (before !== null && before.responseId !== turn.answer?.responseId) this.unfollow(before.responseId);
+      if (turn.answer === null) continue;
+      if (this.places.has(turn.answer.responseId)) {
+        this.watchlist.advance(turn.answer);
+        if (!isRunning(turn.answer)) this.unfollow(turn.answer.responseId);
+      } else if (isRunning(turn.answer)) this.follow(id, turn, false);
+    }
+    if (conversations.knowsMore(joined, theirs)) this.writeLater(id);
+  }
+
+  private drop(id: string): void {
+    for (const turn of this.held.get(id)?.turns ?? []) {
+      if (turn.answer !== null) this.unfollow(turn.answer.responseId);
+    }
+    this.held.delete(id);
+    this.stored.delete(id);
+    this.unwritten.delete(id);
+    this.onChange(id);
+  }
+
+  private turn(conversationId: string, turnId: string): Turn | null {
+    return this.held.get(conversationId)?.turns.find((turn) => turn.id === turnId) ?? null;
+  }
+
+  private change(conversationId: string, turn: Turn): void {
+    const conversation = this.held.get(conversationId);
+    if (conversation !== undefined) this.put(conversations.withTurn(conversation, turn));
+  }
+
+  private put(conversation: Conversation): void {
+    this.held.set(conversation.id, conversation);
+    this.onChange(conversation.id);
+  }
+
+  private writeLater(id: string): void {
+    this.unwritten.add(id);
+    if (this.writeSoon) return;
+    this.writeSoon = true;
+    this.parts.later(() => {
+      this.writeSoon = false;
+      this.flush();
+    }, WRITE_EVERY_MS);
+  }
+
+  // Read, join, write without a pause between: what another tab wrote a moment ago is not lost.
+  private write(id: string): void {
+    this.unwritten.delete(id);
+    const mine = this.held.get(id);
+    if (mine === undefined) return;
+    const theirs = this.parts.store.read(id);
+    if (theirs === null && this.stored.has(id)) {
+      this.drop(id);
+      return;
+    }
+    const good = this.parts.store.write(theirs === null ? mine : conversations.join(mine, theirs));
+    if (good) this.stored.add(id);
+    else if (!this.storageFull) {
+      this.storageFull = true;
+      this.onChange(id);
+    }
+  }
+
+  private send(commands: WatchCommand[]): void {
+    for (const command of commands) this.parts.line.send(command);
+  }
+
+  // Only while somebody waits: the state of the engine explains a wait and interests nobody otherwise.
+  private watchEngine(): void {
+    if (this.engineAsked) return;
+    this.engineAsked = true;
+    void this.askEngine();
+  }
+
+  private async askEngine(): Promise<void> {
+    const engine = await this.parts.api.engine().catch(() => null);
+    const waiting = [...this.held.values()].filter((conversation) => conversation.turns.some(isWaiting));
+    this.engine = waiting.length === 0 ? null : engine;
+    for (const conversation of waiting) this.onChange(conversation.id);
+    if (waiting.length === 0) this.engineAsked = false;
+    else this.parts.later(() => void this.askEngine(), ENGINE_EVERY_MS);
+  }
+}
+
+export function isWaiting(turn: Turn): boolean {
+  return turn.phase === "sending" || turn.answer?.status === "queued";
+}
+
+function isForgotten(error: ApiError): boolean {
+  return error.fault.code === "previous_response_not_found" || error.fault.code === "history_lost";
+}

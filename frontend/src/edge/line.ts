@@ -1,0 +1,192 @@
+/* The watch socket: opened with a fresh ticket each time, replaced before it is given up when a server drains, and
+   opened again after every close that allows it. What is said on it is the watchlist's business. */
+
+import { closing, delay, drainDelay } from "../core/reconnect";
+
+export type LineState =
+  | { kind: "connecting" }
+  | { kind: "open" }
+  | { kind: "waiting"; until: number }
+  | { kind: "refused"; words: string };
+
+/** What asking for a ticket may end with besides a ticket. `refused` needs a new credential first. */
+export class TicketRefused extends Error {}
+
+/** The part of a browser's WebSocket that is used. */
+export interface Socket {
+  onopen: ((this: never, event: never) => void) | null;
+  onmessage: ((this: never, event: never) => void) | null;
+  onclose: ((this: never, event: never) => void) | null;
+  send(text: string): void;
+  close(code?: number): void;
+}
+
+export interface LineParts {
+  urls(): Promise<readonly string[]>;
+  ticket(): Promise<string>;
+  /** A new credential after the old one expired or was refused; false when the reader has to give one. */
+  renew(): Promise<boolean>;
+  connect(url: string, protocols: string[]): Socket;
+  later(run: () => void, ms: number): () => void;
+  now(): number;
+  chance(): number;
+  onState(state: LineState): void;
+  onOpen(): void;
+  onMessage(raw: string): void;
+}
+
+const HANDSHAKE_MS = 10_000;
+/** A socket that lived this long proves the server good: the next delay starts small again. */
+const STABLE_MS = 5000;
+
+export class Line {
+  /** The socket that carries messages; null while there is none. */
+  private current: Socket | null = null;
+  /** Counts openings; an opening that finds a newer one stands down. */
+  private opening = 0;
+  /** Cancels the pending reconnect, handshake limit and stability timer; each is a no-op when nothing is pending. */
+  private cancelRetry: () => void = () => undefined;
+  private cancelStable: () => void = () => undefined;
+  private attempt = 0;
+  private place = 0;
+  private renewals = 0;
+
+  constructor(private readonly parts: LineParts) {}
+
+  get isOpen(): boolean {
+    return this.current !== null;
+  }
+
+  send(message: object): void {
+    this.current?.send(JSON.stringify(message));
+  }
+
+  /** Connects now, whatever was planned: at the start, when the network is back, when the reader looks again. */
+  hurry(): void {
+    if (this.current === null) void this.open();
+  }
+
+  /** Replaces the connection; the old one serves until the new one is open. */
+  replace(): void {
+    this.place += 1;
+    void this.open();
+  }
+
+  draining(afterMs: number): void {
+    const old = this.current;
+    this.later(() => {
+      if (this.current === old) this.replace();
+    }, drainDelay(afterMs, this.parts.chance()));
+  }
+
+  /** Lets go of every socket, as when the reader signs out. */
+  stop(): void {
+    this.opening += 1;
+    this.cancelRetry();
+    const old = this.current;
+    this.current = null;
+    old?.close(1000);
+  }
+
+  private later(run: () => void, ms: number): void {
+    this.cancelRetry();
+    this.cancelRetry = this.parts.later(run, ms);
+  }
+
+  private async open(): Promise<void> {
+    this.cancelRetry();
+    const mine = ++this.opening;
+    if (this.current === null) this.parts.onState({ kind: "connecting" });
+    let urls: readonly string[];
+    let ticket: string;
+    try {
+      urls = await this.parts.urls();
+      ticket = await this.parts.ticket();
+    } catch (error) {
+      if (mine !== this.opening) return;
+      if (error instanceof TicketRefused) await this.renewed("Your credential was not accepted.");
+      else this.retry();
+      return;
+    }
+    if (mine !== this.opening) return;
+    this.dial(mine, urls[this.place % urls.length] ?? "", ticket);
+  }
+
+  private dial(mine: number, url: string, ticket: string): void {
+    let socket: Socket;
+    try {
+      socket = this.parts.connect(url, ["tailrace.v1", `ticket.${ticket}`]);
+    } catch {
+      // Only an address that is no address throws here; the next one may be good.
+      this.missed();
+      return;
+    }
+    this.later(() => socket.close(), HANDSHAKE_MS);
+    socket.onopen = () => {
+      if (mine !== this.opening) socket.close(1000);
+      else this.opened(socket);
+    };
+    socket.onclose = () => {
+      if (mine === this.opening) this.missed();
+    };
+  }
+
+  private opened(socket: Socket): void {
+    this.cancelRetry();
+    const old = this.current;
+    this.current = socket;
+    socket.onmessage = ({ data }: { data: unknown }) => {
+      if (typeof data === "string") this.parts.onMessage(data);
+    };
+    socket.onclose = ({ code }: { code: number }) => {
+      if (this.current === socket) void this.lost(code);
+    };
+    this.cancelStable();
+    this.cancelStable = this.parts.later(() => {
+      this.attempt = 0;
+      this.renewals = 0;
+    }, STABLE_MS);
+    this.parts.onState({ kind: "open" });
+    this.parts.onOpen();
+    old?.close(1000);
+  }
+
+  // The handshake failed: a server that is away, or one that refuses. The ticket is spent; the next address is tried.
+  private missed(): void {
+    this.place += 1;
+    this.retry();
+  }
+
+  private async lost(code: number): Promise<void> {
+    this.current = null;
+    this.cancelStable();
+    const { comeback, words } = closing(code);
+    if (comeback === "renew") await this.renewed(words);
+    else if (comeback === "again") this.missed();
+    else {
+      this.opening += 1;
+      this.cancelRetry();
+      this.parts.onState({ kind: "refused", words: words ?? "The server ended the connection." });
+    }
+  }
+
+  private async renewed(words: string | null): Promise<void> {
+    const mine = ++this.opening;
+    this.cancelRetry();
+    this.renewals += 1;
+    // A credential that is renewed and refused over and over is not going to be accepted by more of the same.
+    if (this.renewals <= 3 && (await this.parts.renew())) {
+      if (mine === this.opening) this.retry();
+    } else if (mine === this.opening) {
+      this.renewals = 0;
+      this.parts.onState({ kind: "refused", words: words ?? "Your credential has expired." });
+    }
+  }
+
+  private retry(): void {
+    const wait = delay(this.attempt, this.parts.chance());
+    this.attempt += 1;
+    if (this.current === null) this.parts.onState({ kind: "waiting", until: this.parts.now() + wait });
+    this.later(() => void this.open(), wait);
+  }
+}

@@ -1,0 +1,116 @@
+/* Composition root: builds the parts, gives each what it needs, and starts them. */
+
+import "./style.css";
+import { Desk } from "./desk";
+import { Api, ApiError, type Config } from "./edge/api";
+import { Credential, takeFragment } from "./edge/credential";
+import { Line, TicketRefused } from "./edge/line";
+import { BrowserStore, storageOf } from "./edge/store";
+import { App } from "./view/app";
+import { SignIn } from "./view/signin";
+
+function newId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Kept for the life of the tab, its reloads included. */
+function tabName(storage: Storage | null): string {
+  const name = storage?.getItem("tailrace.tab") ?? newId();
+  storage?.setItem("tailrace.tab", name);
+  return name;
+}
+
+function later(run: () => void, ms: number): () => void {
+  const timer = setTimeout(run, ms);
+  return () => clearTimeout(timer);
+}
+
+/** Every push service in turn, beginning anywhere so that readers spread over them, and the gateway as the last that can deliver. */
+function watchAddresses(config: Config, chance: number): string[] {
+  const first = Math.floor(chance * config.pushUrls.length);
+  const inTurn = [...config.pushUrls.slice(first), ...config.pushUrls.slice(0, first), location.origin];
+  const bases = inTurn.map((base) => new URL(base, location.href));
+  const addresses = bases.map((base) => `${base.origin.replace(/^http/, "ws")}${base.pathname.replace(/\/+$/, "")}/v1/watch`);
+  return [...new Set(addresses)];
+}
+
+async function begin(): Promise<void> {
+  const fragment = takeFragment(location, history);
+  const local = storageOf("localStorage");
+  const signIn = new SignIn((credential) => {
+    credentials.give(credential);
+    line.hurry();
+  });
+  const credentials = new Credential("", local, () => signIn.ask("This server needs a credential that it accepts."));
+  const api = new Api("", credentials);
+
+  let config: Promise<Config> | null = null;
+  const configured = (): Promise<Config> => {
+    config ??= api.config().then(
+      (found) => {
+        app.setModels(found.models, found.defaultModel);
+        return found;
+      },
+      (error: unknown) => {
+        config = null;
+        throw error;
+      },
+    );
+    return config;
+  };
+
+  const place = Math.random();
+  const line = new Line({
+    urls: async () => watchAddresses(await configured(), place),
+    ticket: () =>
+      api.ticket().catch((error: unknown) => {
+        throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(error.message) : error;
+      }),
+    renew: () => credentials.renew(),
+    connect: (url, protocols) => new WebSocket(url, protocols),
+    later,
+    now: () => Date.now(),
+    chance: () => Math.random(),
+    onState: (state) => {
+      if (state.kind !== "open") desk.lineClosed();
+      app.setConnection(navigator.onLine || state.kind === "open" ? state : { kind: "offline" });
+    },
+    onOpen: () => desk.lineOpened(),
+    onMessage: (raw) => desk.lineHeard(raw),
+  });
+  const desk = new Desk({
+    store: new BrowserStore(local),
+    api,
+    line: { send: (message) => line.send(message), replace: () => line.replace(), draining: (afterMs) => line.draining(afterMs) },
+    now: () => Date.now(),
+    newId,
+    pause: (ms) => new Promise((done) => setTimeout(done, ms)),
+    later,
+    tab: tabName(storageOf("sessionStorage")),
+    warn: (words) => console.warn(words),
+  });
+
+  const root = document.getElementById("app");
+  if (root === null) throw new Error("the page has no #app");
+  const app = new App(root, desk, local, () => line.hurry());
+  document.body.append(signIn.element);
+
+  window.addEventListener("online", () => line.hurry());
+  window.addEventListener("offline", () => {
+    if (!line.isOpen) app.setConnection({ kind: "offline" });
+  });
+  window.addEventListener("pagehide", () => desk.flush());
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState === "hidden") desk.flush();
+    else line.hurry();
+  });
+
+  // First what this browser knows, then the network.
+  desk.load();
+  app.start();
+  await credentials.start(fragment);
+  desk.start();
+  line.hurry();
+}
+
+void begin();

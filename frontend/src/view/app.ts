@@ -1,0 +1,301 @@
+/* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
+
+import { isRunning } from "../core/answer";
+import { busyTurn, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
+import { endNote } from "../core/words";
+import type { Desk } from "../desk";
+import { Composer } from "./composer";
+import { copyText, h, icon, setText } from "./dom";
+import { Follow } from "./scroll";
+import { Side } from "./side";
+import { Status, type Connection } from "./status";
+import { Theme } from "./theme";
+import { TurnView } from "./turn";
+
+const SUGGESTIONS = [
+  "Explain quantum entanglement.",
+  "Write a short poem about a mountain river.",
+  "What should I pack for a weekend of hiking?",
+  "Show me a Python function that reverses a list.",
+];
+const CURRENT = "tailrace.current";
+
+export class App {
+  private readonly messages = h("div", { class: "column", id: "messages" });
+  private readonly scroller = h("div", { class: "scroll", tabindex: "-1" }, this.messages);
+  private readonly heading = h("h1", { class: "heading" });
+  private readonly live = h("div", { class: "sr-only", role: "status", "aria-live": "polite" });
+  private readonly toasts = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
+  private readonly banner = h("div", { class: "banner", role: "alert", hidden: true });
+  private readonly welcome: HTMLElement;
+  private readonly latest: HTMLButtonElement;
+  private readonly shell: HTMLElement;
+  private readonly composer: Composer;
+  private readonly side: Side;
+  private readonly follow: Follow;
+  private readonly status: Status;
+  private readonly turns = new Map<string, TurnView>();
+  /** The conversation on show; null is a new one, not yet asked in. */
+  private current: string | null = null;
+  private connected = false;
+  private frame = 0;
+  /** What was last said aloud about each turn. */
+  private readonly said = new Map<string, string>();
+
+  constructor(
+    root: HTMLElement,
+    private readonly desk: Desk,
+    private readonly storage: Storage | null,
+    hurry: () => void,
+  ) {
+    this.status = new Status(hurry);
+    this.composer = new Composer({
+      send: (question, model) => this.send(question, model),
+      stop: () => this.stop(),
+      tooEarly: () => this.toast("The answer is still coming. Esc stops it."),
+    });
+    this.side = new Side(
+      { fresh: () => this.open(null), open: (id) => this.open(id), remove: (id) => this.remove(id) },
+      h("div", { class: "side-foot" }, new Theme(storage).element),
+    );
+    this.welcome = h(
+      "div",
+      { class: "welcome" },
+      h("img", { src: "/icon.svg", alt: "", width: "52", height: "52" }),
+      h("h2", {}, "What would you like to know?"),
+      h("div", { class: "suggestions" }, ...SUGGESTIONS.map((words) => h("button", { type: "button", onclick: () => this.send(words, this.composer.model) }, words))),
+    );
+    this.latest = h("button", { type: "button", class: "latest", "aria-label": "Jump to the latest text", title: "Jump to the latest text", hidden: true, onclick: () => this.follow.toEnd(true) }, icon("down"));
+    this.shell = this.build();
+    root.replaceChildren(this.shell);
+    this.follow = new Follow(this.scroller, this.messages, (following) => (this.latest.hidden = following));
+    this.listen();
+    desk.onChange = () => this.drawSoon();
+  }
+
+  start(): void {
+    const wanted = idInAddress() ?? this.storage?.getItem(CURRENT) ?? null;
+    this.open(wanted !== null && this.desk.get(wanted) !== null ? wanted : null, false);
+    if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
+  }
+
+  setModels(models: readonly string[], chosen: string | null): void {
+    this.composer.setModels(models, chosen);
+  }
+
+  setConnection(state: Connection): void {
+    this.connected = state.kind === "open";
+    this.status.set(state);
+    this.banner.hidden = state.kind !== "refused";
+    setText(this.banner, state.kind === "refused" ? state.words : "");
+    this.drawSoon();
+  }
+
+  toast(words: string, action?: { words: string; run(): void }): void {
+    const toast = h("div", { class: "toast" }, h("span", {}, words));
+    const gone = setTimeout(() => toast.remove(), 7000);
+    if (action !== undefined) {
+      const run = (): void => {
+        clearTimeout(gone);
+        toast.remove();
+        action.run();
+      };
+      toast.append(h("button", { type: "button", onclick: run }, action.words));
+    }
+    this.toasts.replaceChildren(toast);
+  }
+
+  private build(): HTMLElement {
+    const toQuestion = (event: Event): void => {
+      event.preventDefault();
+      this.composer.field.focus();
+    };
+    const menu = h("button", { type: "button", class: "icon-button menu", "aria-label": "Conversations", "aria-controls": "side", onclick: () => this.drawer(true) }, icon("menu"));
+    const fresh = h("button", { type: "button", class: "icon-button fresh-small", "aria-label": "New chat", onclick: () => this.open(null) }, icon("plus"));
+    return h(
+      "div",
+      { class: "shell" },
+      h("a", { class: "skip", href: "#question", onclick: toQuestion }, "Skip to the question"),
+      this.side.element,
+      h("div", { class: "shade", onclick: () => this.drawer(false) }),
+      h(
+        "main",
+        { class: "main" },
+        h("header", { class: "top" }, menu, this.heading, this.status.element, fresh),
+        this.scroller,
+        h(
+          "div",
+          { class: "dock" },
+          h("div", { class: "dock-inner" }, this.latest, this.toasts, this.banner, this.composer.element),
+          h("p", { class: "hint" }, "Answers come from a language model and can be wrong."),
+        ),
+        this.live,
+      ),
+    );
+  }
+
+  private listen(): void {
+    this.messages.addEventListener("click", (event) => {
+      const button = (event.target as Element).closest<HTMLElement>("button.copy-code");
+      if (button !== null) void this.copyCode(button);
+    });
+    window.addEventListener("hashchange", () => {
+      const wanted = idInAddress();
+      if (wanted !== this.current && (wanted === null || this.desk.get(wanted) !== null)) this.open(wanted, false);
+    });
+    document.addEventListener("keydown", (event) => this.pressed(event));
+    // Frames are not drawn in a hidden tab; what arrived meanwhile shows at once.
+    document.addEventListener("visibilitychange", () => this.drawSoon());
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]") !== null) return;
+    if (event.key === "Escape") {
+      if (this.shell.classList.contains("drawer")) this.drawer(false);
+      else this.stop();
+    } else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      this.open(null);
+    } else if (event.key === "/" && !(event.target as Element).matches("input, textarea, select")) {
+      event.preventDefault();
+      this.composer.field.focus();
+    }
+  }
+
+  private send(question: string, model: string | null): void {
+    const id = this.desk.ask(this.current, question, model);
+    if (id !== this.current) this.open(id);
+    this.follow.toEnd();
+    this.composer.field.focus();
+  }
+
+  private stop(): void {
+    const conversation = this.conversation();
+    const busy = conversation === null ? null : busyTurn(conversation);
+    if (conversation !== null && busy !== null) this.desk.stop(conversation.id, busy.id);
+  }
+
+  private remove(id: string): void {
+    const removed = this.desk.remove(id);
+    if (id === this.current) this.open(null);
+    if (removed !== null) this.toast("Chat deleted", { words: "Undo", run: () => this.desk.restore(removed) });
+  }
+
+  private open(id: string | null, record = true): void {
+    this.current = id;
+    this.turns.clear();
+    this.said.clear();
+    this.messages.replaceChildren();
+    const address = id === null ? location.pathname + location.search : `#c=${encodeURIComponent(id)}`;
+    if (record) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+    try {
+      if (id === null) this.storage?.removeItem(CURRENT);
+      else this.storage?.setItem(CURRENT, id);
+    } catch {
+      // A full storage: the next visit starts with a new chat.
+    }
+    this.drawer(false);
+    this.draw();
+    this.follow.toEnd();
+    if (record && matchMedia("(hover: hover)").matches) this.composer.field.focus();
+  }
+
+  private drawer(open: boolean): void {
+    this.shell.classList.toggle("drawer", open);
+    if (open) this.side.element.querySelector<HTMLElement>("button")?.focus();
+  }
+
+  private conversation(): Conversation | null {
+    return this.current === null ? null : this.desk.get(this.current);
+  }
+
+  private drawSoon(): void {
+    if (this.frame === 0) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  private draw(): void {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    if (this.current !== null && this.desk.get(this.current) === null) {
+      // Another tab deleted it.
+      this.open(null, false);
+      return;
+    }
+    const conversation = this.conversation();
+    const turns = conversation === null ? [] : shown(conversation);
+    this.drawTurns(turns);
+    this.side.draw(this.desk.list(), this.current);
+    this.composer.setBusy(turns.some(isBusy));
+    const words = conversation === null ? "New chat" : title(conversation);
+    setText(this.heading, words);
+    document.title = conversation === null ? "Tailrace" : `${words} – Tailrace`;
+    if (this.desk.storageFull) {
+      this.desk.storageFull = false;
+      this.toast("This browser has no room left to keep chats. Delete some, or this one is gone after a reload.");
+    }
+  }
+
+  private drawTurns(turns: readonly Turn[]): void {
+    if (turns.length === 0) {
+      if (this.welcome.parentElement === null) this.messages.replaceChildren(this.welcome);
+      this.turns.clear();
+      return;
+    }
+    this.welcome.remove();
+    const kept = new Set(turns.map((turn) => turn.id));
+    for (const [id, view] of this.turns) {
+      if (kept.has(id)) continue;
+      view.element.remove();
+      this.turns.delete(id);
+    }
+    let later = false;
+    turns.forEach((turn, place) => {
+      const view = this.turns.get(turn.id) ?? this.addTurn(turn);
+      if (this.messages.children[place] !== view.element) this.messages.insertBefore(view.element, this.messages.children[place] ?? null);
+      const around = { engine: this.desk.engine, connected: this.connected, last: place === turns.length - 1 };
+      later = view.update(turn, around, performance.now()) || later;
+      this.say(turn);
+    });
+    if (later) this.drawSoon();
+  }
+
+  private addTurn(turn: Turn): TurnView {
+    const actions = {
+      retry: (turnId: string) => {
+        if (this.current !== null) this.desk.retry(this.current, turnId);
+        this.follow.toEnd();
+      },
+      edit: (turnId: string) => {
+        if (this.current !== null) this.composer.write(this.desk.withdraw(this.current, turnId));
+      },
+    };
+    const view = new TurnView(turn, actions);
+    this.turns.set(turn.id, view);
+    return view;
+  }
+
+  // Read aloud is what changed while the reader was here: not every word as it comes, but the whole once it stands.
+  private say(turn: Turn): void {
+    const stage = turn.answer === null ? turn.phase : isRunning(turn.answer) ? (turn.answer.text === "" ? "waiting" : "answering") : turn.answer.status;
+    const before = this.said.get(turn.id);
+    this.said.set(turn.id, stage);
+    if (before === undefined || before === stage) return;
+    if (stage === "answering") this.live.textContent = "The answer begins.";
+    else if (stage === "unsent") this.live.textContent = turn.problem?.words ?? "The question was not sent.";
+    else if (turn.answer !== null && !isRunning(turn.answer)) {
+      this.live.textContent = `${endNote(turn.answer)?.words ?? "The answer is complete."} ${turn.answer.text}`;
+    }
+  }
+
+  private async copyCode(button: HTMLElement): Promise<void> {
+    const code = button.closest(".code")?.querySelector("pre")?.textContent ?? "";
+    if (!(await copyText(code))) return;
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  }
+}
+
+function idInAddress(): string | null {
+  return new URLSearchParams(location.hash.slice(1)).get("c");
+}

@@ -1,0 +1,67 @@
+type Props = Partial<Record<string, string | boolean | ((event: Event) => void)>>;
+
+/** An element with attributes, listeners (`onclick`) and children. Text is always set as text. */
+export function h<K extends keyof HTMLElementTagNameMap>(tag: K, props: Props = {}, ...children: (globalThis.Node | string)[]): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (typeof value === "string") element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+const ICONS = {
+  plus: "M12 5v14M5 12h14",
+  send: "M12 19V5M6 11l6-6 6 6",
+  stop: "M7.5 7.5h9v9h-9z",
+  menu: "M4 7h16M4 12h16M4 17h10",
+  close: "M6 6l12 12M18 6L6 18",
+  copy: "M9 9h10v10H9zM5 15V5h10",
+  check: "M5 12.5l4.5 4.500L19 7.5",
+  retry: "M19 12a7 7 0 1 1-2.2-5.100M19 4v4h-4",
+  trash: "M5 7h14M10 7V5h4v2M7 7l1 12h8l1-12",
+  down: "M12 5v14M6 13l6 6 6-6",
+  edit: "M5 19l1-4L16 5l3 3L9 18zM14 7l3 3",
+  sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 3v1.500M12 19.500V21M3 12h1.500M19.5 12H21M5.6 5.600l1.1 1.100M17.3 17.300l1.1 1.100M18.4 5.600l-1.1 1.100M6.7 17.300l-1.1 1.1",
+  moon: "M19.5 14.500A8 8 0 0 1 9.5 4.500a8 8 0 1 0 10 10z",
+  auto: "M4 5h16v11H4zM9 20h6M12 16v4",
+  key: "M14.5 9.500a4 4 0 1 0-4 4 4 4 0 0 0 2.8-1.200L20 19M17 16l2-2",
+} as const;
+
+export type IconName = keyof typeof ICONS;
+
+export function icon(name: IconName): SVGSVGElement {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("class", `icon icon-${name}`);
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", ICONS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** Leaves the element alone when nothing changes, so that assistive technology is not told the same again. */
+export function setText(element: HTMLElement, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // The clipboard interface exists on secure origins only; a page opened by plain address uses the old way.
+    const field = h("textarea", { class: "offscreen", readonly: true });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+}

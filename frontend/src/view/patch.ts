@@ -1,0 +1,54 @@
+/* Brings a part of the document in line with a tree, touching only what differs: drawn text keeps its place, its selection
+   and its focus while the answer grows behind it. */
+
+import type { Attribute, El, Node as Tree } from "../core/tree";
+
+export function patch(parent: HTMLElement, before: readonly Tree[], after: readonly Tree[]): void {
+  for (let place = 0; place < after.length; place += 1) {
+    const next = after[place] as Tree;
+    const drawn = parent.childNodes[place];
+    const last = before[place];
+    if (drawn === undefined || last === undefined) parent.appendChild(create(next));
+    else if (last !== next) patchOne(parent, drawn, last, next);
+  }
+  while (parent.childNodes.length > after.length) parent.lastChild?.remove();
+}
+
+function patchOne(parent: HTMLElement, drawn: ChildNode, last: Tree, next: Tree): void {
+  if (typeof last === "string" || typeof next === "string") {
+    if (typeof last === "string" && typeof next === "string") patchText(drawn as Text, last, next);
+    else parent.replaceChild(create(next), drawn);
+    return;
+  }
+  if (last.tag !== next.tag) {
+    parent.replaceChild(create(next), drawn);
+    return;
+  }
+  const element = drawn as HTMLElement;
+  attributes(element, last, next);
+  patch(element, last.children, next.children);
+}
+
+// Appending keeps a selection that the reader made in the text; replacing it would not.
+function patchText(drawn: Text, last: string, next: string): void {
+  if (next.startsWith(last)) {
+    if (next.length > last.length) drawn.appendData(next.slice(last.length));
+  } else drawn.data = next;
+}
+
+function attributes(element: HTMLElement, last: El, next: El): void {
+  for (const name of Object.keys(last.attributes) as Attribute[]) {
+    if (!(name in next.attributes)) element.removeAttribute(name);
+  }
+  for (const [name, value] of Object.entries(next.attributes)) {
+    if (last.attributes[name as Attribute] !== value) element.setAttribute(name, value);
+  }
+}
+
+function create(tree: Tree): ChildNode {
+  if (typeof tree === "string") return document.createTextNode(tree);
+  const element = document.createElement(tree.tag);
+  for (const [name, value] of Object.entries(tree.attributes)) element.setAttribute(name, value);
+  for (const child of tree.children) element.appendChild(create(child));
+  return element;
+}

@@ -1,0 +1,52 @@
+/* Keeps the newest text in sight until the reader scrolls up, and again once the reader is back at the end. */
+
+const NEAR_PX = 56;
+
+export class Follow {
+  private following = true;
+  /** Where the page itself last scrolled to: a scroll event at another place is the reader's. */
+  private lastTop = 0;
+
+  constructor(
+    private readonly box: HTMLElement,
+    content: HTMLElement,
+    private readonly onChange: (following: boolean) => void,
+  ) {
+    box.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    // The wish to go up shows before the first pixel moves, and must win over text arriving in the same frame.
+    box.addEventListener("wheel", (event) => event.deltaY < 0 && this.canScroll() && this.set(false), { passive: true });
+    new ResizeObserver(() => this.keep()).observe(content);
+    new ResizeObserver(() => this.keep()).observe(box);
+  }
+
+  toEnd(smooth = false): void {
+    this.set(true);
+    if (smooth) this.box.scrollTo({ top: this.box.scrollHeight, behavior: "smooth" });
+    else this.keep();
+  }
+
+  keep(): void {
+    if (!this.following) return;
+    this.box.scrollTop = this.box.scrollHeight;
+    this.lastTop = this.box.scrollTop;
+  }
+
+  // Only a move says something: the first frames of a smooth scroll up are still near the end.
+  private scrolled(): void {
+    const { scrollTop, scrollHeight, clientHeight } = this.box;
+    const moved = scrollTop - this.lastTop;
+    this.lastTop = scrollTop;
+    if (moved < 0) this.set(false);
+    else if (moved > 0 && scrollHeight - scrollTop - clientHeight < NEAR_PX) this.set(true);
+  }
+
+  private canScroll(): boolean {
+    return this.box.scrollHeight > this.box.clientHeight + 1;
+  }
+
+  private set(following: boolean): void {
+    if (this.following === following) return;
+    this.following = following;
+    this.onChange(following);
+  }
+}

@@ -1,0 +1,36 @@
+import { h, icon } from "./dom";
+
+/** Asks for a credential. It goes nowhere but into this browser's storage and the requests to this server. */
+export class SignIn {
+  readonly element: HTMLDialogElement;
+  private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true });
+  private readonly why = h("p", { class: "why" });
+
+  constructor(given: (credential: string) => void) {
+    const form = h(
+      "form",
+      {
+        method: "dialog",
+        onsubmit: () => {
+          const credential = this.field.value.trim();
+          this.field.value = "";
+          if (credential !== "") given(credential);
+        },
+      },
+      icon("key"),
+      h("h2", { id: "signin-title" }, "Sign in"),
+      this.why,
+      h("label", { for: "credential" }, "Credential"),
+      this.field,
+      h("p", { class: "hint" }, "For development, ", h("code", {}, "tailrace token"), " prints one. It is kept in this browser only."),
+      h("button", { type: "submit", class: "primary" }, "Sign in"),
+    );
+    this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);
+  }
+
+  ask(why: string): void {
+    this.why.textContent = why;
+    if (!this.element.open) this.element.showModal();
+    this.field.focus();
+  }
+}

@@ -1,0 +1,51 @@
+import type { LineState } from "../edge/line";
+import { h, setText } from "./dom";
+
+export type Connection = LineState | { kind: "offline" } | { kind: "starting" };
+
+/** The state of the watch socket, in a word or two, with a way to hurry it along. */
+export class Status {
+  readonly element: HTMLButtonElement;
+  private readonly words = h("span", { class: "words" });
+  private state: Connection = { kind: "starting" };
+  /** Counts the seconds down while waiting; 0 when not. */
+  private timer = 0;
+
+  constructor(hurry: () => void) {
+    this.element = h("button", { type: "button", class: "status", onclick: hurry }, h("span", { class: "dot", "aria-hidden": "true" }), this.words);
+    this.draw();
+  }
+
+  set(state: Connection): void {
+    this.state = state;
+    window.clearInterval(this.timer);
+    this.timer = state.kind === "waiting" ? window.setInterval(() => this.draw(), 1000) : 0;
+    this.draw();
+  }
+
+  private draw(): void {
+    const words = statusWords(this.state, Date.now());
+    setText(this.words, words);
+    this.element.dataset["state"] = this.state.kind;
+    this.element.title = this.state.kind === "open" ? "Connected: answers arrive live" : `${words}. Press to try now.`;
+    this.element.disabled = this.state.kind === "open";
+  }
+}
+
+export function statusWords(state: Connection, now: number): string {
+  switch (state.kind) {
+    case "open":
+      return "Connected";
+    case "starting":
+    case "connecting":
+      return "Connecting…";
+    case "waiting": {
+      const left = Math.ceil((state.until - now) / 1000);
+      return left > 1 ? `Reconnecting in ${left} s` : "Reconnecting…";
+    }
+    case "offline":
+      return "Offline";
+    case "refused":
+      return "Not connected";
+  }
+}

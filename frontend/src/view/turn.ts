@@ -1,0 +1,131 @@
+/* One question and its answer. */
+
+import { isRunning } from "../core/answer";
+import { isBusy, type Turn } from "../core/conversation";
+import { pace, paceWords } from "../core/pace";
+import { MarkdownTree, type Node as Tree } from "../core/tree";
+import { endNote } from "../core/words";
+import type { Engine } from "../edge/api";
+import { copyText, h, icon, setText } from "./dom";
+import { patch } from "./patch";
+
+export interface Surroundings {
+  engine: Engine | null;
+  connected: boolean;
+  last: boolean;
+}
+
+export interface TurnActions {
+  retry(turnId: string): void;
+  edit(turnId: string): void;
+}
+
+export class TurnView {
+  readonly element: HTMLElement;
+  private readonly question = h("div", { class: "question" });
+  private readonly prose = h("div", { class: "prose" });
+  private readonly note = h("p", { class: "note" });
+  private readonly noteWords = h("span");
+  private readonly pace = h("span", { class: "pace" });
+  private readonly copy: HTMLButtonElement;
+  private readonly retry: HTMLButtonElement;
+  private readonly edit: HTMLButtonElement;
+  private readonly foot: HTMLElement;
+  private readonly markdown = new MarkdownTree();
+  /** What `prose` shows now. */
+  private drawn: readonly Tree[] = [];
+  private drawnText: string | null = null;
+  private drawnRunning = false;
+  /** Long answers cost more to draw, so they are drawn less often: not before this time. */
+  private drawAgainAt = 0;
+  private turn: Turn;
+
+  constructor(turn: Turn, actions: TurnActions) {
+    this.turn = turn;
+    this.copy = h("button", { type: "button", class: "action", "aria-label": "Copy answer", title: "Copy answer", onclick: () => void this.copied() }, icon("copy"));
+    this.retry = h("button", { type: "button", class: "action", "aria-label": "Try again", title: "Try again", onclick: () => actions.retry(this.turn.id) }, icon("retry"), h("span", {}, "Try again"));
+    this.edit = h("button", { type: "button", class: "action", onclick: () => actions.edit(this.turn.id) }, icon("edit"), h("span", {}, "Edit"));
+    this.foot = h("div", { class: "foot" }, this.copy, this.retry, this.edit, this.pace);
+    this.note.append(h("span", { class: "wave", "aria-hidden": "true" }, h("i"), h("i"), h("i")), this.noteWords);
+    const answer = h("div", { class: "answer" }, h("h3", { class: "sr-only" }, "Answer"), this.prose, this.note, this.foot);
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h3", { class: "sr-only" }, "You asked"), this.question, answer);
+  }
+
+  /** Returns true when more is to be drawn later than now. */
+  update(turn: Turn, around: Surroundings, now: number): boolean {
+    this.turn = turn;
+    const { answer } = turn;
+    const running = answer !== null && isRunning(answer);
+    const status = answer?.status ?? turn.phase;
+    setText(this.question, turn.question);
+    this.element.dataset["status"] = status;
+    this.element.dataset["busy"] = String(isBusy(turn));
+    this.element.dataset["seq"] = String(answer?.lastSeq ?? -1);
+    this.element.setAttribute("aria-busy", String(isBusy(turn)));
+    const later = this.drawText(answer?.text ?? "", running, now);
+    this.drawNote(around);
+    this.drawFoot(around);
+    return later;
+  }
+
+  private drawText(text: string, running: boolean, now: number): boolean {
+    if (text === this.drawnText && running === this.drawnRunning) return false;
+    if (running && now < this.drawAgainAt) return true;
+    const started = performance.now();
+    const tree = this.markdown.render(text, running);
+    patch(this.prose, this.drawn, tree);
+    this.drawn = tree;
+    this.drawnText = text;
+    this.drawnRunning = running;
+    const cost = performance.now() - started;
+    this.drawAgainAt = cost < 6 ? 0 : now + cost * 4;
+    return false;
+  }
+
+  private drawNote(around: Surroundings): void {
+    const waiting = waitingWords(this.turn, around);
+    const end = this.turn.answer === null ? null : endNote(this.turn.answer);
+    const problem = this.turn.phase === "unsent" ? (this.turn.problem?.words ?? "The question was not sent.") : null;
+    const words = problem ?? waiting ?? end?.words ?? "";
+    const tone = problem !== null || end?.tone === "problem" ? "problem" : waiting !== null ? "waiting" : "quiet";
+    this.note.hidden = words === "";
+    this.note.className = `note ${tone}`;
+    setText(this.noteWords, words);
+  }
+
+  private drawFoot(around: Surroundings): void {
+    const { answer, phase } = this.turn;
+    const busy = isBusy(this.turn);
+    this.copy.hidden = busy || (answer?.text ?? "") === "";
+    const unsent = phase === "unsent";
+    this.retry.hidden = busy || !(around.last || unsent) || (unsent && this.turn.problem?.again === false);
+    this.edit.hidden = !unsent;
+    const words = answer === null ? [] : paceWords(pace(answer, this.turn.sentAt));
+    setText(this.pace, words.join(" · "));
+    this.foot.dataset["empty"] = String(this.copy.hidden && this.retry.hidden && this.edit.hidden && words.length === 0);
+  }
+
+  private async copied(): Promise<void> {
+    if (!(await copyText(this.turn.answer?.text ?? ""))) return;
+    this.copy.replaceChildren(icon("check"));
+    this.copy.setAttribute("aria-label", "Copied");
+    setTimeout(() => {
+      this.copy.replaceChildren(icon("copy"));
+      this.copy.setAttribute("aria-label", "Copy answer");
+    }, 1500);
+  }
+}
+
+/** Why there is nothing to read yet, as far as it is known. */
+export function waitingWords(turn: Turn, around: Surroundings): string | null {
+  const { answer } = turn;
+  if (!isBusy(turn)) return null;
+  if (turn.stopWanted) return "Stopping…";
+  if (answer === null) return "Sending…";
+  if (!around.connected) return "Connection lost. The answer goes on without this page and is caught up when it is back.";
+  if (answer.text !== "") return null;
+  if (answer.status === "in_progress") return "Reading your question…";
+  if (around.engine?.state === "loading") return "The engine is still warming up. Your question is safe in the queue and is answered as soon as it is ready.";
+  if (around.engine?.state === "none") return "No worker is there yet. Your question is safe in the queue and is answered as soon as one is.";
+  return "In the queue…";
+}

@@ -1,0 +1,111 @@
+import { describe, expect, it } from "vitest";
+import { newAnswer, type Answer } from "../../src/core/answer";
+import * as conversations from "../../src/core/conversation";
+import type { Conversation, Turn } from "../../src/core/conversation";
+
+function answered(id: string, text: string, status: Answer["status"] = "completed"): Answer {
+  return { ...newAnswer(id), lastSeq: 9, status, text };
+}
+
+function turn(id: string, changes: Partial<Turn> = {}): Turn {
+  return { ...conversations.newTurn(id, `question ${id}`, null, "tab", Number(id)), phase: "accepted", ...changes };
+}
+
+function conversation(...turns: Turn[]): Conversation {
+  return { id: "c", createdAt: 1, turns };
+}
+
+/** A repeatable stream of choices. */
+function chooser(seed: number): <T>(from: readonly T[]) => T {
+  let state = seed;
+  return (from) => {
+    state = (state * 1103515245 + 12345) % 2147483648;
+    return from[Math.floor((state / 2147483648) * from.length)] as (typeof from)[number];
+  };
+}
+
+/** Any state that a turn may be in, as tabs that share it may see it. */
+function anyTurn(choose: <T>(from: readonly T[]) => T, id: string): Turn {
+  const attempt = choose([1, 2]);
+  const lastSeq = choose([-1, 3, 7]);
+  const answer = choose([null, { ...newAnswer(`r${attempt}`), lastSeq, text: "x".repeat(lastSeq + 1), status: choose(["queued", "in_progress"] as const) }]);
+  const ended = answer !== null && choose([false, false, true]);
+  return turn(id, {
+    attempt,
+    revision: answer === null ? choose([0, 1]) : 0,
+    tab: choose(["a", "b"]),
+    stopWanted: choose([false, true]),
+    phase: answer === null ? "sending" : "accepted",
+    // One response has one end, and in one state of the stream one status.
+    answer: ended ? { ...answer, lastSeq: 9, status: "completed", text: "x".repeat(10) } : answer === null ? null : { ...answer, status: lastSeq < 3 ? "queued" : "in_progress" },
+  });
+}
+
+function anyConversation(choose: <T>(from: readonly T[]) => T): Conversation {
+  return conversation(...["1", "2", "3"].filter(() => choose([true, true, false])).map((id) => anyTurn(choose, id)));
+}
+
+describe("joining what tabs know", () => {
+  it("does not depend on order, grouping or repetition", () => {
+    for (let seed = 1; seed <= 400; seed += 1) {
+      const choose = chooser(seed);
+      const [a, b, c] = [anyConversation(choose), anyConversation(choose), anyConversation(choose)];
+      const { join } = conversations;
+      expect(join(a, b)).toEqual(join(b, a));
+      expect(join(join(a, b), c)).toEqual(join(a, join(b, c)));
+      expect(join(a, a)).toEqual(a);
+    }
+  });
+
+  it("never loses a turn, nor progress", () => {
+    for (let seed = 1; seed <= 200; seed += 1) {
+      const choose = chooser(seed);
+      const [a, b] = [anyConversation(choose), anyConversation(choose)];
+      const joined = conversations.join(a, b);
+      for (const known of [...a.turns, ...b.turns]) {
+        const kept = joined.turns.find((other) => other.id === known.id) as Turn;
+        expect(kept.attempt).toBeGreaterThanOrEqual(known.attempt);
+        if (kept.attempt === known.attempt && known.answer !== null) expect(kept.answer?.lastSeq).toBeGreaterThanOrEqual(known.answer.lastSeq);
+      }
+      if (conversations.knowsMore(a, b)) expect(joined).not.toEqual(b);
+    }
+  });
+});
+
+describe("a question continues", () => {
+  it("the nearest earlier answer that has an end worth continuing", () => {
+    const talk = conversation(
+      turn("1", { answer: answered("r1", "first") }),
+      turn("2", { answer: answered("r2", "half", "cancelled") }),
+      turn("3", { answer: answered("r3", "", "cancelled") }),
+      turn("4", { answer: answered("r4", "oops", "failed") }),
+      turn("5", { phase: "unsent" }),
+      turn("6"),
+    );
+    expect(conversations.previousResponse(talk, "6")).toBe("r2");
+    expect(conversations.previousResponse(talk, "2")).toBe("r1");
+    expect(conversations.previousResponse(talk, "1")).toBeNull();
+    expect(conversations.wholeContext(talk, "6").map((message) => message.content)).toEqual(["question 1", "first", "question 2", "half", "question 6"]);
+  });
+});
+
+describe("asking again", () => {
+  it("keeps the key of a question that was never accepted, and takes a new one for a new answer", () => {
+    const unsent = turn("1", { phase: "unsent", problem: { words: "no", again: true, code: "x" } });
+    expect(conversations.idempotencyKey(conversations.again(unsent, "tab", 5))).toBe(conversations.idempotencyKey(unsent));
+    const failed = turn("1", { answer: answered("r1", "", "failed") });
+    expect(conversations.idempotencyKey(conversations.again(failed, "tab", 5))).not.toBe(conversations.idempotencyKey(failed));
+  });
+});
+
+describe("what was stored", () => {
+  it("is read back as it was", () => {
+    const talk = conversation(turn("1", { answer: answered("r1", "text") }));
+    expect(conversations.readConversation(JSON.stringify(talk))).toEqual(talk);
+  });
+
+  it.each(["", "null", "{}", "[]", '{"id":"x"}', '{"id":"x","createdAt":1,"turns":{}}', '{"id":"x","createdAt":1,"turns":[null]}', '{"id":"x","createdAt":1,"turns":[{"id":"t"}]}'])(
+    "by something else is left alone: %s",
+    (raw) => expect(conversations.readConversation(raw)).toBeNull(),
+  );
+});

@@ -1,0 +1,26 @@
+import { describe, expect, it } from "vitest";
+import { newAnswer } from "../../src/core/answer";
+import { pace, paceWords, seconds } from "../../src/core/pace";
+
+const ended = { ...newAnswer("r"), status: "completed" as const, deltas: 40, firstAt: 1300, lastAt: 3300, usage: { input: 5, output: 101 } };
+
+describe("the pace of an answer", () => {
+  it("counts the tokens after the first over the time since the first", () => {
+    expect(pace(ended, 1000)).toEqual({ firstTokenMs: 300, tokensPerSecond: 50, tokens: 101, exact: true });
+    expect(paceWords(pace(ended, 1000))).toEqual(["first token 300 ms", "50 tokens/s", "101 tokens"]);
+  });
+
+  it("is called approximate while it only counts pieces", () => {
+    expect(paceWords(pace({ ...ended, status: "in_progress", usage: null }, 1000))).toEqual(["first token 300 ms", "≈ 20 tokens/s"]);
+  });
+
+  it("says nothing that was not seen live", () => {
+    expect(paceWords(pace({ ...ended, firstAt: null }, 1000))).toEqual(["101 tokens"]);
+    expect(paceWords(pace({ ...ended, lastAt: null }, 1000))).toEqual(["first token 300 ms", "101 tokens"]);
+    expect(paceWords(pace({ ...ended, lastAt: 1301 }, 1000))).toEqual(["first token 300 ms", "101 tokens"]);
+  });
+
+  it("names times as people do", () => {
+    expect([seconds(17), seconds(1234), seconds(12_345), seconds(65_000)]).toEqual(["17 ms", "1.2 s", "12 s", "1 min 5 s"]);
+  });
+});

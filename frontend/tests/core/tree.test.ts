@@ -1,0 +1,102 @@
+import { describe, expect, it } from "vitest";
+import { decodeEntities, MarkdownTree, safeAddress, type El, type Node } from "../../src/core/tree";
+
+function all(nodes: readonly Node[]): El[] {
+  return nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
+}
+
+function text(nodes: readonly Node[]): string {
+  return nodes.map((node) => (typeof node === "string" ? node : text(node.children))).join("");
+}
+
+function draw(source: string): Node[] {
+  return new MarkdownTree().render(source, false);
+}
+
+const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "tabindex", "role"]);
+
+describe("markup in an answer is text", () => {
+  it.each([
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "text <img src=x onerror=alert(1)> text",
+    "<svg/onload=alert(1)>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<style>*{display:none}</style>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<!-- <script>alert(1)</script> -->",
+    "<math><mi//xlink:href='data:x,<script>alert(1)</script>'>",
+  ])("%s", (source) => {
+    expect(text(draw(source)).trim()).toBe(source);
+    for (const element of all(draw(source))) expect(["p", "br"]).toContain(element.tag);
+  });
+
+  it("also when it comes as character references", () => {
+    expect(text(draw("&lt;script&gt;alert(1)&lt;/script&gt; &#60;b&#x3e; &amp;lt; &nosuch;"))).toBe("<script>alert(1)</script> <b> &lt; &nosuch;");
+  });
+
+  it("and in code, a language name included", () => {
+    const [block] = draw("```<img/src=x/onerror=alert(1)>\n<b>&lt;</b>\n```") as [El];
+    expect(text([block])).toContain("<b>&lt;</b>");
+    expect(all([block]).map((element) => element.tag)).not.toContain("img");
+  });
+
+  it("and no attribute is ever drawn that could run or load something", () => {
+    const source = '# h\n[a](https://e.org "t\\" onclick=alert(1)")\n![p](https://e.org/p.png)\n- [x] t\n\n|a|\n|:-:|\n|b|\n\n3. x\n';
+    for (const element of all(draw(source))) for (const name of Object.keys(element.attributes)) expect(ALLOWED).toContain(name);
+    expect(all(draw(source)).map((element) => element.tag)).not.toContain("img");
+  });
+});
+
+describe("a link leads only", () => {
+  it.each(["javascript:alert(1)", "JaVaScRiPt:alert(1)", "java\nscript:alert(1)", "&#106;avascript:alert(1)", "data:text/html,<script>alert(1)</script>", "vbscript:x", "file:///etc/passwd", "blob:https://e.org/1", "relative/path", "//e.org", ""])(
+    "not to %j",
+    (address) => {
+      expect(safeAddress(address)).toBeNull();
+      expect(all(draw(`[x](<${address.replace("\n", "")}>)`)).filter((element) => element.attributes.href !== undefined)).toEqual([]);
+    },
+  );
+
+  it("to the web and to mail, without telling where from", () => {
+    const [link] = all(draw("[x](https://example.org/a?b=c&amp;d=e)")).filter((element) => element.tag === "a");
+    expect(link?.attributes).toMatchObject({ href: "https://example.org/a?b=c&d=e", rel: "noopener noreferrer nofollow", target: "_blank" });
+    expect(safeAddress("mailto:a@example.org")).toBe("mailto:a@example.org");
+  });
+});
+
+describe("Markdown", () => {
+  it("is drawn with its structure", () => {
+    const drawn = all(draw("# T\n\np **b** *i* ~~d~~ `c`\nline\n\n> q\n\n- a\n  1. b\n\n---\n\n|h|\n|--|\n|c|\n\n```python\nx = 1\n```")).map((element) => element.tag);
+    for (const tag of ["h1", "p", "strong", "em", "del", "code", "br", "blockquote", "ul", "ol", "li", "hr", "table", "th", "td", "pre"]) expect(drawn).toContain(tag);
+  });
+
+  it("colours known languages and leaves unknown ones plain", () => {
+    expect(all(draw("```python\ndef f(): pass\n```")).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(true);
+    const plain = draw("```klingon\nqapla'\n```");
+    expect(all(plain).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(false);
+    expect(text(plain)).toContain("qapla'");
+  });
+
+  it("keeps the same objects for blocks that did not change", () => {
+    const tree = new MarkdownTree();
+    const before = tree.render("# Head\n\nFirst.\n\nSec", true);
+    const after = tree.render("# Head\n\nFirst.\n\nSecond", true);
+    expect(after[0]).toBe(before[0]);
+    expect(after[1]).toBe(before[1]);
+    expect(after[2]).not.toBe(before[2]);
+  });
+
+  it("is drawn in bounded time whatever it says", () => {
+    for (const source of ["[".repeat(5000), "*a ".repeat(5000), "> ".repeat(800) + "x", "`".repeat(8000), "- ".repeat(500), "|".repeat(5000), "&".repeat(20000), "![](".repeat(3000)]) {
+      const started = performance.now();
+      new MarkdownTree().render(source, true);
+      expect(performance.now() - started).toBeLessThan(3000);
+    }
+  });
+});
+
+describe("character references", () => {
+  it("that name no character become a mark, not an error", () => {
+    expect(decodeEntities("&#0; &#xD800; &#1114112; &#x41;")).toBe("\ufffd \ufffd \ufffd A");
+  });
+});

@@ -1,0 +1,417 @@
+import { beforeEach, describe, expect, it } from "vitest";
+import { shown, type Conversation, type Turn } from "../src/core/conversation";
+import { ApiError } from "../src/edge/api";
+import { series } from "./events";
+import { Clock, Server, settled, SharedStorage, Tab } from "./world";
+
+const PIECES = ["One ", "two ", "three ", "four."];
+const WHOLE = "One two three four.";
+const EVENTS = series("x", PIECES).length;
+
+let clock: Clock;
+let server: Server;
+let storage: SharedStorage;
+
+beforeEach(() => {
+  clock = new Clock();
+  server = new Server();
+  storage = new SharedStorage();
+});
+
+function tab(name = "a"): Tab {
+  return new Tab(server, storage, clock, name).begin();
+}
+
+function only(one: Tab): Turn {
+  const conversation = one.desk.list()[0] as Conversation;
+  expect(one.desk.list()).toHaveLength(1);
+  expect(shown(conversation)).toHaveLength(1);
+  return shown(conversation)[0] as Turn;
+}
+
+async function ask(one: Tab, question = "Count."): Promise<string> {
+  const id = one.desk.ask(null, question, "test-model");
+  await settled();
+  return id;
+}
+
+function conversationIn(id: string): Conversation {
+  return JSON.parse(storage.written.get(id) ?? "null") as Conversation;
+}
+
+const unreachable = new ApiError(0, { code: "unreachable", message: "no" }, null);
+
+describe("asking", () => {
+  it("shows the question at once and the answer as it comes", async () => {
+    const one = tab();
+    await ask(one);
+    expect(only(one)).toMatchObject({ question: "Count.", phase: "accepted", answer: { status: "queued", text: "" } });
+    server.stream(server.last, PIECES, 7);
+    expect(only(one).answer).toMatchObject({ status: "in_progress", text: "One two " });
+    server.stream(server.last, PIECES);
+    expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
+    expect(one.warnings).toEqual([]);
+  });
+
+  it("continues the conversation from the answer before", async () => {
+    const one = tab();
+    const id = await ask(one);
+    server.stream(server.last, PIECES);
+    one.desk.ask(id, "And then?", null);
+    await settled();
+    expect(server.asks[1]).toMatchObject({ input: "And then?", previousResponseId: "resp_1" });
+  });
+
+  it("tells the whole story again when the server forgot the answer before", async () => {
+    const one = tab();
+    const id = await ask(one);
+    server.stream(server.last, PIECES);
+    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
+    one.desk.ask(id, "And then?", null);
+    await settled();
+    expect(server.asks[2]).toMatchObject({
+      previousResponseId: null,
+      input: [
+        { role: "user", content: "Count." },
+        { role: "assistant", content: WHOLE },
+        { role: "user", content: "And then?" },
+      ],
+    });
+    expect(one.desk.get(id)?.turns[1]).toMatchObject({ phase: "accepted" });
+  });
+
+  it("does not ask twice when the answer to the request was lost on the way", async () => {
+    const one = tab();
+    server.mishaps.push({ kind: "lose", error: unreachable });
+    await ask(one);
+    expect(server.asks.map((asked) => asked.key)).toHaveLength(2);
+    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(1);
+    expect(server.log.size).toBe(1);
+    expect(only(one).phase).toBe("accepted");
+  });
+
+  it("says why a question was refused, and a retry does not double it", async () => {
+    const one = tab();
+    for (let round = 0; round < 4; round += 1) server.mishaps.push({ kind: "refuse", error: unreachable });
+    const id = await ask(one);
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: true } });
+    one.desk.retry(id, only(one).id);
+    await settled();
+    expect(only(one).phase).toBe("accepted");
+    server.stream(server.last, PIECES);
+    expect(only(one).answer?.text).toBe(WHOLE);
+    expect(server.log.size).toBe(1);
+  });
+
+  it("is not tried again by itself when it can only be refused again", async () => {
+    const one = tab();
+    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "invalid", message: "The input is too long." }, null) });
+    const id = await ask(one);
+    expect(server.asks).toHaveLength(1);
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: "The input is too long." } });
+    expect(one.desk.withdraw(id, only(one).id)).toBe("Count.");
+    expect(one.desk.list()).toEqual([]);
+  });
+});
+
+describe("a reload", () => {
+  it.each(Array.from({ length: EVENTS + 1 }, (_, cut) => cut))("after %i events goes on exactly there", async (cut) => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, cut);
+    one.desk.flush();
+    one.kill(storage);
+    server.stream(server.last, PIECES, Math.min(cut + 2, EVENTS));
+    const two = tab();
+    await settled();
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(only(two).answer).toMatchObject({ status: "completed", text: WHOLE });
+    expect(two.warnings).toEqual([]);
+    const watch = two.sent.find((message) => message["type"] === "watch");
+    if (cut > 0 && cut < EVENTS) expect(watch).toMatchObject({ starting_after: cut - 1 });
+  });
+
+  it("loses nothing when the tab crashed before it could write", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 8);
+    one.kill(storage);
+    const two = tab();
+    await settled();
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(only(two).answer?.text).toBe(WHOLE);
+  });
+
+  it("while the question is on its way sends it under the same key", async () => {
+    const one = tab();
+    one.desk.ask(null, "Count.", null);
+    one.kill(storage);
+    const two = tab();
+    await settled();
+    expect(server.asks).toHaveLength(2);
+    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(1);
+    expect(server.log.size).toBe(1);
+    expect(only(two).phase).toBe("accepted");
+  });
+
+  it("finds a question that another tab left unsent, and says so", async () => {
+    const one = tab("a");
+    one.desk.ask(null, "Count.", null);
+    const raw = storage.written.get([...storage.written.keys()][0] as string) as string;
+    await settled();
+    one.kill(storage);
+    storage.written.set([...storage.written.keys()][0] as string, raw);
+    await clock.pass(120_000);
+    expect(only(tab("b"))).toMatchObject({ phase: "unsent", problem: { code: "abandoned" } });
+  });
+});
+
+describe("a connection that breaks", () => {
+  it("at any event and comes back shows the whole answer once", async () => {
+    for (let cut = 0; cut <= EVENTS; cut += 1) {
+      storage = new SharedStorage();
+      server = new Server();
+      const one = tab();
+      await ask(one);
+      server.stream(server.last, PIECES, cut);
+      one.cut();
+      server.stream(server.last, PIECES, Math.min(cut + 3, EVENTS));
+      one.connect();
+      await settled();
+      server.stream(server.last, PIECES);
+      await settled();
+      expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
+    }
+  });
+
+  it("and repeats what was already there changes nothing", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 8);
+    one.deliver(server.last, series(server.last, PIECES).slice(0, 8));
+    server.stream(server.last, PIECES);
+    expect(only(one).answer?.text).toBe(WHOLE);
+    expect(one.warnings).toEqual([]);
+  });
+});
+
+describe("a gap", () => {
+  it("is noticed, asked for again and filled", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 6);
+    one.swallow = 1;
+    server.stream(server.last, PIECES, 9);
+    expect(one.sent.slice(-2)).toEqual([
+      { type: "unwatch", response_id: "resp_1" },
+      { type: "watch", response_id: "resp_1", starting_after: 5 },
+    ]);
+    await settled();
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
+  });
+
+  it("that stays has the connection replaced, and is not asked about in a storm", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 6);
+    const later = series("resp_1", PIECES)[8];
+    for (let second = 0; second < 30; second += 1) {
+      one.say({ type: "watch.events", response_id: "resp_1", events: [later] });
+      await clock.pass(1000);
+      // The replay this server gives is empty: it believes that it sent everything.
+      expect(only(one).answer?.lastSeq).toBe(5);
+    }
+    expect(one.replaced).toBeGreaterThan(0);
+    expect(one.sent.length).toBeLessThan(25);
+  });
+
+  it("before the end is noticed when the server says that it is done", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 8);
+    one.swallow = 99;
+    server.stream(server.last, PIECES);
+    one.swallow = 0;
+    one.say({ type: "watch.done", response_id: "resp_1", status: "completed" });
+    await settled();
+    expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
+  });
+});
+
+describe("an answer that does not complete", () => {
+  it("keeps its text when it is stopped", async () => {
+    const one = tab();
+    const id = await ask(one);
+    server.stream(server.last, PIECES, 7);
+    one.desk.stop(id, only(one).id);
+    expect(server.cancelled).toEqual(["resp_1"]);
+    server.log.set("resp_1", server.log.get("resp_1")?.slice(0, 7) ?? []);
+    one.say({ type: "watch.events", response_id: "resp_1", events: [{ type: "response.incomplete", sequence_number: 7, response: { status: "cancelled" } }] });
+    expect(only(one)).toMatchObject({ stopWanted: false, answer: { status: "cancelled", text: "One two " } });
+  });
+
+  it("is stopped as soon as it has an id when the wish came before", async () => {
+    const one = tab();
+    const id = one.desk.ask(null, "Count.", null);
+    one.desk.stop(id, only(one).id);
+    expect(server.cancelled).toEqual([]);
+    await settled();
+    expect(server.cancelled).toEqual(["resp_1"]);
+  });
+
+  it("that failed can be asked for again in the same place", async () => {
+    const one = tab();
+    const id = await ask(one);
+    server.stream(server.last, PIECES, Infinity, { type: "response.failed", error: { code: "server_error", message: "died" } });
+    expect(only(one).answer).toMatchObject({ status: "failed", fault: { message: "died" } });
+    one.desk.retry(id, only(one).id);
+    await settled();
+    server.stream("resp_2", PIECES);
+    expect(only(one).answer).toMatchObject({ responseId: "resp_2", status: "completed", text: WHOLE });
+    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(2);
+  });
+
+  it("that the server lost keeps what had arrived and is not waited for", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 7);
+    one.say({ type: "watch.error", response_id: "resp_1", status: 404, error: { code: "history_lost", message: "gone" } });
+    expect(only(one).answer).toMatchObject({ status: "lost", text: "One two ", fault: { code: "history_lost" } });
+  });
+
+  it("is not given up for an overloaded server: another connection is tried", async () => {
+    const one = tab();
+    await ask(one);
+    one.say({ type: "watch.error", response_id: "resp_1", status: 503, error: { code: "overloaded", message: "later" } });
+    expect(only(one).answer?.status).toBe("queued");
+    expect(one.replaced).toBe(1);
+  });
+});
+
+describe("silence", () => {
+  it("of a running answer has the connection replaced", async () => {
+    const one = tab();
+    await ask(one);
+    await clock.pass(40_000);
+    expect(one.replaced).toBeGreaterThanOrEqual(1);
+    expect(one.replaced).toBeLessThanOrEqual(2);
+  });
+
+  it("without a running answer is only silence", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES);
+    await clock.pass(120_000);
+    expect(one.replaced).toBe(0);
+  });
+});
+
+describe("two tabs", () => {
+  it("show the same answer, each from its own watching", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await ask(one);
+    await settled();
+    server.stream(server.last, PIECES, 7);
+    await clock.pass(400);
+    for (const each of [one, two]) expect(each.sent).toContainEqual({ type: "watch", response_id: "resp_1" });
+    expect(only(two).answer?.text).toBe("One two ");
+    server.stream(server.last, PIECES);
+    for (const each of [one, two]) expect(each.desk.get(id)?.turns[0]?.answer).toMatchObject({ status: "completed", text: WHOLE });
+  });
+
+  it("that both ask at once keep both questions", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await ask(one);
+    server.stream(server.last, PIECES);
+    one.desk.ask(id, "From a", null);
+    two.desk.ask(id, "From b", null);
+    await settled();
+    await clock.pass(1000);
+    for (const each of [one, two]) expect(each.desk.get(id)?.turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
+  });
+
+  it("that hear of each other late still keep what both did", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await ask(one);
+    server.stream(server.last, PIECES);
+    storage.hold();
+    one.desk.ask(id, "From a", null);
+    await settled();
+    two.desk.ask(id, "From b", null);
+    await settled();
+    expect(conversationIn(id).turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
+    storage.release();
+    for (const each of [one, two]) expect(each.desk.get(id)?.turns).toHaveLength(3);
+  });
+
+  it("mend what an older write of another tab took out of the store", async () => {
+    const one = tab("a");
+    const id = await ask(one);
+    const old = storage.written.get(id) as string;
+    server.stream(server.last, PIECES);
+    one.desk.ask(id, "From a", null);
+    await settled();
+    const two = storage.tab();
+    two.write(JSON.parse(old) as Conversation);
+    await clock.pass(1000);
+    expect(conversationIn(id).turns).toHaveLength(2);
+  });
+
+  it("do not bring back what another one deleted a moment ago", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await ask(one);
+    storage.hold();
+    two.desk.remove(id);
+    server.stream(server.last, PIECES);
+    await clock.pass(1000);
+    expect(storage.written.size).toBe(0);
+    expect(one.desk.list()).toEqual([]);
+  });
+
+  it("agree that a conversation is deleted, also while it runs", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await ask(one);
+    await settled();
+    two.desk.remove(id);
+    server.stream(server.last, PIECES);
+    await clock.pass(1000);
+    expect(one.desk.list()).toEqual([]);
+    expect(storage.written.size).toBe(0);
+  });
+});
+
+describe("the reader is told", () => {
+  it("that the engine warms up, only while a question waits for it", async () => {
+    server.engineState = { state: "loading", detail: "" };
+    const one = tab();
+    await ask(one);
+    expect(one.desk.engine).toEqual(server.engineState);
+    server.stream(server.last, PIECES);
+    await clock.pass(6000);
+    expect(one.desk.engine).toBeNull();
+  });
+
+  it("when the browser has no room left", async () => {
+    storage.full = true;
+    const one = tab();
+    await ask(one);
+    expect(one.desk.storageFull).toBe(true);
+    server.stream(server.last, PIECES);
+    expect(only(one).answer?.text).toBe(WHOLE);
+  });
+
+  it("nothing of a drain, which is handed to the line", () => {
+    const one = tab();
+    one.say({ type: "watch.draining", after_ms: 900 });
+    expect(one.drains).toEqual([900]);
+  });
+});

@@ -1,0 +1,233 @@
+import { beforeEach, describe, expect, it } from "vitest";
+import { Line, TicketRefused, type LineState } from "../../src/edge/line";
+import { Clock, settled } from "../world";
+
+class FakeSocket {
+  onopen: ((event: never) => void) | null = null;
+  onmessage: ((event: never) => void) | null = null;
+  onclose: ((event: never) => void) | null = null;
+  readonly sent: string[] = [];
+  closed = false;
+
+  constructor(
+    readonly url: string,
+    readonly protocols: string[],
+  ) {}
+
+  send(text: string): void {
+    this.sent.push(text);
+  }
+
+  close(): void {
+    this.closed = true;
+  }
+
+  opens(): void {
+    this.onopen?.(undefined as never);
+  }
+
+  says(data: unknown): void {
+    this.onmessage?.({ data } as never);
+  }
+
+  dies(code: number): void {
+    this.onclose?.({ code } as never);
+  }
+}
+
+let clock: Clock;
+let sockets: FakeSocket[];
+let states: LineState[];
+let heard: string[];
+let opened: number;
+let tickets: number;
+let renewals: number;
+let renewable: boolean;
+let ticketFails: unknown;
+let line: Line;
+
+beforeEach(() => {
+  clock = new Clock();
+  sockets = [];
+  states = [];
+  heard = [];
+  opened = tickets = renewals = 0;
+  renewable = true;
+  ticketFails = null;
+  line = new Line({
+    urls: () => Promise.resolve(["ws://one", "ws://two", "ws://three"]),
+    ticket: () => {
+      if (ticketFails !== null) return Promise.reject(ticketFails);
+      tickets += 1;
+      return Promise.resolve(`t${tickets}`);
+    },
+    renew: () => {
+      renewals += 1;
+      return Promise.resolve(renewable);
+    },
+    connect: (url, protocols) => {
+      const socket = new FakeSocket(url, protocols);
+      sockets.push(socket);
+      return socket;
+    },
+    later: clock.later,
+    now: () => clock.now,
+    chance: () => 0.5,
+    onState: (state) => states.push(state),
+    onOpen: () => (opened += 1),
+    onMessage: (raw) => heard.push(raw),
+  });
+});
+
+async function connected(): Promise<FakeSocket> {
+  line.hurry();
+  await settled();
+  const socket = sockets.at(-1) as FakeSocket;
+  socket.opens();
+  return socket;
+}
+
+describe("the watch socket", () => {
+  it("opens with a fresh ticket each time and carries messages both ways", async () => {
+    const socket = await connected();
+    expect(socket.protocols).toEqual(["tailrace.v1", "ticket.t1"]);
+    expect(states.map((state) => state.kind)).toEqual(["connecting", "open"]);
+    socket.says("hello");
+    line.send({ type: "watch" });
+    expect([heard, socket.sent, opened]).toEqual([["hello"], ['{"type":"watch"}'], 1]);
+    socket.dies(1006);
+    await clock.pass(20_000);
+    expect(sockets[1]?.protocols).toEqual(["tailrace.v1", "ticket.t2"]);
+  });
+
+  it("tries every address in turn, each later than the last", async () => {
+    line.hurry();
+    await settled();
+    const times: number[] = [];
+    for (let round = 0; round < 4; round += 1) {
+      times.push(clock.now);
+      const count = sockets.length;
+      sockets.at(-1)?.dies(1006);
+      while (sockets.length === count) await clock.pass(50);
+    }
+    expect(sockets.map((socket) => socket.url)).toEqual(["ws://one", "ws://two", "ws://three", "ws://one", "ws://two"]);
+    const gaps = times.slice(1).map((time, place) => time - (times[place] as number));
+    expect(gaps).toEqual([...gaps].sort((a, b) => a - b));
+  });
+
+  it("uses only the newest of several openings", async () => {
+    line.hurry();
+    await settled();
+    line.hurry();
+    await settled();
+    const [older, newer] = sockets as [FakeSocket, FakeSocket];
+    older.opens();
+    expect([older.closed, line.isOpen]).toEqual([true, false]);
+    newer.opens();
+    expect([newer.closed, line.isOpen, opened]).toEqual([false, true, 1]);
+  });
+
+  it("does not wait for ever for a handshake", async () => {
+    line.hurry();
+    await settled();
+    await clock.pass(11_000);
+    expect(sockets[0]?.closed).toBe(true);
+  });
+
+  it.each([4001, 4002, 4004, 1006, 1011, 1012])("comes back after %i", async (code) => {
+    (await connected()).dies(code);
+    await clock.pass(2000);
+    expect(sockets).toHaveLength(2);
+  });
+
+  it.each([4501, 4503, 1009])("stays away after %i until the reader hurries it", async (code) => {
+    (await connected()).dies(code);
+    await clock.pass(600_000);
+    expect(sockets).toHaveLength(1);
+    expect(states.at(-1)?.kind).toBe("refused");
+    await connected();
+    expect(states.at(-1)?.kind).toBe("open");
+  });
+
+  it("gets a new credential after 4003 before it comes back", async () => {
+    (await connected()).dies(4003);
+    await clock.pass(2000);
+    expect([renewals, sockets.length]).toEqual([1, 2]);
+  });
+
+  it("waits for the reader when no new credential is to be had", async () => {
+    renewable = false;
+    (await connected()).dies(4003);
+    await clock.pass(600_000);
+    expect([renewals, sockets.length, states.at(-1)?.kind]).toEqual([1, 1, "refused"]);
+  });
+
+  it("does not ask for new credentials for ever when none is accepted", async () => {
+    ticketFails = new TicketRefused("no");
+    line.hurry();
+    await clock.pass(600_000);
+    expect(renewals).toBe(4 - 1);
+    expect(states.at(-1)?.kind).toBe("refused");
+  });
+
+  it("keeps trying while the gateway is away, without a storm", async () => {
+    ticketFails = new Error("unreachable");
+    line.hurry();
+    await clock.pass(120_000);
+    const tries = states.filter((state) => state.kind === "connecting").length;
+    expect(tries).toBeGreaterThan(5);
+    expect(tries).toBeLessThan(25);
+    ticketFails = null;
+    await clock.pass(20_000);
+    sockets.at(-1)?.opens();
+    expect(states.at(-1)?.kind).toBe("open");
+  });
+
+  it("leaves a draining server only when another connection stands", async () => {
+    const old = await connected();
+    line.draining(4000);
+    await clock.pass(3000);
+    const next = sockets[1] as FakeSocket;
+    expect([next.url, old.closed, line.isOpen]).toEqual(["ws://two", false, true]);
+    old.says("still here");
+    next.opens();
+    expect([old.closed, opened, heard]).toEqual([true, 2, ["still here"]]);
+    old.dies(4002);
+    await clock.pass(60_000);
+    expect(sockets).toHaveLength(2);
+  });
+
+  it("survives that the server closes before the replacement stands", async () => {
+    const old = await connected();
+    line.draining(4000);
+    await clock.pass(3000);
+    old.dies(4002);
+    sockets[1]?.opens();
+    await clock.pass(60_000);
+    expect(sockets).toHaveLength(2);
+    expect(states.at(-1)?.kind).toBe("open");
+  });
+
+  it("forgets its bad luck once a connection has stood for a while", async () => {
+    line.hurry();
+    for (let round = 0; round < 6; round += 1) {
+      await clock.pass(16_000);
+      sockets.at(-1)?.dies(1006);
+    }
+    await clock.pass(16_000);
+    sockets.at(-1)?.opens();
+    await clock.pass(10_000);
+    const count = sockets.length;
+    sockets.at(-1)?.dies(1012);
+    await clock.pass(1000);
+    expect(sockets).toHaveLength(count + 1);
+  });
+
+  it("is silent once stopped", async () => {
+    const socket = await connected();
+    line.stop();
+    socket.dies(1006);
+    await clock.pass(60_000);
+    expect([socket.closed, sockets.length]).toEqual([true, 1]);
+  });
+});

@@ -1,0 +1,223 @@
+/* A small world for the desk: a clock that tests move, a store that several tabs share, and a server that keeps every event of
+   every response and sends it to whoever watches. */
+
+import { ApiError, type Ask, type Engine } from "../src/edge/api";
+import type { Store } from "../src/edge/store";
+import { readConversation, type Conversation } from "../src/core/conversation";
+import { Desk } from "../src/desk";
+import { series, type Ending, type Raw } from "./events";
+
+export class Clock {
+  now = 1_000_000;
+  private timers: { at: number; run: () => void }[] = [];
+
+  later = (run: () => void, ms: number): (() => void) => {
+    const timer = { at: this.now + ms, run };
+    this.timers.push(timer);
+    return () => (this.timers = this.timers.filter((other) => other !== timer));
+  };
+
+  async pass(ms: number): Promise<void> {
+    const until = this.now + ms;
+    for (;;) {
+      await settled();
+      const due = this.timers.filter((timer) => timer.at <= until).sort((a, b) => a.at - b.at)[0];
+      if (due === undefined) break;
+      this.timers = this.timers.filter((timer) => timer !== due);
+      this.now = Math.max(this.now, due.at);
+      due.run();
+    }
+    this.now = until;
+  }
+}
+
+/** Lets every promise that can go on do so. */
+export async function settled(): Promise<void> {
+  for (let round = 0; round < 20; round += 1) await Promise.resolve();
+}
+
+export class SharedStorage {
+  readonly written = new Map<string, string>();
+  readonly tabs: { store: Store; heard: (id: string, conversation: Conversation | null) => void }[] = [];
+  full = false;
+  /** While set, tabs do not hear of each other's writes: the announcement is on its way. */
+  private held: (() => void)[] | null = null;
+
+  hold(): void {
+    this.held = [];
+  }
+
+  release(): void {
+    const held = this.held ?? [];
+    this.held = null;
+    for (const tell of held) tell();
+  }
+
+  tab(): Store {
+    const tell = (from: Store, id: string, raw: string | null): void => {
+      if (this.held !== null) {
+        this.held.push(() => tell(from, id, raw));
+        return;
+      }
+      for (const { store, heard } of this.tabs) if (store !== from) heard(id, raw === null ? null : readConversation(raw));
+    };
+    const store: Store = {
+      all: () => [...this.written.values()].map(readConversation).filter((found) => found !== null),
+      read: (id) => readConversation(this.written.get(id) ?? "null-is-not-a-conversation"),
+      write: (conversation) => {
+        if (this.full || this.closed.has(store)) return false;
+        const raw = JSON.stringify(conversation);
+        const changed = this.written.get(conversation.id) !== raw;
+        this.written.set(conversation.id, raw);
+        if (changed) tell(store, conversation.id, raw);
+        return true;
+      },
+      remove: (id) => {
+        this.written.delete(id);
+        tell(store, id, null);
+      },
+      onChange: (heard) => this.tabs.push({ store, heard }),
+    };
+    return store;
+  }
+
+  private readonly closed = new Set<Store>();
+
+  close(store: Store): void {
+    this.closed.add(store);
+    const place = this.tabs.findIndex((tab) => tab.store === store);
+    if (place !== -1) this.tabs.splice(place, 1);
+  }
+}
+
+export class Server {
+  readonly asks: Ask[] = [];
+  readonly cancelled: string[] = [];
+  readonly log = new Map<string, Raw[]>();
+  private readonly byKey = new Map<string, string>();
+  /** What the next asks meet, in order: an error before (`refuse`) or after (`lose`) the request was taken. */
+  readonly mishaps: { kind: "refuse" | "lose"; error: ApiError }[] = [];
+  engineState: Engine | null = null;
+  readonly watchers = new Set<Tab>();
+  private count = 0;
+
+  ask = async (ask: Ask): Promise<string> => {
+    this.asks.push(ask);
+    const mishap = this.mishaps.shift();
+    if (mishap?.kind === "refuse") throw mishap.error;
+    const id = this.byKey.get(ask.key) ?? `resp_${(this.count += 1)}`;
+    this.byKey.set(ask.key, id);
+    if (!this.log.has(id)) this.log.set(id, []);
+    if (mishap !== undefined) throw mishap.error;
+    return id;
+  };
+
+  cancel = async (id: string): Promise<void> => {
+    this.cancelled.push(id);
+  };
+
+  engine = async (): Promise<Engine | null> => this.engineState;
+
+  /** Appends the events up to `count` of the series and delivers them to those who watch. */
+  stream(id: string, pieces: string[], count = Infinity, ending: Ending = {}): void {
+    const log = this.log.get(id) ?? [];
+    const events = series(id, pieces, ending).slice(log.length, count);
+    log.push(...events);
+    this.log.set(id, log);
+    for (const tab of this.watchers) tab.deliver(id, events);
+  }
+
+  get last(): string {
+    return `resp_${this.count}`;
+  }
+}
+
+/** One tab: a desk with a socket that can be cut. */
+export class Tab {
+  readonly desk: Desk;
+  readonly store: Store;
+  readonly sent: Record<string, unknown>[] = [];
+  readonly warnings: string[] = [];
+  replaced = 0;
+  drains: number[] = [];
+  /** Response ids that this tab's socket watches. */
+  private watching = new Set<string>();
+  open = false;
+  /** Swallows the next so many events, as a broken server might. */
+  swallow = 0;
+
+  constructor(
+    private readonly server: Server,
+    storage: SharedStorage,
+    clock: Clock,
+    name: string,
+  ) {
+    this.store = storage.tab();
+    let ids = 0;
+    this.desk = new Desk({
+      store: this.store,
+      api: server,
+      line: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms) },
+      now: () => clock.now,
+      newId: () => `${name}${(ids += 1)}-${clock.now}`,
+      pause: () => Promise.resolve(),
+      later: clock.later,
+      tab: name,
+      warn: (words) => this.warnings.push(words),
+    });
+    server.watchers.add(this);
+  }
+
+  begin(): this {
+    this.desk.load();
+    this.desk.start();
+    this.connect();
+    return this;
+  }
+
+  connect(): void {
+    this.open = true;
+    this.watching.clear();
+    this.desk.lineOpened();
+  }
+
+  cut(): void {
+    this.open = false;
+    this.desk.lineClosed();
+  }
+
+  /** The tab dies: nothing it still had in mind is written. */
+  kill(storage: SharedStorage): void {
+    this.cut();
+    this.server.watchers.delete(this);
+    storage.close(this.store);
+  }
+
+  deliver(id: string, events: Raw[]): void {
+    if (!this.open || !this.watching.has(id) || events.length === 0) return;
+    const kept = events.slice(this.swallow);
+    this.swallow = Math.max(0, this.swallow - events.length);
+    if (kept.length > 0) this.desk.lineHeard(JSON.stringify({ type: "watch.events", response_id: id, events: kept }));
+  }
+
+  say(message: object): void {
+    this.desk.lineHeard(JSON.stringify(message));
+  }
+
+  private receive(message: Record<string, unknown>): void {
+    this.sent.push(message);
+    const id = String(message["response_id"]);
+    if (message["type"] === "unwatch") this.watching.delete(id);
+    if (message["type"] !== "watch" || !this.open) return;
+    const log = this.server.log.get(id);
+    if (log === undefined) {
+      queueMicrotask(() => this.say({ type: "watch.error", response_id: id, status: 404, error: { type: "invalid_request_error", code: "response_not_found", message: "no such response", param: null } }));
+      return;
+    }
+    this.watching.add(id);
+    const after = typeof message["starting_after"] === "number" ? message["starting_after"] : -1;
+    const suffix = log.slice(after + 1);
+    // Answers come after the call that asked for them, as on a socket.
+    queueMicrotask(() => this.deliver(id, suffix));
+  }
+}

@@ -1,0 +1,136 @@
+"""Whether a request is let in, before anything is written (pure).
+
+Refusing early is a service: what is let in is answered, and a refusal says when to come back. *Overloaded* (all callers together) and *limited* (this
+caller) are 429; *unavailable* (a part is away, or this process is leaving) is 503."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from gateway import creation, settings
+from wire import errors
+
+CHARS_PER_TOKEN_GUESS: Final = 4
+RETRY_DRAINING_S: Final = 1.0
+RETRY_CROWDED_S: Final = 1.0
+BATCH_SHARE: Final = 0.7  # batch is refused earlier, so that what is left belongs to people who wait
+
+K = TypeVar("K")
+
+
+def cost(create: creation.Create, history_characters: int = 0) -> float:
+    """Tokens a request may take: its prompt, roughly, and its whole answer."""
+    prompt = (create.characters + history_characters) / CHARS_PER_TOKEN_GUESS
+    return prompt + (create.sampling.max_tokens if create.generate else 0)
+
+
+@dataclass(slots=True)
+class Running:
+    """Unfinished responses that this process submitted; by principal and by partition.
+
+    Attributes:
+        _at: rid -> (principal key, partition).
+        _by_principal, _by_partition: counts of `_at`, kept beside it because every request asks for them.
+    """
+
+    _at: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _by_principal: Counter[str] = field(default_factory=Counter)
+    _by_partition: Counter[int] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def add(self, rid: str, principal: str, partition: int) -> None:
+        if rid not in self._at:
+            self._at[rid] = (principal, partition)
+            self._by_principal[principal] += 1
+            self._by_partition[partition] += 1
+
+    def end(self, rid: str) -> None:
+        """Idempotent."""
+        if (place := self._at.pop(rid, None)) is not None:
+            _less(self._by_principal, place[0])
+            _less(self._by_partition, place[1])
+
+    def of(self, principal: str) -> int:
+        return self._by_principal[principal]
+
+    def on(self, partition: int) -> int:
+        return self._by_partition[partition]
+
+
+def _less(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
+
+
+def check(
+    create: creation.Create,
+    principal: str,
+    running: Running,
+    limits: settings.Limits,
+    *,
+    refusing: bool,
+    writable: bool,
+    workers: Sequence[Mapping[str, Any]] = (),
+    deadline_s: float,
+) -> errors.ApiError | None:
+    """Why a request is refused, or None.
+
+    Args:
+        refusing: this process drains and no longer takes requests.
+        writable: the log can be appended to.
+        workers: heartbeats of the pool; none known means nothing is known, and the request may wait in the log.
+        deadline_s: how long the request may wait for its start.
+    """
+    if refusing:
+        return errors.unavailable("This instance is shutting down; connect again.", RETRY_DRAINING_S)
+    if not writable:
+        return errors.unavailable("The log cannot be written right now.")
+    if running.of(principal) >= limits.responses_per_principal:
+        return errors.rate_limit_exceeded(RETRY_CROWDED_S)
+    bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
+    if len(running) >= bound:
+        return errors.overloaded(RETRY_CROWDED_S)
+    wait = waiting(workers)
+    if wait is not None and wait > deadline_s * (BATCH_SHARE if create.priority == "batch" else 1.0):
+        return errors.overloaded(wait - deadline_s / 2)
+    return None
+
+
+def waiting(workers: Sequence[Mapping[str, Any]]) -> float | None:
+    """Seconds until a request that is queued now would start, from heartbeats; None while that is not known.
+
+    Counted in whole responses of the default length, because a queued request's true length is not in the heartbeat.
+    """
+    rate = sum(_figure(w, "tokens_per_s") for w in workers)
+    if rate <= 0:
+        return None
+    return sum(_figure(w, "queued") for w in workers) * settings.DEFAULT_OUTPUT_TOKENS / rate
+
+
+def _figure(worker: Mapping[str, Any], name: str) -> float:
+    value: Any = worker.get(name)
+    return float(value) if type(value) in (int, float) and value > 0 else 0.0
+
+
+def headers(limits: settings.Limits, remaining: float) -> dict[str, str]:
+    """`x-ratelimit-*` for an answer that took from the bucket."""
+    reset = (limits.requests_burst - remaining) / limits.requests_rate
+    return {
+        "x-ratelimit-limit-requests": str(int(limits.requests_burst)),
+        "x-ratelimit-remaining-requests": str(max(0, int(remaining))),
+        "x-ratelimit-reset-requests": duration(max(0.0, reset)),
+    }
+
+
+def duration(seconds: float) -> str:
+    """As the SDKs' headers spell it: `12ms`, `1s`, `6m0s`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,0 +1,189 @@
+"""Composition root of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import fastapi
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from gateway import cache, edge, endpoint, fleet, http, settings, submission
+from push import access, delivery
+from push import app as push_app
+from push import endpoint as push_endpoint
+from wire import credentials, errors, log, sessions, telemetry
+
+DRAIN_TICK_S = 0.05
+CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
+
+
+class Gateway:
+    """All parts of one process, wired.
+
+    Attributes:
+        _group: owns every background task; set while `run` runs.
+    """
+
+    def __init__(self, config: settings.Settings, issuers: credentials.Issuers, layout: log.Layout) -> None:
+        self._config = config
+        self._group: asyncio.TaskGroup | None = None
+        self.draining = push_endpoint.Draining()
+        self.store = sessions.Sessions(config.redis)
+        cached = cache.Cache(self.store, on_failure=telemetry.REDIS_FAILURES.inc)
+        self.fleet = fleet.Fleet(cached, [pool.name for pool in config.deployments])
+        self.delivery = delivery.Delivery(
+            bootstrap=config.kafka,
+            layout=layout,
+            pools=[pool.name for pool in config.deployments],
+            home=submission.home_partitions(layout),
+            client_id=config.name,
+        )
+        self.writer = log.Writer(config.kafka, client_id=config.name, on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc())
+        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.fleet, self.spawn)
+        self.keys = access.key_sets(issuers)
+        gate = access.Access(self.keys, self.store, config.origins)
+        self.sockets = endpoint.Sockets(config, gate, self.submission, self.draining, self.spawn)
+        self.watchers = push_endpoint.Endpoint(self.delivery, gate, self.draining)
+        self.api = http.Api(
+            config, gate, self.submission, self.delivery, self.store, self.fleet, self.draining, version=_version(), started=int(time.time())
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run in the background. A failure is said and ends nothing else."""
+        if self._group is None:
+            work.close()
+            return
+        with contextlib.suppress(RuntimeError):  # the group is closing: the process is on its way out and the log has what matters
+            self._group.create_task(_guarded(work))
+
+    def application(self) -> fastapi.FastAPI:
+        app = fastapi.FastAPI(title="Tailrace", version=_version(), openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        app.include_router(self.api.router())
+        app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
+        app.router.routes.extend(self.watchers.routes())
+        app.router.routes.extend(Route(path, self.api.file, methods=["GET"]) for path in self.api.files)
+        app.add_exception_handler(errors.ApiError, _api_error)
+        app.add_exception_handler(HTTPException, _http_error)
+        app.add_exception_handler(Exception, _failed)
+        telemetry.instrument(app)
+        return app
+
+    async def run(self, listener: socket.socket) -> None:
+        """Run until SIGTERM or SIGINT, then drain."""
+        config = self._config
+        server = push_app.server(edge.Edge(self.application(), config.origins), config.host, config.port, config.max_ws_bytes, CLOSE_S)
+        stop, hurry = asyncio.Event(), asyncio.Event()
+        _on_signals(stop, hurry)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._group = tasks
+                serving = tasks.create_task(server.serve(sockets=[listener]))
+                background = [tasks.create_task(part.run()) for part in (self.delivery, self.writer, self.fleet, self.keys)]
+                if config.admin_port:
+                    background.append(tasks.create_task(telemetry.AdminServer(config.host, config.admin_port, self.api.readiness).run()))
+                telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port, home=list(self.delivery.home))
+                await stop.wait()
+                await self._drain(hurry)
+                server.should_exit = True
+                await serving
+                await self.writer.stop()
+                for task in background:
+                    task.cancel()
+                await self.delivery.stop()
+                raise _Stopped
+        except* _Stopped:
+            pass
+        finally:
+            self._group = None
+            await self.store.aclose()
+            telemetry.log(telemetry.Action.SERVICE_STOPPED)
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        """Readiness off and a moment for balancers to notice; then no new requests; then a bounded time for what runs; then everyone is sent
+        elsewhere."""
+        telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(self.sockets), running=len(self.submission.running))
+        self.submission.leaving = True
+        await _until(hurry, self._config.accept_s)
+        self.submission.refusing = True
+        self.sockets.leave()
+        end = time.monotonic() + self._config.drain_s
+        while self.submission.attended and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110 (counts that fall to 0; once per life)
+            await asyncio.sleep(DRAIN_TICK_S)
+        self.draining.begin()
+        end = time.monotonic() + CLOSE_S
+        while (len(self.sockets) or self.watchers.sockets) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_TICK_S)
+
+
+class _Stopped(Exception):
+    """Ends the task group in order."""
+
+
+async def serve(config: settings.Settings) -> None:
+    """One gateway process.
+
+    Raises:
+        settings.Misconfigured, credentials.IssuersRefused: before it serves anyone.
+        Exception: a part failed for good, such as the log that became another one; the process is to be started anew.
+    """
+    issuers = credentials.load_issuers(config.issuers)
+    listener = push_app.bind(config.host, config.port)
+    layout = await push_app.layout(config.kafka)
+    await Gateway(config, issuers, layout).run(listener)
+
+
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception as e:
+        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=e)
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    """The first signal drains, a second one stops waiting for what still runs."""
+
+    def heard() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, heard)
+
+
+async def _api_error(_request: Request, e: Exception) -> Response:
+    assert isinstance(e, errors.ApiError)
+    return http.error_response(e)
+
+
+async def _http_error(request: Request, e: Exception) -> Response:
+    assert isinstance(e, HTTPException)
+    if e.status_code == 405:
+        return http.error_response(errors.method_not_allowed(request.method, (e.headers or {}).get("Allow", "")))
+    return http.error_response(errors.not_found(request.scope["path"]))
+
+
+async def _failed(_request: Request, _e: Exception) -> Response:
+    """The framework raises the exception again once this is sent; `edge` says what it was."""
+    return http.error_response(errors.server_error())
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("tailrace")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"

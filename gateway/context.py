@@ -1,0 +1,125 @@
+"""What a continued response knows of what came before: from connection memory, the cached session, or the log.
+
+All three hold the same flat list of messages, so a continuation reads the same whichever of them answered. Instructions are never part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from gateway import cache, conversation
+from push import delivery
+from wire import errors, fold, ids, log, records, telemetry
+
+MAX_TURNS: Final = 10
+
+Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The resolved past. `partition` is where the previous response lives, for placement; None without one."""
+
+    messages: Messages
+    partition: int | None = None
+
+
+NO_HISTORY: Final = History([])
+
+
+class _Session(msgspec.Struct, frozen=True):
+    """A cached turn. The owner is inside, because a cache key proves nothing."""
+
+    owner: records.Owner
+    messages: Messages
+
+
+def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
+    """The last turns of a dialogue; a turn ends with its answer. Leading system messages of an older turn go with it."""
+    ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"]
+    if messages and messages[-1]["role"] != "assistant":
+        ends.append(len(messages))
+    return list(messages[ends[-turns - 1] :]) if len(ends) > turns else list(messages)
+
+
+def without_instructions(request: records.Request) -> Messages:
+    """The messages of a request as the next turn inherits them."""
+    return request.messages[1:] if request.echo.get("instructions") is not None else request.messages
+
+
+def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
+    """The dialogue after a response; an answer without text leaves no message."""
+    text = output_text(response)
+    return last_turns([*messages, {"role": "assistant", "content": text}] if text else messages)
+
+
+def output_text(response: dict[str, Any]) -> str:
+    """All text of a Response object."""
+    return "".join(part.get("text", "") for item in response["output"] for part in item.get("content", ()))
+
+
+def continuable(response: dict[str, Any]) -> bool:
+    """A failed response is no past to build on; one that was cut short is."""
+    return response["status"] in ("completed", "incomplete", "cancelled")
+
+
+def encode(owner: records.Owner, messages: Messages) -> bytes:
+    """State of a turn for the session cache."""
+    return msgspec.json.encode(_Session(owner, messages))
+
+
+def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
+    """The cached turn, or None: not there, not ours, not readable."""
+    try:
+        session = msgspec.json.decode(value or b"", type=_Session)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return session.messages if session.owner == owner else None
+
+
+class Resolver:
+    """Finds the past of a continuation."""
+
+    def __init__(self, deliver: delivery.Delivery, cached: cache.Cache, partitions: int) -> None:
+        self._delivery = deliver
+        self._cache = cached
+        self._partitions = partitions
+
+    async def resolve(self, previous: str | None, owner: records.Owner, remembered: conversation.Remembered | None = None) -> History:
+        """
+        Raises:
+            errors.ApiError: previous_response_not_found, also for what is somebody else's, failed, or not stored.
+            log.LogUnavailable
+        """
+        if previous is None:
+            return NO_HISTORY
+        try:
+            partition = ids.parse(previous, self._partitions).partition
+        except ids.InvalidId as e:
+            raise errors.previous_response_not_found(previous) from e
+        if remembered is not None:
+            return History(remembered.messages, partition)
+        messages = decode(await self._cache.turn(previous), owner)
+        telemetry.SESSION_LOOKUPS.labels(outcome="hit" if messages is not None else "miss").inc()
+        if messages is None:
+            messages = await self._rebuild(previous, owner)
+        return History(messages, partition)
+
+    async def _rebuild(self, previous: str, owner: records.Owner) -> Messages:
+        try:
+            found = await self._delivery.find(previous, owner)
+            if not found.response["store"] or (found.phase is fold.Phase.DONE and not continuable(found.response)):
+                raise errors.previous_response_not_found(previous)
+            if found.phase is not fold.Phase.DONE:
+                raise errors.invalid_value("previous_response_id", f"Response '{previous}' is still in progress.")
+            request = await self._delivery.request_of(previous, owner)
+        except (delivery.NotFound, log.HistoryLost) as e:
+            raise errors.previous_response_not_found(previous) from e
+        messages = with_answer(without_instructions(request), found.response)
+        telemetry.SESSION_LOOKUPS.labels(outcome="rebuilt").inc()
+        await self._cache.put_turn(previous, encode(owner, messages))
+        return messages

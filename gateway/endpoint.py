@@ -1,0 +1,307 @@
+"""`WS /v1/responses`: moves bytes between a socket, the connection's state machine and the log. What happens when is decided in `conversation`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from gateway import conversation, creation, settings, submission
+from push import access, endpoint, outbox
+from wire import closing, credentials, errors, log, telemetry
+
+WRITE_DEADLINE_S: Final = 10.0
+CLOSE_DEADLINE_S: Final = 2.0
+AGE_GRACE_S: Final = 60.0  # a response that runs when its socket gets too old may still end on it
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Sockets:
+    """Accepts sockets and knows the open ones.
+
+    Attributes:
+        _open: all open connections.
+        _by_principal: how many of them each principal has.
+    """
+
+    def __init__(
+        self,
+        config: settings.Settings,
+        gate: access.Access,
+        submit: submission.Submission,
+        draining: endpoint.Draining,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._config = config
+        self._gate = gate
+        self._submit = submit
+        self._draining = draining
+        self._spawn = spawn
+        self._open: set[Connection] = set()
+        self._by_principal: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One handshake and, if it is accepted, one connection."""
+        try:
+            self._gate.check_origin(socket)
+            if self._submit.refusing:
+                raise errors.unavailable("This instance is shutting down; connect again.")
+            principal = await self._gate.principal(socket)
+            self._check_room(principal)
+            resumed = await self._resumed(socket, principal)
+        except errors.ApiError as e:
+            telemetry.log(telemetry.Action.SOCKET_REFUSED, status=e.status, code=e.code)
+            await socket.send_denial_response(endpoint.error_response(e))
+            return
+        try:
+            await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
+        except (WebSocketDisconnect, RuntimeError):
+            if resumed is not None:
+                self._submit.hand_over(resumed[1])
+            return
+        connection = Connection(socket, principal, self._config, self._submit, self._gate.clock, self._spawn)
+        self._open.add(connection)
+        self._by_principal[principal.key] += 1
+        telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
+        telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
+        try:
+            await connection.run(self._draining, resumed)
+        finally:
+            self._open.discard(connection)
+            self._by_principal[principal.key] -= 1
+            self._by_principal += Counter()  # drops zeros
+            telemetry.OPEN_SOCKETS.labels(kind="responses").dec()
+
+    def leave(self) -> None:
+        """Idle sockets close now, the others when what they run has ended."""
+        for connection in list(self._open):
+            connection.leave(conversation.Leaving.DRAIN)
+
+    def _check_room(self, principal: credentials.Principal) -> None:
+        limits = self._config.limits
+        if len(self._open) >= limits.sockets or self._by_principal[principal.key] >= limits.sockets_per_principal:
+            raise errors.overloaded(1.0)
+
+    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[conversation.Lane, submission.Run] | None:
+        """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its socket."""
+        query = socket.query_params
+        rid = query.get("resume")
+        if rid is None:
+            return None
+        after = endpoint.cursor(query.get("starting_after"))
+        lane = conversation.lane_of({"stream_id": query.get("stream_id")})
+        try:
+            return lane, await self._submit.follow(rid, access.owner_of(principal), after)
+        except endpoint.DELIVERY_ERRORS as e:
+            raise endpoint.api_error(rid, e) from e
+
+
+class Connection:
+    """One accepted socket.
+
+    Attributes:
+        _lanes: the task of each busy lane; it submits, then pumps. Removed when the lane's response ended.
+        _pumping: lanes whose task has its response; only these may be cancelled when the socket goes, a submission under way is always finished.
+        _verdict: why the socket is to be closed; set once by whoever finds out first. None: the client left.
+        _gone: nothing can be sent any more.
+    """
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        principal: credentials.Principal,
+        config: settings.Settings,
+        submit: submission.Submission,
+        clock: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._socket = socket
+        self._principal = principal
+        self._config = config
+        self._submit = submit
+        self._clock = clock
+        self._spawn = spawn
+        self._conversation = conversation.Conversation()
+        self._lanes: dict[conversation.Lane, asyncio.Task[None]] = {}
+        self._pumping: set[conversation.Lane] = set()
+        self._verdict: asyncio.Future[closing.CloseCode | None] = asyncio.get_running_loop().create_future()
+        self._gone = False
+
+    async def run(self, draining: endpoint.Draining, resumed: tuple[conversation.Lane, submission.Run] | None = None) -> None:
+        """Serve until the client leaves, the credential expires, the socket is too old, the service leaves, or the client proves too slow."""
+        if resumed is not None:
+            lane, run = resumed
+            self._conversation.adopt(run.rid, lane)
+            self._start(lane, self._deliver(lane, run))
+        watchers = [asyncio.ensure_future(t) for t in (self._read(), self._expire(), self._grow_old(), self._drain(draining))]
+        for task in watchers:
+            task.add_done_callback(self._watched)
+        try:
+            code = await self._verdict
+        finally:
+            self._gone = True
+            for task in watchers:
+                task.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            await self._release_lanes()
+        await self._close(code)
+
+    def leave(self, why: conversation.Leaving) -> None:
+        """No more creates; what runs goes on."""
+        self._spawn(self._act(self._conversation.leave(why)))
+
+    def _decide(self, code: closing.CloseCode | None) -> None:
+        if not self._verdict.done():
+            self._verdict.set_result(code)
+
+    def _watched(self, task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and (e := task.exception()) is not None:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
+            self._decide(closing.CloseCode.INTERNAL)
+
+    async def _release_lanes(self) -> None:
+        """Runs go to keepers; submissions under way find the connection gone and do the same."""
+        pumping = [task for lane, task in self._lanes.items() if lane in self._pumping]
+        for task in pumping:
+            task.cancel()
+        await asyncio.gather(*pumping, return_exceptions=True)
+
+    async def _close(self, code: closing.CloseCode | None) -> None:
+        shown = closing.for_sdk(code) if code is not None else None
+        telemetry.SOCKET_CLOSES.labels(code=str(int(shown)) if shown is not None else "client").inc()
+        telemetry.log(telemetry.Action.SOCKET_CLOSED, code=shown, reason=code.name.lower() if code is not None else "client")
+        if code is None or shown is None or self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await self._socket.close(int(shown), closing.TABLE[code].reason)
+
+    # ---- from the client -----------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                self._decide(None)
+                return
+            text = message.get("text")
+            try:
+                if text is None:
+                    raise errors.invalid_request("Messages are JSON text frames.")
+                actions = self._conversation.received(creation.decode(text), len(text))
+            except errors.ApiError as e:
+                actions = [conversation.Reply(errors.ws_event(e))]
+            await self._act(actions)
+
+    async def _act(self, actions: Sequence[conversation.Action]) -> None:
+        for action in actions:
+            if self._gone:
+                return  # what still waited on this connection had nobody to answer to
+            match action:
+                case conversation.Begin(lane, body):
+                    self._start(lane, self._create(lane, body))
+                case conversation.Reply(event):
+                    await self._send([_encode(event)])
+                case conversation.Cancel(ours=True):
+                    self._spawn(self._cancel(action))
+                case conversation.Cancel():
+                    # Looked up in the log before the next message is read, so that guessing ids is no faster than reading.
+                    await self._cancel(action)
+                case conversation.Close(code):
+                    self._decide(code)
+
+    def _start(self, lane: conversation.Lane, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._lanes[lane] = task
+        task.add_done_callback(lambda t: self._lane_done(lane, t))
+
+    def _lane_done(self, lane: conversation.Lane, task: asyncio.Task[None]) -> None:
+        if self._lanes.get(lane) is task:
+            del self._lanes[lane]
+        if not task.cancelled() and (e := task.exception()) is not None:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
+            self._decide(closing.CloseCode.INTERNAL)
+
+    async def _create(self, lane: conversation.Lane, body: dict[str, Any]) -> None:
+        previous = body.get("previous_response_id")
+        try:
+            create = creation.of_responses(body, self._config.deployments, websocket=True)
+            run = await self._submit.submit(create, self._principal, lambda rid: self._conversation.recall(lane, rid))
+        except errors.ApiError as e:
+            await self._act(self._conversation.rejected(lane, e, previous))
+            return
+        if self._gone:
+            self._submit.hand_over(run)
+            return
+        await self._deliver(lane, run)
+
+    async def _cancel(self, action: conversation.Cancel) -> None:
+        try:
+            await self._submit.cancel(action.rid, access.owner_of(self._principal))
+        except endpoint.DELIVERY_ERRORS as e:
+            if action.ours:
+                self._conversation.cancel_failed(action.lane)
+            await self._act([conversation.Reply(errors.ws_event(endpoint.api_error(action.rid, e), action.lane))])
+
+    # ---- to the client -------------------------------------------------------------------------------
+
+    async def _deliver(self, lane: conversation.Lane, run: submission.Run) -> None:
+        """Pump a run to its end. Whatever happens, the run is finished or handed over, once."""
+        self._pumping.add(lane)
+        lost: errors.ApiError | None = None
+        try:
+            await self._act(self._conversation.accepted(lane, run.rid))
+            while run.final is None and (batch := await run.take()):
+                await self._send([event.on_lane(lane) for event in batch])
+        except log.HistoryLost:
+            lost = errors.history_lost(run.rid)
+        except outbox.Slow:
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
+            self._decide(closing.CloseCode.SLOW)
+        finally:
+            self._pumping.discard(lane)
+            if run.final is not None or lost is not None:
+                self._submit.finished(run)
+            else:
+                self._submit.hand_over(run)
+        if lost is not None:
+            await self._act(self._conversation.rejected(lane, lost, run.previous))
+        elif run.final is not None or run.subscription.ended:
+            await self._act(self._conversation.ended(lane, run.remembered, run.previous))
+
+    async def _send(self, bodies: Sequence[bytes]) -> None:
+        if self._gone:
+            return
+        try:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                for body in bodies:
+                    await self._socket.send({"type": "websocket.send", "text": body.decode()})
+        except TimeoutError:
+            self._decide(closing.CloseCode.SLOW)
+        except (WebSocketDisconnect, RuntimeError):
+            self._decide(None)  # the reader will hear of it too
+
+    # ---- deadlines -----------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
+        self._decide(closing.CloseCode.CREDENTIAL_EXPIRED)
+
+    async def _grow_old(self) -> None:
+        await asyncio.sleep(self._config.connection_limit_s)
+        await self._act(self._conversation.leave(conversation.Leaving.AGE))
+        await asyncio.sleep(AGE_GRACE_S)
+        self._decide(closing.CloseCode.LIFETIME)
+
+    async def _drain(self, draining: endpoint.Draining) -> None:
+        await draining.wait()
+        self._decide(closing.CloseCode.DRAINING)

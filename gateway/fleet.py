@@ -1,0 +1,48 @@
+"""What is known of the engines, from the workers' heartbeats in Redis: a hint for admission and for people, never a condition for taking a
+request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway import cache
+
+REFRESH_S: Final = 1.0
+
+
+def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """For `/ready`: `none`, `loading` or `ready`, how many workers, and the most telling detail."""
+    states = [w.get("state") for w in workers]
+    for state in ("ready", "loading", "failed"):
+        if state in states:
+            worker = workers[states.index(state)]
+            shown = "loading" if state == "loading" else "ready" if state == "ready" else "none"
+            return {"state": shown, "workers": len(workers), "detail": str(worker.get("detail", ""))[:200]}
+    return {"state": "none", "workers": len(workers), "detail": ""}
+
+
+class Fleet:
+    """
+    Attributes:
+        _known: the last heartbeats by pool; empty while Redis is away.
+    """
+
+    def __init__(self, cached: cache.Cache, pools: Sequence[str]) -> None:
+        self._cache = cached
+        self._pools = tuple(pools)
+        self._known: dict[str, list[dict[str, Any]]] = {}
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        while True:
+            for pool in self._pools:
+                self._known[pool] = await self._cache.workers(pool)
+            await asyncio.sleep(REFRESH_S)
+
+    def workers(self, pool: str) -> list[dict[str, Any]]:
+        return self._known.get(pool, [])
+
+    def state(self) -> dict[str, Any]:
+        return engine_state([w for pool in self._pools for w in self.workers(pool)])

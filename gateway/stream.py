@@ -1,0 +1,54 @@
+"""Server-sent events of one run: the body of a streaming answer, ended honestly.
+
+A stream ends with `[DONE]` after the terminal event. Every other end breaks the body abnormally, because SDKs take a clean early end for a complete
+answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from starlette.types import Send
+
+from gateway import submission
+from push import endpoint, outbox
+from wire import events, log
+
+Encode = Callable[[events.Event], bytes]
+
+
+class EventStream(endpoint.EventBody):
+    """Streams a run's events, as `encode` spells them, and gives the run back when the client leaves or the service does."""
+
+    def __init__(self, run: submission.Run, submit: submission.Submission, draining: endpoint.Draining, encode: Encode) -> None:
+        super().__init__(run.headers)
+        self._run = run
+        self._submit = submit
+        self._draining = draining
+        self._encode = encode
+
+    def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return (self._draining.wait(),)
+
+    def release(self) -> None:
+        if self._run.final is not None:
+            self._submit.finished(self._run)
+        else:
+            self._submit.hand_over(self._run)
+
+    async def pump(self, send: Send) -> None:
+        try:
+            while self._run.final is None:
+                await self.write(send, await self._next())
+            await self.write(send, endpoint.DONE, more=False)
+        except (outbox.Slow, log.HistoryLost, TimeoutError) as e:
+            self.broken(self._run.rid, e)
+
+    async def _next(self) -> bytes:
+        """The next batch, or a sign of life."""
+        try:
+            async with asyncio.timeout(endpoint.KEEP_ALIVE_S):
+                return b"".join(map(self._encode, await self._run.take()))
+        except TimeoutError:
+            return endpoint.KEEP_ALIVE

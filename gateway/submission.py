@@ -1,0 +1,456 @@
+"""The way of a request into the log, and what is done to a response afterwards: cancel, delete, list its input.
+
+Nothing is answered before the broker has the record. From then on the response belongs to the log: every run is pumped to its end by someone (the
+connection that asked, or a keeper after it left), so that its turn is remembered and its place is freed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gateway import admission, cache, context, conversation, creation, fleet, placement, settings
+from push import access, delivery, outbox
+from wire import credentials, errors, events, fold, ids, log, records, telemetry, topics
+
+TTL_MS: Final = 600_000  # a request that was not started by then never is
+SUBMIT_DEADLINE_S: Final = 10.0
+CANCEL_DEADLINE_S: Final = 5.0
+KEEP_S: Final = 3600.0  # a response that nobody waits for and no worker takes is left to the log after that
+ATTACH_DEADLINE_S: Final = 2.0
+ATTACH_RETRY_S: Final = 0.2
+IDEMPOTENCY_TTL_S: Final = 24 * 3600.0
+MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536  # the rest is for keys, headers and the batch around it
+_END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the end is waited for
+
+
+@dataclass(slots=True)
+class Run:
+    """One response as the connection that asked for it follows it.
+
+    Attributes:
+        messages: its context, to be remembered with its answer; None when this run only follows a response submitted elsewhere.
+        counted: it takes a place in `Running` until it ends.
+        awaited_since: when its request came in (monotonic seconds); 0 once its first token was taken, and for runs submitted elsewhere.
+        final: the terminal Response object; None until the terminal event was taken.
+    """
+
+    rid: str
+    owner: records.Owner
+    echo: dict[str, Any]
+    subscription: delivery.Subscription
+    store: bool
+    messages: context.Messages | None = None
+    previous: str | None = None
+    counted: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    pool: str = ""
+    awaited_since: float = 0.0
+    final: dict[str, Any] | None = None
+
+    async def take(self) -> list[events.Event]:
+        """The next events; an empty list after the terminal one. Raises like `Subscription.take`."""
+        batch = await self.subscription.take()
+        if batch and batch[-1].terminal:
+            self.final = batch[-1].response
+        if self.awaited_since and any(e.delta is not None for e in batch):
+            telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(time.monotonic() - self.awaited_since)
+            self.awaited_since = 0.0
+        return batch
+
+    @property
+    def remembered(self) -> conversation.Remembered | None:
+        """What a connection keeps of it, once it ended well."""
+        if self.final is None or self.messages is None or not context.continuable(self.final):
+            return None
+        return conversation.Remembered(self.rid, context.with_answer(self.messages, self.final))
+
+
+class Submission:
+    """
+    Attributes:
+        running: unfinished responses submitted here.
+        attended: runs that somebody follows on a connection of this process.
+        leaving: this process is on its way out; it is not ready, but takes requests until balancers have noticed.
+        refusing: no new requests are taken any more.
+        _pending: rid -> whether it got into the log, for submissions under way; a retry with the same key waits for it.
+        _turn: counts placements, so that equal partitions take turns.
+    """
+
+    def __init__(
+        self,
+        config: settings.Settings,
+        layout: log.Layout,
+        deliver: delivery.Delivery,
+        writer: log.Writer,
+        cached: cache.Cache,
+        engines: fleet.Fleet,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._delivery = deliver
+        self._writer = writer
+        self._cache = cached
+        self._engines = engines
+        self._spawn = spawn
+        self._clock = clock
+        self._resolver = context.Resolver(deliver, cached, layout.partitions)
+        self._pending: dict[str, asyncio.Future[bool]] = {}
+        self._turn = itertools.count()
+        self.running = admission.Running()
+        self.attended = 0
+        self.leaving = False
+        self.refusing = False
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a request could be taken now."""
+        return self._writer.connected and self._delivery.ready and not self.refusing
+
+    # ---- in ------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        create: creation.Create,
+        principal: credentials.Principal,
+        recall: Callable[[str], conversation.Remembered | None] = lambda _rid: None,
+    ) -> Run:
+        """Take a request into the log.
+
+        Args:
+            recall: the memory of the connection, which knows more than any cache (`store: false`).
+
+        Raises:
+            errors.ApiError
+        """
+        with telemetry.span("submit", pool=create.pool, priority=create.priority):
+            return await self._submit(create, principal, recall)
+
+    async def _submit(
+        self, create: creation.Create, principal: credentials.Principal, recall: Callable[[str], conversation.Remembered | None]
+    ) -> Run:
+        started = time.monotonic()
+        self._admit(create, principal)
+        owner = access.owner_of(principal)
+        remembered = recall(create.previous) if create.previous is not None else None
+        try:
+            async with asyncio.timeout(SUBMIT_DEADLINE_S):
+                headers = await self._take_rate(create, principal)
+                history = await self._resolver.resolve(create.previous, owner, remembered)
+                request, partition = await self._request(create, principal, owner, history)
+                with self._announced(request.rid) as outcome:
+                    first = await self._first_of_key(create, principal, request)
+                    if first is not None:
+                        return first
+                    run = await self._append(create, request, partition)
+                    outcome.set_result(True)
+        except (log.LogUnavailable, TimeoutError) as e:
+            telemetry.REQUESTS.labels(outcome="unavailable").inc()
+            raise errors.unavailable("The log cannot be written right now.") from e
+        self._count(run, principal, partition)
+        run.headers = {**headers, "x-tailrace-response-id": run.rid}
+        telemetry.REQUESTS.labels(outcome="accepted").inc()
+        telemetry.SUBMIT_SECONDS.observe(time.monotonic() - started)
+        telemetry.log(telemetry.Action.RESPONSE_ACCEPTED, response=run.rid, pool=create.pool, priority=create.priority, partition=partition)
+        run.pool, run.awaited_since = create.pool, started
+        return run
+
+    def _admit(self, create: creation.Create, principal: credentials.Principal) -> None:
+        refused = admission.check(
+            create,
+            principal.key,
+            self.running,
+            self._config.limits,
+            refusing=self.refusing,
+            writable=self._writer.connected and self._delivery.ready,
+            workers=self._engines.workers(create.pool),
+            deadline_s=TTL_MS / 1000,
+        )
+        if refused is not None:
+            telemetry.REQUESTS.labels(outcome="refused").inc()
+            raise refused
+
+    async def _take_rate(self, create: creation.Create, principal: credentials.Principal) -> dict[str, str]:
+        limits = self._config.limits
+        headers: dict[str, str] = {}
+        if limits.requests_rate:
+            taken = await self._cache.take(principal.key, 1.0, limits.requests_rate, limits.requests_burst, "requests")
+            if taken is not None:
+                headers = admission.headers(limits, taken.remaining)
+                if not taken.allowed:
+                    telemetry.REQUESTS.labels(outcome="limited").inc()
+                    raise errors.rate_limit_exceeded(taken.retry_after_s, "requests", headers)
+        if limits.tokens_rate:
+            taken = await self._cache.take(principal.key, admission.cost(create), limits.tokens_rate, limits.tokens_burst, "tokens")
+            if taken is not None and not taken.allowed:
+                telemetry.REQUESTS.labels(outcome="limited").inc()
+                raise errors.rate_limit_exceeded(taken.retry_after_s, "tokens", headers)
+        return headers
+
+    async def _request(
+        self, create: creation.Create, principal: credentials.Principal, owner: records.Owner, history: context.History
+    ) -> tuple[records.Request, int]:
+        past = context.last_turns(history.messages)
+        head = [{"role": "system", "content": create.instructions}] if create.instructions is not None else []
+        messages = [*head, *past, *create.input]
+        if not messages:
+            raise errors.missing_required_parameter("input")
+        prefix = placement.prefix(owner.tenant or owner.key, create.model, messages)
+        partition = await self._place(create, principal, history, prefix)
+        rid = await self._delivery.mint(partition)
+        request = records.Request(
+            rid=rid,
+            owner=owner,
+            model=create.model,
+            messages=messages,
+            sampling=create.sampling,
+            echo=self._echo(rid, create),
+            input=create.items,
+            previous=create.previous,
+            store=create.store,
+            generate=create.generate,
+            ttl_ms=TTL_MS,
+            idempotency_key=_digest(create.idempotency_key),
+            prefix=prefix,
+        )
+        return request, partition
+
+    async def _place(self, create: creation.Create, principal: credentials.Principal, history: context.History, prefix: Sequence[str]) -> int:
+        if create.idempotency_key is not None:
+            return placement.of_key(principal.key, create.idempotency_key, self._layout.partitions)
+        warm = await self._cache.warm_partition(create.pool, prefix)
+        chosen = placement.choose(
+            self._delivery.home, self._layout.partitions, self.running.on, warm=warm, sticky=history.partition, turn=next(self._turn)
+        )
+        telemetry.PREFIX_LOOKUPS.labels(outcome="miss" if warm is None else "hit" if chosen == warm else "overridden").inc()
+        return chosen
+
+    def _echo(self, rid: str, create: creation.Create) -> dict[str, Any]:
+        echo = events.echo(
+            rid,
+            int(self._clock()),
+            create.model,
+            instructions=create.instructions,
+            previous_response_id=create.previous,
+            max_output_tokens=create.max_output_tokens,
+            temperature=create.sampling.temperature,
+            top_p=create.sampling.top_p,
+            presence_penalty=create.sampling.presence_penalty,
+            frequency_penalty=create.sampling.frequency_penalty,
+            store=create.store,
+            background=create.background,
+            metadata=create.metadata,
+            user=create.user,
+            safety_identifier=create.safety_identifier,
+            prompt_cache_key=create.prompt_cache_key,
+            parallel_tool_calls=create.parallel_tool_calls,
+        )
+        return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
+
+    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> Run:
+        value = records.encode(request)
+        if len(value) > MAX_BODY_BYTES:
+            raise _too_long()
+        topic = topics.requests(create.pool, create.priority)
+        self._delivery.open(request)
+        try:
+            subscription = await self._delivery.watch(request.rid, request.owner)
+            await self._write(topic, partition, request.rid, value)
+        except BaseException:
+            self._delivery.discard(request.rid)
+            raise
+        self._delivery.acknowledged(request.rid)
+        return Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
+
+    async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> None:
+        """Append with acks=all. After a failure the same record is tried once more: should the first be in the log after all, it is one response all
+        the same, because both have one id and one claim wins."""
+        headers = telemetry.trace_headers()
+        try:
+            await self._writer.append(topic, partition, rid, value, headers)
+        except log.TooLarge as e:
+            raise _too_long() from e
+        except log.AppendFailed:
+            await self._writer.append(topic, partition, rid, value, headers)
+
+    def _count(self, run: Run, principal: credentials.Principal, partition: int) -> None:
+        self.running.add(run.rid, principal.key, partition)
+        run.counted = True
+        self.attended += 1
+        telemetry.RUNNING_RESPONSES.set(len(self.running))
+
+    # ---- idempotency ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _announced(self, rid: str) -> Iterator[asyncio.Future[bool]]:
+        """From before its key can lead anyone here until its outcome is known: a look-up in the log would find nothing meanwhile."""
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pending[rid] = outcome
+        try:
+            yield outcome
+        finally:
+            del self._pending[rid]
+            if not outcome.done():
+                outcome.set_result(False)
+
+    async def _first_of_key(self, create: creation.Create, principal: credentials.Principal, request: records.Request) -> Run | None:
+        """The run of an earlier request with the same key, if there is one."""
+        if create.idempotency_key is None:
+            return None
+        first = await self._cache.claim_key(principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S)
+        if first == request.rid:
+            return None
+        run = await self._attach(first, request.owner)
+        if run is None:  # its submission failed or died before the append: the key is free again
+            await self._cache.release_key(principal.key, create.idempotency_key, first)
+            await self._cache.claim_key(principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S)
+        return run
+
+    async def _attach(self, rid: str, owner: records.Owner) -> Run | None:
+        pending = self._pending.get(rid)
+        if pending is not None and not await asyncio.shield(pending):
+            return None
+        give_up = time.monotonic() + ATTACH_DEADLINE_S
+        while True:
+            try:
+                return await self.follow(rid, owner)
+            except delivery.NotFound:
+                if time.monotonic() > give_up:
+                    return None
+            except log.HistoryLost:
+                return None
+            await asyncio.sleep(ATTACH_RETRY_S)  # another gateway may be between the key and the append
+
+    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> Run:
+        """Follow a response that exists; raises like `Delivery.watch`."""
+        found = await self._delivery.find(rid, owner)
+        subscription = await self._delivery.watch(rid, owner, starting_after)
+        run = Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
+        run.headers = {"x-tailrace-response-id": rid}
+        self.attended += 1
+        return run
+
+    # ---- to the end ----------------------------------------------------------------------------------
+
+    def finished(self, run: Run) -> None:
+        """The run's terminal event was taken, or the log lost it."""
+        self.attended -= 1
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        run.subscription.close()
+        if run.counted:
+            self.running.end(run.rid)
+            telemetry.RUNNING_RESPONSES.set(len(self.running))
+        remembered = run.remembered
+        if remembered is not None and run.store:
+            self._spawn(self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages)))
+
+    def hand_over(self, run: Run) -> None:
+        """The connection that asked is gone: a keeper goes on. What nobody can come back for is cancelled after a grace."""
+        self.attended -= 1
+        self._spawn(self._keep(run, cancel=not run.store))
+
+    def keep(self, run: Run) -> None:
+        """Nobody waits for this one on a connection (background)."""
+        self.attended -= 1
+        self._spawn(self._keep(run, cancel=False))
+
+    async def _keep(self, run: Run, *, cancel: bool) -> None:
+        try:
+            async with asyncio.timeout(KEEP_S):
+                if cancel:
+                    await self._cancel_after_grace(run)
+                while await run.take():
+                    pass
+        except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
+            pass  # the log has it, or nobody has: either way there is nothing left to do here
+        finally:
+            self._end(run)
+
+    async def _cancel_after_grace(self, run: Run) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.cancel_grace_s):
+                while await run.take():
+                    pass
+                return
+        if self._delivery.watchers(run.rid) <= 1:  # the keeper itself; someone else means that the client came back
+            await self._append_cancel(run.rid, run.owner, run.echo)
+
+    # ---- cancel, delete, input -----------------------------------------------------------------------
+
+    async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
+        """Cancel and return the object as it then stands; what has ended already stays what it is.
+
+        Raises:
+            delivery.NotFound, log.HistoryLost, log.LogUnavailable
+        """
+        found = await self._delivery.find(rid, owner)
+        if found.phase is not fold.Phase.DONE:
+            await self._append_cancel(rid, owner, found.echo)
+            await self._until_end(rid, owner)
+            found = await self._delivery.find(rid, owner)
+        return found.response
+
+    async def _append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
+        value = records.encode(records.Cancel(rid, owner, echo))
+        await self._writer.append(topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers())
+
+    async def _until_end(self, rid: str, owner: records.Owner) -> None:
+        """Until this process has read the end, which by now is in the log: whichever of END and CANCEL came first."""
+        subscription = await self._delivery.watch(rid, owner, _END_OF_SERIES)
+        try:
+            async with asyncio.timeout(CANCEL_DEADLINE_S):
+                while await subscription.take():
+                    pass
+        except TimeoutError as e:
+            raise log.LogUnavailable("the log is not read right now") from e
+        finally:
+            subscription.close()
+
+    async def delete(self, rid: str, owner: records.Owner) -> None:
+        """Delete: running ones are cancelled first. Raises like `cancel`."""
+        response = await self.cancel(rid, owner)
+        if not response["store"]:
+            raise delivery.NotFound(rid)
+        value = records.encode(records.Deleted(rid, owner))
+        await self._writer.append(topics.CONVERSATIONS, _conversation_partition(rid), rid, value, telemetry.trace_headers())
+        self._delivery.deleted(rid)
+        await self._cache.drop_turn(rid)
+
+    async def input_items(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
+        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`."""
+        found = await self._delivery.find(rid, owner)
+        if not found.response["store"]:
+            raise delivery.NotFound(rid)
+        request = await self._delivery.request_of(rid, owner)
+        return [{"id": ids.item_id(rid, f"msg_{i}_"), **item} for i, item in enumerate(request.input)]
+
+
+_CONVERSATION_PARTITIONS: Final = next(t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS)
+
+
+def _too_long() -> errors.ApiError:
+    return errors.invalid_request("The conversation is too long.", "input", "context_length_exceeded")
+
+
+def _conversation_partition(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % _CONVERSATION_PARTITIONS
+
+
+def _digest(key: str | None) -> str | None:
+    """The log keeps a client's key only as a digest: it may be anything, also something private."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key is not None else None
+
+
+def home_partitions(layout: log.Layout) -> list[int]:
+    """Drawn once per process."""
+    return placement.home(layout.partitions, int.from_bytes(os.urandom(2), "big"))

@@ -1,0 +1,108 @@
+"""Rendered manifests as the checks see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Doc = dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """One thing that was looked at; `problem` is empty when it is as it should be."""
+
+    subject: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Something that makes pods of ours. `pod` is the pod's spec, `labels` what its pods carry."""
+
+    doc: Doc
+    pod: Doc
+    labels: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return str(self.doc["metadata"]["name"])
+
+    @property
+    def containers(self) -> list[Doc]:
+        """All of them, also those that run first."""
+        return [*self.pod.get("initContainers", []), *self.pod["containers"]]
+
+    @property
+    def subject(self) -> str:
+        return f"{self.doc['kind']}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """One rendered target (`base`, `overlays/gpu`, ...)."""
+
+    target: str
+    docs: list[Doc]
+
+    def kind(self, *kinds: str) -> list[Doc]:
+        return [d for d in self.docs if d["kind"] in kinds]
+
+    def named(self, kind: str, name: str) -> Doc | None:
+        return next((d for d in self.kind(kind) if d["metadata"]["name"] == name), None)
+
+    def workloads(self) -> list[Workload]:
+        found = []
+        for doc in self.kind("Deployment", "StatefulSet", "DaemonSet", "Job"):
+            template = doc["spec"]["template"]
+            found.append(Workload(doc, template["spec"], template["metadata"].get("labels", {})))
+        return found
+
+    def workload(self, name: str) -> Workload | None:
+        return next((w for w in self.workloads() if w.name == name), None)
+
+    def config(self, workload: Workload, container: Doc) -> dict[str, str | None]:
+        """A container's environment; None where the value comes from outside these manifests."""
+        env: dict[str, str | None] = {}
+        for source in container.get("envFrom", []):
+            found = self.named("ConfigMap", source.get("configMapRef", {}).get("name", ""))
+            env |= found.get("data", {}) if found else {}
+        for entry in container.get("env", []):
+            env[entry["name"]] = entry.get("value")
+        return env
+
+    def settings(self, name: str) -> dict[str, str | None]:
+        """The environment of a workload's only container; empty if there is none of that name."""
+        workload = self.workload(name)
+        return self.config(workload, workload.containers[0]) if workload else {}
+
+
+Check = Callable[[Manifests], Iterator[Verdict]]
+
+
+def subject(doc: Mapping[str, Any]) -> str:
+    return f"{doc['kind']}/{doc['metadata']['name']}"
+
+
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector (matchLabels, matchExpressions; empty selects all) takes a pod with these labels."""
+    if any(labels.get(k) != v for k, v in selector.get("matchLabels", {}).items()):
+        return False
+    return all(_expression(e, labels) for e in selector.get("matchExpressions", []))
+
+
+def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value, operator, values = labels.get(expression["key"]), expression["operator"], expression.get("values", [])
+    if operator == "In":
+        return value in values
+    if operator == "NotIn":
+        return value not in values
+    return (value is not None) is (operator == "Exists")
+
+
+# The pods that Strimzi makes for the cluster, by the labels it gives them: no manifest of ours shows these.
+STRIMZI_PODS: dict[str, dict[str, str]] = {
+    "kafka": {"app.kubernetes.io/name": "kafka", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-kafka", "strimzi.io/kind": "Kafka"},
+    "kafka-exporter": {"app.kubernetes.io/name": "kafka-exporter", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-kafka-exporter"},
+    "entity-operator": {"app.kubernetes.io/name": "entity-operator", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-entity-operator"},
+}

@@ -1,0 +1,68 @@
+"""The Secrets that no operator makes: Redis users with fresh passwords, and the issuers' public keys.
+
+    python -m k8s.make_secrets --issuers issuers.json | kubectl apply -n tailrace -f -
+
+Prints manifests and keeps nothing. Where secrets live in a repository, pipe the output through `kubeseal` or `sops` instead of applying it.
+Running it again makes new passwords: roll Redis and the three services afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+# What each service may do with Redis: key patterns and exactly the commands that wire/sessions.py sends for it (docs/security, 4.2).
+# Inside a script the same user's rights hold, so the commands of the scripts stand here too.
+REDIS_USERS: Final[dict[str, str]] = {
+    "gateway": "~session:* ~ticket:* ~revoked:* ~rate:* ~idem:* ~prefix:* ~workers:*"
+    " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time",
+    "push": "~ticket:* ~revoked:* +getdel +exists",
+    "worker": "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore +pexpire +pttl +hset +hdel +time",
+}
+_COMMON = "+ping +hello +client|setinfo +client|setname +evalsha +script|load"
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "redis-acl": ("users.acl",),
+    **{f"redis-{user}": ("url",) for user in REDIS_USERS},
+    "issuers": ("issuers.json",),
+}
+
+
+def users_acl(passwords: dict[str, str]) -> str:
+    """Redis' ACL file: `default` off, one user per service, and one for the probe that may do nothing but PING."""
+    lines = ["user default off", "user probe on nopass resetkeys resetchannels -@all +ping"]
+    lines += [f"user {user} on >{passwords[user]} resetkeys resetchannels -@all {_COMMON} {rights}" for user, rights in REDIS_USERS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, str]]:
+    """Secret name → key → value. `password` gives a fresh one at each call; it must be safe inside a URL."""
+    passwords = {user: password() for user in REDIS_USERS}
+    urls = {u: f"rediss://{u}:{passwords[u]}@redis:6379/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt" for u in REDIS_USERS}
+    return {
+        "redis-acl": {"users.acl": users_acl(passwords)},
+        **{f"redis-{user}": {"url": url} for user, url in urls.items()},
+        "issuers": {"issuers.json": issuers},
+    }
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description="Print the Secrets that Tailrace needs and no operator makes.")
+    arguments.add_argument("--issuers", type=Path, required=True, help="JSON file of the issuers and their public keys (docs/operations.md)")
+    issuers = arguments.parse_args().issuers.read_text()
+    json.loads(issuers)  # a broken file stops here, not in every gateway
+    docs = [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
+        for name, data in contents(issuers, lambda: secrets.token_urlsafe(32)).items()
+    ]
+    json.dump({"apiVersion": "v1", "kind": "List", "items": docs}, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

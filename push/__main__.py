@@ -1,0 +1,26 @@
+"""`python -m push`: the push service."""
+
+from __future__ import annotations
+
+import sys
+
+import uvloop
+
+from push import app, settings
+from wire import credentials, telemetry
+
+
+def main() -> int:
+    """Exit code: 0 after a drain, 2 for a misconfiguration."""
+    try:
+        config = settings.read()
+        telemetry.setup("push", config.name)
+        uvloop.run(app.serve(config))
+    except (settings.Misconfigured, credentials.IssuersRefused) as e:
+        sys.stderr.write(f"push: {e}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

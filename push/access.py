@@ -1,0 +1,94 @@
+"""Who is calling: from the headers of a request or a WebSocket handshake to a principal.
+
+Never the query string: it ends up in logs, history and Referer. Browsers, which cannot set `Authorization` on a WebSocket, bring a one-time ticket in
+a subprotocol; only the plain protocol name is ever echoed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+from starlette.requests import HTTPConnection
+
+from wire import credentials, errors, jwks, records, sessions, telemetry
+
+SUBPROTOCOL = "tailrace.v1"
+TICKET_PREFIX = "ticket."
+
+
+def owner_of(principal: credentials.Principal) -> records.Owner:
+    """The identity that is written into the log."""
+    return records.Owner(principal.issuer, principal.subject, principal.tenant or "")
+
+
+def key_sets(issuers: credentials.Issuers) -> jwks.KeySets:
+    """The keys of all issuers; `run` keeps those fresh that are published (JWKS)."""
+    client = httpx.AsyncClient(timeout=jwks.FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False)
+
+    def alarm(iss: str, what: str) -> None:
+        telemetry.log(telemetry.Action.KEY_SET_FAILED, issuer=iss, reason=what)
+
+    return jwks.KeySets(issuers, client, time.monotonic, alarm)
+
+
+def offered(connection: HTTPConnection) -> list[str]:
+    """Subprotocols the client offers."""
+    return [p.strip() for p in connection.headers.get("sec-websocket-protocol", "").split(",") if p.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Checks callers of one service. `clock` gives seconds since the epoch."""
+
+    keys: jwks.KeySets
+    sessions: sessions.Sessions
+    origins: frozenset[str]
+    clock: Callable[[], float] = time.time
+
+    def check_origin(self, connection: HTTPConnection) -> None:
+        """A browser names its origin and may come only from a listed one; other clients name none.
+
+        Raises:
+            errors.ApiError: 403.
+        """
+        origin = connection.headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            raise errors.forbidden_origin()
+
+    async def principal(self, connection: HTTPConnection) -> credentials.Principal:
+        """The caller, by `Authorization` header or, on a WebSocket, by ticket.
+
+        Raises:
+            errors.ApiError: 401 for every cause alike, 503 when tickets cannot be checked.
+        """
+        try:
+            principal = await self._principal(connection)
+        except credentials.InvalidCredential as e:
+            telemetry.CREDENTIAL_REFUSALS.labels(reason=e.reason.value).inc()
+            raise errors.invalid_api_key() from e
+        except sessions.SessionsUnavailable as e:
+            raise errors.unavailable("Tickets cannot be checked right now.") from e
+        try:
+            revoked = await self.sessions.is_revoked(principal.key)
+        except sessions.SessionsUnavailable:
+            revoked = False  # stated policy: without Redis a revocation waits for the credential's own end, live service goes on
+        if revoked:
+            telemetry.CREDENTIAL_REFUSALS.labels(reason=credentials.Reason.REVOKED.value).inc()
+            raise errors.invalid_api_key()
+        return principal
+
+    async def _principal(self, connection: HTTPConnection) -> credentials.Principal:
+        header = connection.headers.get("authorization")
+        if header is not None:
+            scheme, _, token = header.partition(" ")
+            if scheme.lower() != "bearer":
+                raise credentials.InvalidCredential(credentials.Reason.MALFORMED)
+            return await self.keys.verify(token.strip(), self.clock())
+        if connection.scope["type"] == "websocket":
+            for protocol in offered(connection):
+                if protocol.startswith(TICKET_PREFIX):
+                    return await self.sessions.take_ticket(protocol[len(TICKET_PREFIX) :], connection.headers.get("origin"))
+        raise credentials.InvalidCredential(credentials.Reason.MISSING)

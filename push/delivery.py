@@ -1,0 +1,431 @@
+"""Delivery: from (response id, position) to exactly the events after it, on any instance.
+
+The gateway composes this for the sockets that ask; push serves everyone else with it. Nothing here awaits a socket: the tail puts events where
+outboxes see them, and a subscriber takes at its own pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from push import hub, outbox
+from wire import events, fold, ids, log, records, telemetry, topics
+
+SWEEP_S = 5.0
+LOOK_UP_DEADLINE_S = 20.0
+CATCH_UP_S = 0.01
+
+
+class NotFound(Exception):
+    """No such response for this caller: unknown, malformed, deleted or another's. One error, so that ids cannot be probed."""
+
+
+class LogChanged(Exception):
+    """The log under this process is another one (its incarnation changed): every position held is meaningless. The process must start anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A response as it stands. `claim` is its first accepted claim, None while nobody has taken it."""
+
+    response: dict[str, Any]
+    phase: fold.Phase
+    echo: dict[str, Any]
+    claim: records.Claim | None
+    owner: records.Owner
+
+
+class Subscription:
+    """One subscriber of one response."""
+
+    def __init__(self, stream: hub.Stream, after: int, on_ready: Callable[[], None] | None = None) -> None:
+        self.rid = stream.rid
+        self._stream = stream
+        self._event = asyncio.Event()
+        self._on_ready = on_ready
+        self._box = stream.subscribe(after, self._wake)
+        if on_ready is not None and self.ready:
+            on_ready()
+
+    def _wake(self) -> None:
+        self._event.set()
+        if self._on_ready is not None:
+            self._on_ready()
+
+    @property
+    def ready(self) -> bool:
+        """Whether `pending` has something to say."""
+        return self._box.ready or self._stream.lost is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was taken."""
+        return self._box.ended
+
+    @property
+    def status(self) -> str:
+        """Status of the response as it stands."""
+        series = self._stream.series
+        return str(series.snapshot()["status"]) if series is not None else "queued"
+
+    def pending(self) -> list[events.Event]:
+        """What has arrived, without waiting; empty if nothing has or the end was taken.
+
+        Raises:
+            outbox.Slow: this subscriber fell too far behind.
+            log.HistoryLost: the log lost the response.
+        """
+        taken = [] if self._stream.hidden else self._box.take()
+        if not taken and self._stream.lost is not None:
+            raise self._stream.lost
+        return taken
+
+    async def take(self) -> list[events.Event]:
+        """Wait for events and return all that are pending (a bounded batch); an empty list says that the terminal event was already returned.
+
+        Safe to cancel: nothing is taken before it returns.
+        """
+        while True:
+            taken = self.pending()
+            if taken or self._box.ended:
+                return taken
+            self._event.clear()
+            await self._event.wait()
+
+    def close(self) -> None:
+        """Stop watching; idempotent."""
+        self._stream.unsubscribe(self._box, time.monotonic())
+
+
+class Delivery:
+    """Tail, hub and look-up of one process.
+
+    Attributes:
+        ready: the tail has positions for its home partitions and all deletions are known.
+        _loads: look-ups under way by rid, so that two watchers of a cold response share one replay.
+        _deleted: ids whose owner deleted them; fed by `llm.conversations`, only grows (a compacted topic of small records).
+        _visited: partitions followed for streams only (not home), left again when unused.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        layout: log.Layout,
+        pools: Sequence[str],
+        home: Sequence[int],
+        entropy: Callable[[int], bytes] = os.urandom,
+        client_id: str = "tailrace",
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._layout = layout
+        self._pools = tuple(pools)
+        self.home = tuple(home)
+        self._entropy = entropy
+        self._hub = hub.Hub(on_void=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc())
+        self._reader = log.Reader(bootstrap, topics.TOKENS, client_id=f"{client_id}-tail")
+        self._offsets = log.Offsets(bootstrap, client_id=f"{client_id}-offsets")
+        self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
+        self._conversations = log.Reader(bootstrap, topics.CONVERSATIONS, wait_ms=100, client_id=f"{client_id}-conversations")
+        self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._deleted: set[str] = set()
+        self.ready = False
+
+    # ------------------------------------------------------------------ tail
+
+    async def run(self) -> None:
+        """Tail until cancelled."""
+        try:
+            await self._replays.start()
+            ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.home))
+            for partition, offset in ends.items():
+                if not self._reader.follows(partition):  # a client may have come already: its stream stands where the tail began for it
+                    self._reader.follow(partition, offset)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tail())
+                tasks.create_task(self._tail_conversations())
+                tasks.create_task(self._sweep())
+        finally:
+            self.ready = False
+            for client in (self._reader, self._conversations, self._replays, self._offsets):
+                with contextlib.suppress(Exception):  # closing what is already broken must not hide why the task group ended
+                    await client.stop()
+
+    async def stop(self) -> None:
+        """Cancel look-ups; `run` closes the connections when it is cancelled."""
+        for task in list(self._loads.values()):
+            task.cancel()
+
+    async def _tail(self) -> None:
+        while True:
+            try:
+                batch = await self._reader.poll()
+            except log.HistoryLost:
+                await self._tail_lost()
+                continue
+            except log.LogUnavailable:
+                await asyncio.sleep(log.RETRY_S)
+                continue
+            now = time.monotonic()
+            for record in batch:
+                self._hub.dispatch(record, now)
+
+    async def _tail_lost(self) -> None:
+        """A tail position is not in the log: retention passed it (a stall of hours), or this is another log."""
+        layout = await _persist(lambda: log.layout(self._bootstrap))
+        if layout.incarnation != self._layout.incarnation:
+            raise LogChanged(f"the log's incarnation changed from {self._layout.incarnation} to {layout.incarnation}")
+        positions = dict(self._reader.positions)
+        beginnings = await _persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
+        ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, positions))
+        for partition, position in positions.items():
+            if beginnings[partition] <= position <= ends[partition]:
+                continue
+            for stream in self._hub.streams_on(partition):
+                stream.fail(log.HistoryLost(f"the log no longer holds all of {stream.rid}"))
+                self._hub.drop(stream.rid)
+            self._reader.follow(partition, ends[partition])
+
+    async def _tail_conversations(self) -> None:
+        """Learn deletions from the beginning of the compacted topic on; the service is not ready before it has read what there is."""
+        layout = await _persist(lambda: self._offsets.partitions(topics.CONVERSATIONS))
+        begins = await _persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout)))
+        ends = await _persist(lambda: self._offsets.ends(topics.CONVERSATIONS, range(layout)))
+        for partition, offset in begins.items():
+            self._conversations.follow(partition, offset)
+        while True:
+            if not self.ready and all(self._conversations.positions.get(p, -1) >= end or begins[p] >= end for p, end in ends.items()):
+                self.ready = True
+            try:
+                batch = await self._conversations.poll()
+            except log.HistoryLost:  # compaction removed the record we stood on; its successors say the same
+                for partition, offset in (await _persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout)))).items():
+                    self._conversations.follow(partition, max(offset, self._conversations.positions.get(partition, 0)))
+                continue
+            except log.LogUnavailable:
+                await asyncio.sleep(log.RETRY_S)
+                continue
+            for record in batch:
+                decoded = records.decode_conversation(record.value)
+                if isinstance(decoded, records.Deleted):
+                    self._deleted.add(decoded.rid)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._hub.sweep(time.monotonic())
+            for partition in set(self._reader.positions) - set(self.home):
+                if not self._hub.load(partition) and partition not in self._following:
+                    self._reader.leave(partition)
+
+    async def _follow(self, partition: int) -> None:
+        """Have the tail on `partition`, at an offset that is in the log now."""
+        if self._reader.follows(partition):
+            return
+        task = self._following.get(partition)
+        if task is None:
+            task = asyncio.create_task(self._follow_anew(partition))
+            self._following[partition] = task
+            task.add_done_callback(lambda _t: self._following.pop(partition, None))
+        await asyncio.shield(task)
+
+    async def _follow_anew(self, partition: int) -> None:
+        end = (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
+        if not self._reader.follows(partition):
+            self._reader.follow(partition, end)
+
+    # ------------------------------------------------------- responses of ours
+
+    async def mint(self, partition: int) -> str:
+        """A fresh id on `partition`; its lower bound is the tail's position, which lies at or below the end of the log (log rule §4, start)."""
+        await self._follow(partition)
+        offset = self._reader.next_offset(partition)
+        return ids.mint(ids.Address(self._layout.tag, partition, offset), self._entropy(ids.RANDOM_BYTES))
+
+    def open(self, request: records.Request) -> None:
+        """Register before the request is appended, so that the tail cannot pass its first record unseen."""
+        stream = hub.Stream(request.rid, ids.parse(request.rid).partition, hidden=True, request=request)
+        stream.identify(request.owner, request.echo)
+        self._hub.add(stream)
+
+    def acknowledged(self, rid: str) -> None:
+        """The request is in the log: `response.created` may be seen."""
+        stream = self._hub.get(rid)
+        if stream is not None:
+            stream.show()
+
+    def discard(self, rid: str) -> None:
+        """The append failed; should the request be in the log after all, a look-up finds it."""
+        self._hub.drop(rid)
+
+    def deleted(self, rid: str) -> None:
+        """This instance appended the deletion: it holds here at once, elsewhere when the record is read."""
+        self._deleted.add(rid)
+
+    def load(self, partition: int) -> int:
+        """Streams this instance has on `partition`."""
+        return self._hub.load(partition)
+
+    def watchers(self, rid: str) -> int:
+        """Subscribers of `rid` on this instance."""
+        stream = self._hub.get(rid)
+        return len(stream.boxes) if stream is not None else 0
+
+    # --------------------------------------------------------------- look-ups
+
+    async def watch(self, rid: str, owner: records.Owner, starting_after: int = -1, on_ready: Callable[[], None] | None = None) -> Subscription:
+        """Subscribe to everything after `starting_after`.
+
+        Raises:
+            NotFound, log.HistoryLost, log.LogUnavailable
+        """
+        async with self._stream(rid, owner) as stream:
+            return Subscription(stream, starting_after, on_ready)
+
+    async def find(self, rid: str, owner: records.Owner) -> Found:
+        """The response as it stands; raises like `watch`."""
+        async with self._stream(rid, owner) as stream:
+            if stream.series is None or stream.owner is None:  # _stream identifies a stream before it yields it
+                raise NotFound(rid)
+            return Found(stream.series.snapshot(), stream.state.phase, stream.series.base, stream.state.first, stream.owner)
+
+    async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
+        """The request record; raises like `watch`."""
+        async with self._stream(rid, owner) as stream:
+            if stream.request is None:
+                stream.request = await self._request_by_claim(stream) or await self._scan_requests(stream, from_beginning=True)
+            if stream.request is None:
+                raise log.HistoryLost(f"the log no longer holds the request of {rid}")
+            return stream.request
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, rid: str, owner: records.Owner) -> AsyncIterator[hub.Stream]:
+        """The stream of `rid`, loaded, for its owner only."""
+        stream = await self._loaded(rid)
+        if stream.owner != owner or rid in self._deleted:
+            raise NotFound(rid)
+        stream.holders += 1
+        try:
+            yield stream
+        finally:
+            stream.holders -= 1
+
+    async def _loaded(self, rid: str) -> hub.Stream:
+        try:
+            address = ids.parse(rid, self._layout.partitions)
+        except ids.InvalidId as e:
+            raise NotFound(rid) from e
+        if rid in self._deleted:
+            raise NotFound(rid)
+        if address.incarnation != self._layout.tag:
+            raise log.HistoryLost(f"{rid} belongs to another log")
+        stream = self._hub.get(rid)
+        if stream is not None and rid not in self._loads:
+            return stream
+        task = self._loads.get(rid)
+        if task is None:
+            task = asyncio.create_task(self._look_up(rid, address))
+            self._loads[rid] = task
+            task.add_done_callback(lambda t: self._looked_up(rid, t))
+        return await asyncio.shield(task)  # one watcher going away must not end the look-up of the others
+
+    def _looked_up(self, rid: str, task: asyncio.Task[hub.Stream]) -> None:
+        self._loads.pop(rid, None)
+        if task.cancelled() or task.exception() is not None:
+            self._hub.drop(rid)
+
+    async def _look_up(self, rid: str, address: ids.Address) -> hub.Stream:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(LOOK_UP_DEADLINE_S):
+                stream = await self._replay(rid, address)
+        except TimeoutError as e:
+            raise log.LogUnavailable(f"no answer in {LOOK_UP_DEADLINE_S:.0f} s") from e
+        telemetry.REPLAY_SECONDS.observe(time.monotonic() - started)
+        return stream
+
+    async def _replay(self, rid: str, address: ids.Address) -> hub.Stream:
+        await self._follow(address.partition)
+        # From here to the end of this block nothing awaits: the tail cannot dispatch between taking its position and registering the stream.
+        stream = hub.Stream(rid, address.partition, held=[])
+        live_from = self._reader.next_offset(address.partition)
+        self._hub.add(stream)
+        if address.offset > live_from and address.offset > await self._end(address.partition):
+            raise NotFound(rid)  # no gateway can have seen an end that this log has not reached; our tail may well be behind the gateway's
+        key = rid.encode()
+        async with contextlib.aclosing(self._replays.read(topics.TOKENS, address.partition, address.offset, live_from)) as batches:
+            async for batch in batches:
+                telemetry.REPLAYED_RECORDS.inc(len(batch))
+                for record in batch:
+                    if record.key == key and (decoded := records.token_of(record.key, record.value)) is not None:
+                        stream.apply(decoded, record.offset, record.timestamp)
+                if stream.done:
+                    break
+        stream.release()
+        if stream.series is None:
+            await self._scan_requests(stream)
+        if stream.series is None:
+            # It may have been finished and committed while the tail was behind. What a commit speaks of lies below this end.
+            await self._caught_up(stream, await self._end(address.partition))
+        if stream.series is None:
+            raise NotFound(rid)
+        return stream
+
+    async def _end(self, partition: int) -> int:
+        return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
+
+    async def _caught_up(self, stream: hub.Stream, end: int) -> None:
+        """Until the tail has read up to `end`, or the stream is known; the look-up's deadline bounds it."""
+        while stream.series is None and stream.lost is None and self._reader.next_offset(stream.partition) < end:  # noqa: ASYNC110 (the tail signals nobody)
+            await asyncio.sleep(CATCH_UP_S)
+
+    async def _scan_requests(self, stream: hub.Stream, *, from_beginning: bool = False) -> records.Request | None:
+        """Find the request in its pool's topics: an unfinished one lies at or above the group's committed offset (log rule §10)."""
+        for pool in self._pools:
+            committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
+            for priority in topics.CLASSES:
+                topic = topics.requests(pool, priority)
+                begin = (await self._offsets.beginnings(topic, [stream.partition]))[stream.partition]
+                end = (await self._offsets.ends(topic, [stream.partition]))[stream.partition]
+                start = max(begin, committed.get((topic, stream.partition), (0, ""))[0])
+                request = await self._request_in(topic, stream.partition, start, end, stream.rid)
+                if request is not None:
+                    stream.request = request
+                    stream.identify(request.owner, request.echo)
+                    return request
+        return None
+
+    async def _request_by_claim(self, stream: hub.Stream) -> records.Request | None:
+        claim = stream.state.first
+        if claim is None:
+            return None
+        with contextlib.suppress(log.HistoryLost):
+            return await self._request_in(claim.req_topic, stream.partition, claim.req_offset, claim.req_offset + 1, stream.rid)
+        return None
+
+    async def _request_in(self, topic: str, partition: int, start: int, end: int, rid: str) -> records.Request | None:
+        async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    if record.key == rid.encode() and (request := records.decode_request(record.value)) is not None and request.rid == rid:
+                        return request
+        return None
+
+
+async def _persist(ask: Callable[[], Any]) -> Any:
+    """Ask until the log answers: for what a service cannot start or go on without."""
+    while True:
+        try:
+            return await ask()
+        except log.LogUnavailable:
+            await asyncio.sleep(log.RETRY_S)
+
+
+__all__ = ["Delivery", "Found", "LogChanged", "NotFound", "Subscription", "outbox"]

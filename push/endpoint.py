@@ -1,0 +1,420 @@
+"""Queries out: the Response object, its event series over SSE, and a socket on which one client follows many responses.
+
+The gateway mounts the same routes, so a client that knows only one address misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from push import access, delivery, outbox
+from wire import closing, credentials, errors, events, log, telemetry
+
+KEEP_ALIVE_S = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+WRITE_DEADLINE_S = 10.0
+MAX_WATCHES = 64
+DRAIN_SPREAD_S = 5.0
+SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Draining:
+    """Set once, when the service is told to stop; sockets and streams then end so that clients resume elsewhere."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def begin(self) -> None:
+        """Idempotent."""
+        self._event.set()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the service is on its way out."""
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        """Until draining begins."""
+        await self._event.wait()
+
+
+def api_error(rid: str | None, e: Exception) -> errors.ApiError:
+    """What a client is told when a response cannot be delivered."""
+    shown = rid or ""
+    if isinstance(e, errors.ApiError):
+        return e
+    if isinstance(e, delivery.NotFound):
+        return errors.response_not_found(shown)
+    if isinstance(e, log.HistoryLost):
+        return errors.history_lost(shown)
+    if isinstance(e, log.LogUnavailable):
+        return errors.unavailable("The log cannot be read right now.")
+    raise e
+
+
+DELIVERY_ERRORS = (errors.ApiError, delivery.NotFound, log.HistoryLost, log.LogUnavailable)
+
+
+def error_response(e: errors.ApiError) -> JSONResponse:
+    """An error as HTTP answer."""
+    return JSONResponse(errors.http_body(e), e.status, headers=dict(e.headers))
+
+
+def cursor(value: str | None) -> int:
+    """`starting_after` of a query; absent means from the beginning.
+
+    Raises:
+        errors.ApiError: not an integer >= 0.
+    """
+    if value is None:
+        return -1
+    if not value.isascii() or not value.isdigit() or len(value) > 15:
+        raise errors.invalid_request("starting_after must be an integer", "starting_after", "invalid_value")
+    return int(value)
+
+
+class EventBody(Response):
+    """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end breaks the body off, because a clean early end would
+    look like a complete answer to the SDKs. Returning without the last part is how an ASGI application has its server cut the connection."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={**SSE_HEADERS, **headers}, media_type="text/event-stream")
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pump until the end, the client's leaving, or whatever else `cuts`."""
+        telemetry.OPEN_STREAMS.inc()
+        tasks = [asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())]
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            telemetry.OPEN_STREAMS.dec()
+            self.release()
+
+    async def pump(self, send: Send) -> None:
+        """Write events, `[DONE]` last; return early to break off."""
+        raise NotImplementedError
+
+    def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """What else ends the body by returning."""
+        return ()
+
+    def release(self) -> None:
+        """Nothing is written any more."""
+        raise NotImplementedError
+
+    async def write(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        """Raises TimeoutError when the client does not take it."""
+        if body or not more:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    def broken(self, rid: str, e: Exception) -> None:
+        """Say why a body was broken off."""
+        if isinstance(e, outbox.Slow | TimeoutError):
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
+        telemetry.log(telemetry.Action.STREAM_BROKEN, response=rid, reason=type(e).__name__)
+
+
+class EventStream(EventBody):
+    """A watched response."""
+
+    def __init__(self, subscription: delivery.Subscription, draining: Draining) -> None:
+        super().__init__({})
+        self._subscription = subscription
+        self._draining = draining
+
+    def release(self) -> None:
+        self._subscription.close()
+
+    async def pump(self, send: Send) -> None:
+        try:
+            while (batch := await self._next()) is not None:
+                await self.write(send, b"".join(e.sse() for e in batch) or KEEP_ALIVE)
+            await self.write(send, DONE, more=False)
+        except (outbox.Slow, TimeoutError, log.HistoryLost, Leaving) as e:
+            self.broken(self._subscription.rid, e)
+
+    async def _next(self) -> list[events.Event] | None:
+        """The next batch; empty when it is time for a sign of life, None after the end."""
+        batch = self._subscription.pending()
+        if batch:
+            return batch
+        if self._subscription.ended:
+            return None
+        if self._draining.begun:
+            raise Leaving
+        take, drain = asyncio.ensure_future(self._subscription.take()), asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait({take, drain}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+            if take.done():
+                return take.result() or None
+            if self._draining.begun:
+                raise Leaving
+            return []
+        finally:
+            take.cancel()
+            drain.cancel()
+
+
+class Leaving(Exception):
+    """This instance drains; the client resumes elsewhere."""
+
+
+async def gone(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Endpoint:
+    """The routes over one `Delivery`."""
+
+    def __init__(
+        self,
+        deliver: delivery.Delivery,
+        gate: access.Access,
+        draining: Draining,
+        *,
+        expose_object: Callable[[dict[str, Any]], bool] = lambda r: bool(r["store"]),
+    ) -> None:
+        self._delivery = deliver
+        self._gate = gate
+        self._draining = draining
+        self._expose = expose_object
+        self.sockets: set[WatchConnection] = set()
+
+    def routes(self) -> list[BaseRoute]:
+        """`GET /v1/responses/{id}` and `WS /v1/watch`."""
+        return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"]), WebSocketRoute("/v1/watch", self.watch)]
+
+    async def retrieve(self, request: Request) -> Response:
+        """The object, or with `stream=true` the events after `starting_after`."""
+        rid = request.path_params["response_id"]
+        try:
+            self._gate.check_origin(request)
+            owner = access.owner_of(await self._gate.principal(request))
+            if request.query_params.get("stream", "false").lower() not in ("true", "1"):
+                found = await self._delivery.find(rid, owner)
+                if not self._expose(found.response):
+                    raise errors.response_not_found(rid)
+                return JSONResponse(found.response)
+            subscription = await self._delivery.watch(rid, owner, cursor(request.query_params.get("starting_after")))
+        except DELIVERY_ERRORS as e:
+            return error_response(api_error(rid, e))
+        return EventStream(subscription, self._draining)
+
+    async def watch(self, socket: WebSocket) -> None:
+        """A watch socket."""
+        try:
+            self._gate.check_origin(socket)
+            if self._draining.begun:
+                raise errors.unavailable("This instance is draining.")
+            principal = await self._gate.principal(socket)
+        except errors.ApiError as e:
+            await socket.send_denial_response(error_response(e))
+            return
+        await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
+        connection = WatchConnection(socket, self._delivery, principal, self._gate.clock)
+        self.sockets.add(connection)
+        telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
+        try:
+            await connection.run(self._draining)
+        finally:
+            self.sockets.discard(connection)
+            telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
+
+
+class WatchConnection:
+    """One watch socket: commands in, events of all watched responses out, through one sender.
+
+    Attributes:
+        _watches: subscriptions by response id; only the reader adds and removes, the sender removes ended ones.
+        _pending: response ids with something to send, in the order they became ready.
+        _wake: set while `_pending` or `_notes` may hold something.
+        _notes: messages that belong to no event series (errors, draining), sent first.
+    """
+
+    def __init__(self, socket: WebSocket, deliver: delivery.Delivery, principal: credentials.Principal, clock: Callable[[], float]) -> None:
+        self._socket = socket
+        self._delivery = deliver
+        self._principal = principal
+        self._owner = access.owner_of(principal)
+        self._clock = clock
+        self._watches: dict[str, delivery.Subscription] = {}
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._pending: dict[str, None] = {}
+        self._wake = asyncio.Event()
+        self._notes: list[dict[str, Any]] = []
+
+    async def run(self, draining: Draining) -> None:
+        """Serve until the client leaves, the credential expires, the service drains or the client proves too slow."""
+        tasks = {asyncio.create_task(t) for t in (self._read(), self._send(), self._expire(), self._drain(draining))}
+        code: closing.CloseCode | None = None
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            code = next((t.result() for t in done if t.exception() is None and t.result() is not None), None)
+            for task in done:
+                if (e := task.exception()) is not None and not isinstance(e, (WebSocketDisconnect, RuntimeError)):
+                    code = closing.CloseCode.INTERNAL
+                    telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(e).__name__)
+        finally:
+            for task in tasks | set(self._starting.values()):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._starting.values(), return_exceptions=True)
+            for subscription in self._watches.values():
+                subscription.close()
+            await self._close(code)
+
+    async def _close(self, code: closing.CloseCode | None) -> None:
+        if code is None or self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        telemetry.SOCKET_CLOSES.labels(code=str(int(code))).inc()
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
+            async with asyncio.timeout(2.0):
+                await self._socket.close(int(code), closing.TABLE[code].reason)
+
+    # --------------------------------------------------------------- commands
+
+    async def _read(self) -> closing.CloseCode | None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return None
+            self._command(message)
+
+    def _command(self, message: MutableMapping[str, Any]) -> None:
+        text = message.get("text")
+        if text is None:
+            return self._refuse(None, errors.invalid_request("Messages are JSON text frames."))
+        try:
+            command = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return self._refuse(None, errors.invalid_json())
+        rid = command.get("response_id") if isinstance(command, dict) else None
+        if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
+            return self._refuse(None, errors.invalid_request("The 'type' must be 'watch' or 'unwatch'.", "type"))
+        if not isinstance(rid, str):
+            return self._refuse(None, errors.missing_required_parameter("response_id"))
+        if command["type"] == "unwatch":
+            return self._unwatch(rid)
+        after = command.get("starting_after", -1)
+        if type(after) is not int or after < -1:
+            return self._refuse(rid, errors.invalid_request("starting_after must be an integer", "starting_after", "invalid_value"))
+        if len(self._watches) + len(self._starting) >= MAX_WATCHES:
+            return self._refuse(
+                rid, errors.invalid_request(f"This connection follows its maximum of {MAX_WATCHES} responses.", "response_id", "watch_limit_reached")
+            )
+        self._unwatch(rid)  # a second watch of the same response replaces the first: the position is the client's to choose
+        task = asyncio.create_task(self._watch(rid, after))
+        self._starting[rid] = task
+        return None
+
+    async def _watch(self, rid: str, after: int) -> None:
+        try:
+            subscription = await self._delivery.watch(rid, self._owner, after, lambda: self._ready(rid))
+        except DELIVERY_ERRORS as e:
+            self._refuse(rid, api_error(rid, e))
+        else:
+            self._watches[rid] = subscription
+            self._ready(rid)
+        finally:
+            if self._starting.get(rid) is asyncio.current_task():
+                del self._starting[rid]
+
+    def _unwatch(self, rid: str) -> None:
+        starting = self._starting.pop(rid, None)
+        if starting is not None:
+            starting.cancel()
+        subscription = self._watches.pop(rid, None)
+        if subscription is not None:
+            subscription.close()
+        self._pending.pop(rid, None)
+
+    def _refuse(self, rid: str | None, e: errors.ApiError) -> None:
+        self._note({"type": "watch.error", "response_id": rid, "status": e.status, **errors.http_body(e)})
+
+    def _note(self, message: dict[str, Any]) -> None:
+        self._notes.append(message)
+        self._wake.set()
+
+    # ----------------------------------------------------------------- sender
+
+    def _ready(self, rid: str) -> None:
+        self._pending[rid] = None
+        self._wake.set()
+
+    async def _send(self) -> closing.CloseCode | None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                while self._notes or self._pending:
+                    for note in self._take_notes():
+                        await self._write(_encode(note))
+                    if self._pending:
+                        await self._send_one(next(iter(self._pending)))
+            except (outbox.Slow, TimeoutError) as e:
+                telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
+                return closing.CloseCode.SLOW
+
+    def _take_notes(self) -> list[dict[str, Any]]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    async def _send_one(self, rid: str) -> None:
+        """One batch of one response; what is left keeps its turn behind the others, so no response starves another."""
+        del self._pending[rid]
+        subscription = self._watches.get(rid)
+        if subscription is None:
+            return
+        try:
+            batch = subscription.pending()
+        except log.HistoryLost as e:
+            self._unwatch(rid)
+            self._refuse(rid, api_error(rid, e))
+            return
+        if batch:
+            await self._write(b'{"type":"watch.events","response_id":"%s","events":[%s]}' % (rid.encode(), b",".join(e.body for e in batch)))
+        if self._watches.get(rid) is not subscription:
+            return  # unwatched while the socket was being written
+        if subscription.ended:
+            self._unwatch(rid)
+            await self._write(_encode({"type": "watch.done", "response_id": rid, "status": subscription.status}))
+        elif batch:
+            self._pending[rid] = None  # there may be more; an empty take ends the round
+
+    async def _write(self, body: bytes) -> None:
+        async with asyncio.timeout(WRITE_DEADLINE_S):
+            await self._socket.send({"type": "websocket.send", "text": body.decode()})
+
+    # -------------------------------------------------------------- deadlines
+
+    async def _expire(self) -> closing.CloseCode | None:
+        await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
+        return closing.CloseCode.CREDENTIAL_EXPIRED
+
+    async def _drain(self, draining: Draining) -> closing.CloseCode | None:
+        await draining.wait()
+        # Spread over the sockets, so that their clients do not all come back in one instant.
+        delay = (hash(id(self)) % 1000) / 1000 * DRAIN_SPREAD_S
+        self._note({"type": "watch.draining", "after_ms": int(delay * 1000)})
+        await asyncio.sleep(delay)
+        return closing.CloseCode.DRAINING

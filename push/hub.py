@@ -1,0 +1,208 @@
+"""Who watches which response, and how records become their events (pure).
+
+A stream is born in one of two ways. *Opened* by the gateway that minted its id: registered before the request is appended, so the tail alone is
+enough. *Looked up* by anyone else: registered at a tail position X, its records below X are replayed from the log while live ones (X and above)
+are held back, then both are applied in order. Either way every record of the response passes the fold exactly once and in offset order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from push import outbox
+from wire import events, fold, log, records
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One response as this instance sees it.
+
+    Attributes:
+        owner: whose it is; None until the first record (or the request) was seen.
+        series: event numbering; None until the echo is known.
+        emitted: all events so far, index = sequence_number; only grows.
+        held: live records that wait for the replay to finish; None when not replaying.
+        hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen until then.
+        boxes: subscribers.
+        request: the request record, where it was needed (opened here, or found in the request topic).
+        holders: calls that use the stream right now; it is not dropped while > 0.
+        idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while watched.
+        lost: why the log cannot serve it any more; None normally.
+        now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow subscriber.
+    """
+
+    rid: str
+    partition: int
+    state: fold.Fold = field(default_factory=fold.Fold)
+    owner: records.Owner | None = None
+    series: events.Series | None = None
+    emitted: list[events.Event] = field(default_factory=list)
+    held: list[tuple[records.TokenRecord, int, int]] | None = None
+    hidden: bool = False
+    boxes: set[outbox.Outbox] = field(default_factory=set)
+    request: records.Request | None = None
+    holders: int = 0
+    idle_since: float = 0.0
+    lost: Exception | None = None
+    now: float = 0.0
+    _unseen: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the end was seen."""
+        return self.state.phase is fold.Phase.DONE
+
+    def identify(self, owner: records.Owner, echo: dict[str, Any]) -> None:
+        """Owner and static part are known now: the series can start."""
+        if self.series is None and events.is_echo(echo, self.rid):
+            self.owner = owner
+            self.series = events.Series(echo)
+            self._emit(self.series.open())
+
+    def live(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome | None:
+        """A record from the tail; None while it is held back."""
+        if self.held is not None:
+            self.held.append((record, offset, timestamp))
+            return None
+        return self.apply(record, offset, timestamp)
+
+    def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome:
+        """Fold one record and emit what follows from it."""
+        outcome = self.state.apply(record, offset, timestamp)
+        if isinstance(outcome, fold.Void):
+            return outcome
+        if isinstance(record, records.Claim):
+            self.identify(record.owner, record.echo)
+            self.show()  # a claim proves that the request is in the log, whatever became of its acknowledgement
+        elif isinstance(record, records.Cancel):
+            self.identify(record.by, record.echo)
+            self.show()
+        if self.series is not None:
+            self._emit(self.series.apply(outcome))
+        return outcome
+
+    def release(self) -> None:
+        """The replay reached the position where the live records begin."""
+        held, self.held = self.held or [], None
+        for record, offset, timestamp in held:
+            self.apply(record, offset, timestamp)
+
+    def show(self) -> None:
+        """The broker acknowledged the request: what was hidden may be seen."""
+        if self.hidden:
+            self.hidden = False
+            self._announce(self._unseen)
+            self._unseen = 0
+
+    def fail(self, error: Exception) -> None:
+        """The log cannot serve this response any more; every subscriber is told."""
+        self.lost = error
+        for box in self.boxes:
+            box.arrived(0, self.now)
+
+    def subscribe(self, after: int, wake: Callable[[], None]) -> outbox.Outbox:
+        """A new subscriber that has seen everything up to `after` (-1: nothing)."""
+        box = outbox.Outbox(self.emitted, after + 1, wake)
+        self.boxes.add(box)
+        self.idle_since = 0.0
+        if self.done and not self.hidden:
+            box.finished(len(self.emitted) - 1)
+        return box
+
+    def unsubscribe(self, box: outbox.Outbox, now: float) -> None:
+        """Idempotent."""
+        self.boxes.discard(box)
+        if not self.boxes:
+            self.idle_since = now
+
+    def _emit(self, new: list[events.Event]) -> None:
+        if not new:
+            return
+        self.emitted.extend(new)
+        size = sum(len(e.body) for e in new)
+        if self.hidden:
+            self._unseen += size
+        else:
+            self._announce(size)
+
+    def _announce(self, size: int) -> None:
+        last = len(self.emitted) - 1
+        ended = bool(self.emitted) and self.emitted[-1].terminal
+        for box in self.boxes:
+            box.arrived(size, self.now)
+            if ended:
+                box.finished(last)
+
+
+LINGER_S = 30.0
+UNWATCHED_BYTES = 64 << 20
+
+
+class Hub:
+    """All streams of this instance, by the bytes of their key, so that foreign records are skipped before they are decoded.
+
+    Attributes:
+        voids: records without effect, by reason; `garbage` counts what did not decode.
+    """
+
+    def __init__(self, on_void: Callable[[str], None] | None = None) -> None:
+        self._streams: dict[bytes, Stream] = {}
+        self._load: dict[int, int] = {}
+        self._on_void = on_void or (lambda _reason: None)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def get(self, rid: str) -> Stream | None:
+        """The stream of `rid`, if this instance has it."""
+        return self._streams.get(rid.encode())
+
+    def add(self, stream: Stream) -> None:
+        """Register; `rid` must be new."""
+        key = stream.rid.encode()
+        if key in self._streams:
+            raise ValueError(f"{stream.rid} is registered already")
+        self._streams[key] = stream
+        self._load[stream.partition] = self._load.get(stream.partition, 0) + 1
+
+    def drop(self, rid: str) -> None:
+        """Forget; idempotent."""
+        stream = self._streams.pop(rid.encode(), None)
+        if stream is not None:
+            self._load[stream.partition] -= 1
+
+    def load(self, partition: int) -> int:
+        """Streams registered on `partition`."""
+        return self._load.get(partition, 0)
+
+    def streams_on(self, partition: int) -> list[Stream]:
+        """Streams registered on `partition`."""
+        return [s for s in self._streams.values() if s.partition == partition]
+
+    def dispatch(self, record: log.Record, now: float = 0.0) -> None:
+        """One record from the tail, read at `now` (monotonic seconds)."""
+        stream = self._streams.get(record.key or b"")
+        if stream is None:
+            return
+        decoded = records.token_of(record.key, record.value)
+        if decoded is None:
+            self._on_void("garbage")
+            return
+        stream.now = now
+        outcome = stream.live(decoded, record.offset, record.timestamp)
+        if isinstance(outcome, fold.Void):
+            self._on_void(outcome.value)
+
+    def sweep(self, now: float) -> None:
+        """Drop streams nobody has watched for a while, and the longest unwatched ones above the memory bound. The log still has them."""
+        unwatched = [s for s in self._streams.values() if not s.boxes and not s.holders and s.held is None and not s.hidden]
+        for s in unwatched:
+            s.idle_since = s.idle_since or now
+        unwatched.sort(key=lambda s: s.idle_since)
+        total = sum(sum(len(e.body) for e in s.emitted) for s in unwatched)
+        for s in unwatched:
+            if now - s.idle_since >= LINGER_S or total > UNWATCHED_BYTES:
+                total -= sum(len(e.body) for e in s.emitted)
+                self.drop(s.rid)

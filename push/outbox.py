@@ -1,0 +1,85 @@
+"""One subscriber's place in one response's event series, and the verdict on a slow one (pure).
+
+The events of a response are encoded once and kept in one list; an outbox is a cursor into it. So a thousand subscribers share one copy, a slow one
+costs no memory of its own, and merging means taking everything that has piled up in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wire import events
+
+LIVE_BOUND_BYTES = 1 << 20
+BATCH_BYTES = 64 * 1024
+SLOW_AFTER_S = 2.0
+
+
+class Slow(Exception):
+    """The subscriber took nothing for a while in which more than the bound arrived; it resumes later by its position."""
+
+
+class Outbox:
+    """A cursor with a bound.
+
+    Attributes:
+        _events: the response's events, index = sequence_number; owned by the stream, which only appends.
+        _next: sequence_number to be taken next.
+        _untaken: bytes that arrived since the last `take`; 0 after each take. A subscriber that takes is never slow, however long its replay.
+        _since: when the first of them arrived. One fetch can bring more than the bound at once, which says nothing about the subscriber.
+        _last: sequence_number of the terminal event; None until it is known.
+        slow: set once the bound was passed; final.
+    """
+
+    __slots__ = ("_bound", "_events", "_last", "_next", "_since", "_untaken", "_wake", "slow")
+
+    def __init__(self, series: Sequence[events.Event], start: int, wake: Callable[[], None], bound: int = LIVE_BOUND_BYTES) -> None:
+        self._events = series
+        self._next = start
+        self._wake = wake
+        self._bound = bound
+        self._untaken = 0
+        self._since = 0.0
+        self._last: int | None = None
+        self.slow = False
+
+    def arrived(self, size: int, now: float) -> None:
+        """`size` more bytes stand in the series; `now` in monotonic seconds."""
+        if not self._untaken:
+            self._since = now
+        self._untaken += size
+        if self._untaken > self._bound and now - self._since > SLOW_AFTER_S:
+            self.slow = True
+        self._wake()
+
+    def finished(self, last: int) -> None:
+        """Nothing follows sequence_number `last`."""
+        self._last = last
+        self._wake()
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything up to the end was taken."""
+        return self._last is not None and self._next > self._last
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` returns at once: with events, with the end, or with a verdict."""
+        return self.slow or self.ended or self._next < len(self._events)
+
+    def take(self, limit: int = BATCH_BYTES) -> list[events.Event]:
+        """What is there, up to about `limit` bytes; empty if nothing is.
+
+        Raises:
+            Slow: the bound was passed.
+        """
+        if self.slow:
+            raise Slow
+        start = stop = self._next
+        size, there = 0, len(self._events)
+        while stop < there and size < limit:
+            size += len(self._events[stop].body)
+            stop += 1
+        self._next = stop
+        self._untaken = 0
+        return list(self._events[start:stop])

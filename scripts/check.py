@@ -1,0 +1,87 @@
+"""The quick tier (`make check`): every gate, side by side on the cores there are, one line each; output only of what failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / ".venv" / "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One command; it passed when it exits 0."""
+
+    name: str
+    command: tuple[str, ...]
+    where: Path = ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    gate: Gate
+    code: int
+    output: str
+    seconds: float
+
+
+PACKAGES = tuple(name for name in ("wire", "gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir())
+
+
+def gates(*, tests: bool) -> list[Gate]:
+    """The long ones first, so that the short ones fill the gaps."""
+    unit = [Gate("unit tests", (str(BIN / "pytest"), "tests/unit", "-q", "-p", "no:cacheprovider"))] if tests else []
+    found = [
+        *unit,
+        Gate("types", (str(BIN / "mypy"),)),
+        Gate("format", (str(BIN / "ruff"), "format", "--check", "--quiet", ".")),
+        Gate("lint", (str(BIN / "ruff"), "check", "--quiet", ".")),
+        Gate("import contracts", (str(BIN / "lint-imports"),)),
+        Gate("file map", (str(BIN / "python"), "scripts/filemap.py", "--check")),
+        Gate("security lint", (str(BIN / "bandit"), "-q", "-c", "pyproject.toml", "-r", *PACKAGES)),
+    ]
+    if (ROOT / "k8s" / "validate.py").exists():
+        found.insert(2, Gate("manifests", (str(BIN / "python"), "k8s/validate.py")))
+    if (ROOT / "frontend" / "package.json").exists():
+        found.insert(2, Gate("front end types", ("npm", "run", "--silent", "check"), ROOT / "frontend"))
+        found.insert(3, Gate("front end tests", ("npm", "run", "--silent", "test"), ROOT / "frontend"))
+    return found
+
+
+def environment() -> dict[str, str]:
+    from tailrace import install
+
+    return {**os.environ, "PATH": install.node_path() or os.environ.get("PATH", "")}
+
+
+def perform(gate: Gate) -> Outcome:
+    began = time.monotonic()
+    done = subprocess.run(
+        gate.command, cwd=gate.where, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return Outcome(gate, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - began)
+
+
+def main() -> int:
+    began = time.monotonic()
+    failed: list[Outcome] = []
+    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+        for running in as_completed([pool.submit(perform, gate) for gate in gates(tests="--no-tests" not in sys.argv)]):
+            outcome = running.result()
+            print(f"{outcome.gate.name:<18} {'ok' if outcome.code == 0 else 'FAILED':<7} {outcome.seconds:5.1f} s", flush=True)
+            if outcome.code != 0:
+                failed.append(outcome)
+    for outcome in failed:
+        print(f"\n===== {outcome.gate.name}: {' '.join(outcome.gate.command)}\n{outcome.output}")
+    print(f"\nmake check: {f'{len(failed)} failed' if failed else 'all passed'} in {time.monotonic() - began:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

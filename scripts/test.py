@@ -1,0 +1,153 @@
+"""Every tier (`make test`): gates, then unit, contract, services, journey; one line for whatever was left out, and why.
+
+python scripts/test.py [TIER …] [-- PYTEST OPTIONS]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv" / "bin" / "python"
+RESULTS = ROOT / "test-results"
+TIERS = ("unit", "contract", "services", "faults", "journey")
+
+# A tier that hangs must end with a message while CI still listens.
+TIER_SECONDS = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(slots=True)
+class Result:
+    """One tier. `skips`: reason → how often."""
+
+    tier: str
+    code: int = 0
+    seconds: float = 0.0
+    passed: int = 0
+    failed: int = 0
+    skips: Counter[str] = field(default_factory=Counter)
+    left_out: str = ""  # why none of it ran
+
+    @property
+    def line(self) -> str:
+        if self.left_out:
+            return f"tier {self.tier:<9} SKIPPED: {self.left_out}"
+        skipped = sum(self.skips.values())
+        outcome = "ok" if self.code == 0 else "FAILED"
+        return f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {self.failed} failed, {skipped} skipped in {self.seconds:.0f} s"
+
+
+def read_report(result: Result, text: str) -> None:
+    """Counts and skip reasons from pytest's JUnit report."""
+    for case in ElementTree.fromstring(text).iter("testcase"):  # noqa: S314 - written by our own pytest a moment ago
+        skipped = case.find("skipped")
+        if skipped is not None:
+            result.skips[skipped.get("message") or "no reason given"] += 1
+        elif case.find("failure") is not None or case.find("error") is not None:
+            result.failed += 1
+        else:
+            result.passed += 1
+
+
+def perform(tier: str, options: list[str]) -> Result:
+    result = Result(tier)
+    folder = ROOT / "tests" / tier
+    if not list(folder.rglob("test_*.py")):
+        result.left_out = "there are no tests in it"
+        return result
+    report = RESULTS / f"{tier}.xml"
+    report.unlink(missing_ok=True)
+    command = [str(PYTHON), "-m", "pytest", str(folder.relative_to(ROOT)), "-q", "--durations=5", f"--junitxml={report}", *options]
+    began = time.monotonic()
+    try:
+        result.code = subprocess.run(command, cwd=ROOT, env=environment(), timeout=TIER_SECONDS[tier], check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"the tier did not end within {TIER_SECONDS[tier]} s")
+        result.code = 124
+    result.seconds = time.monotonic() - began
+    if report.exists():
+        read_report(result, report.read_text())
+    if result.code == 5:  # pytest: nothing was collected
+        result.left_out, result.code = "no test of it was selected", 0
+    elif result.passed + result.failed == 0 and result.skips:
+        result.left_out = "; ".join(result.skips)
+    return result
+
+
+def environment() -> dict[str, str]:
+    """The caller's, with a Node and the environment's own programs to be found."""
+    from tailrace import install
+
+    path = install.node_path() or os.environ.get("PATH", "")
+    return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}"}
+
+
+def prepare_browser() -> None:
+    """Debian's Chromium, where it can be had; without it the browser tests are skipped and say so."""
+    if any(shutil.which(name) for name in CHROMIUM):
+        return
+    from tailrace import install
+
+    try:
+        install.apt("chromium", ["chromium"], "no Chromium here. Ask for: apt-get install chromium")
+    except install.InstallError as error:
+        print(f"browser tests will be skipped: {str(error).splitlines()[0]}")
+
+
+def header(text: str) -> None:
+    print(f"\n===== {text} {'=' * max(3, 100 - len(text))}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    chosen, options = arguments[:split], arguments[split + 1 :]
+    unknown = set(chosen) - set(TIERS)
+    if unknown:
+        print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}", file=sys.stderr)
+        return 2
+    tiers = [tier for tier in TIERS if tier in chosen or not chosen]
+    began = time.monotonic()
+    RESULTS.mkdir(exist_ok=True)
+    gates = 0
+    if not chosen:
+        header("gates")
+        gates = subprocess.run([str(PYTHON), "scripts/check.py", "--no-tests"], cwd=ROOT, check=False).returncode
+    if "journey" in tiers:
+        prepare_browser()
+    results = []
+    for tier in tiers:
+        if tier == "faults" and not (ROOT / "tests" / tier).is_dir():
+            continue
+        header(f"tier {tier}")
+        results.append(perform(tier, options))
+    summarise(results, gates)
+    failed = sum(result.failed for result in results)
+    counts = [f"{failed} failed"] if failed else []
+    counts += [f"{sum(result.passed for result in results)} passed", f"{sum(sum(result.skips.values()) for result in results)} skipped"]
+    bad = gates != 0 or any(result.code != 0 for result in results)
+    print(f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in {time.monotonic() - began:.2f}s =====")
+    return 1 if bad else 0
+
+
+def summarise(results: list[Result], gates: int) -> None:
+    header("summary")
+    if gates:
+        print("gates          FAILED")
+    for result in results:
+        print(result.line)
+        if not result.left_out:
+            for reason, count in result.skips.most_common():
+                print(f"     {count} skipped: {reason}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,3 @@
+from tailrace import cli
+
+cli.main()

@@ -1,0 +1,49 @@
+"""`tailrace gateway`, `push`, `worker`: one service in the foreground, settings from the environment, the rest from what runs here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from tailrace import dev_credentials, install, models, paths, plan, state
+
+
+def defaults(role: Literal["gateway", "push", "worker"], running: state.State | None, data: paths.Data, page: Path | None) -> dict[str, str]:
+    """Settings that the environment may leave out, so that a further instance joins the deployment of this data folder."""
+    shared = {"TAILRACE_NAME": f"{role}-{os.getpid()}"}
+    if running:
+        shared |= {"TAILRACE_KAFKA": running.kafka, "TAILRACE_REDIS": running.redis, "TAILRACE_POOLS": running.pools}
+    if role == "worker":
+        return shared
+    shared["TAILRACE_ISSUERS"] = str(data.issuers)
+    if running:
+        shared["TAILRACE_ORIGINS"] = ",".join(url.replace(plan.HOST, host) for url in running.urls for host in (plan.HOST, "localhost"))
+    if role == "gateway":
+        shared |= {"TAILRACE_PAGE": str(page or ""), "TAILRACE_DEV_CREDENTIAL": str(data.credential)}
+        if running:
+            shared["TAILRACE_PUSH_URL"] = ",".join(running.push_urls)
+    return shared
+
+
+def run(role: Literal["gateway", "push", "worker"], data: paths.Data, given: Mapping[str, str]) -> NoReturn:
+    """Become the service. `given`: from options; they win over the environment, which wins over what is found."""
+    running = state.load(data.state)
+    if running and running.phase == "stopped":
+        running = None
+    if role != "worker" and "TAILRACE_ISSUERS" not in os.environ:
+        dev_credentials.ensure(data)
+    page = install.PAGE if (install.PAGE / "index.html").exists() else None
+    environ = {**defaults(role, running, data, page), **os.environ, **given}
+    python = sys.executable
+    if role == "worker":
+        engine = environ.setdefault("TAILRACE_ENGINE", running.engine if running else "vllm")
+        if "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
+            model = models.resolve(engine, given.get("TAILRACE_MODEL", ""))
+            environ |= plan.worker_settings(engine, model)
+            environ.setdefault("TAILRACE_POOLS", plan.pools(model))
+        if plan.kind(engine) == "vllm":
+            python = str(install.ENGINE_ENVIRONMENT / "bin" / "python")
+    os.execve(python, [python, "-m", role], environ)  # noqa: S606

@@ -1,0 +1,51 @@
+"""`up --detach`: the supervisor goes on in a session of its own, and the caller watches it until it is ready."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from tailrace import logs, paths, state
+
+POLL_SECONDS = 0.1
+
+
+def start(arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]) -> int:
+    """Start `tailrace supervise ARGUMENTS` and follow what it says. Returns an exit code: 0 once it is ready (`wait`) or serves.
+
+    The new session holds the supervisor and everything it starts, the broker too: sessions are what the scheduler groups by.
+    """
+    data.make()
+    log = data.logs / "up.log"
+    log.unlink(missing_ok=True)
+    with log.open("ab") as output:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "tailrace", "supervise", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ.copy(),
+        )
+    follower = logs.Follower(log)
+    wanted = ("ready",) if wait else ("serving", "ready")
+    try:
+        while True:
+            ended = supervisor.poll()
+            running = state.load(data.state)
+            for line in follower.lines():
+                say(line)
+            if ended is not None:
+                return ended or 1  # it never ends by itself but when it failed
+            if running and running.supervisor.pid == supervisor.pid and running.phase in wanted:
+                return 0
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        say("stopping")
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait()
+        return 130

@@ -1,0 +1,281 @@
+"""The command `tailrace`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tailrace import alone, background, chat, control, dev_credentials, doctor, paths, plan, processes, state, supervisor
+from tailrace.verify import checks
+from tailrace.verify import command as verify
+from wire import log as wire_log
+
+app = typer.Typer(help="Durable, resumable LLM token streams over Kafka.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+topics_app = typer.Typer(help="The topic table of wire/topics.py.", no_args_is_help=True)
+app.add_typer(topics_app, name="topics")
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder of the deployment (default: the user's cache; or TAILRACE_DATA).")]
+EngineOption = Annotated[str, typer.Option(envvar="TAILRACE_ENGINE", help="vllm, scripted, or the URL of an OpenAI-compatible server.")]
+ModelOption = Annotated[str, typer.Option(envvar="TAILRACE_MODEL", help="Model name or folder (default: the one `make install` brought).")]
+
+
+def _data(folder: Path | None) -> paths.Data:
+    return paths.Data((folder or paths.default_data()).expanduser().absolute())
+
+
+def _refuse(text: str, code: int = 1) -> typer.Exit:
+    typer.echo(text, err=True)
+    return typer.Exit(code)
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+
+
+def _empty(data: paths.Data) -> None:
+    """`--fresh`: forget the log and everything else of the deployment, but only in a folder that is ours."""
+    if not data.root.exists():
+        return
+    if not data.marker.exists() and any(data.root.iterdir()):
+        raise _refuse(f"{data.root} is not a data folder of Tailrace; --fresh leaves it alone", 2)
+    for folder in (data.kafka, data.redis, data.logs):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (data.dev_key, data.issuers, data.credential):
+        file.unlink(missing_ok=True)
+
+
+def _checked(options: plan.Options) -> plan.Options:
+    try:
+        options.check()
+    except plan.BadOption as error:
+        raise _refuse(str(error), 2) from None
+    return options
+
+
+def _already_running(data: paths.Data) -> typer.Exit:
+    running = state.load(data.state)
+    where = f" at {running.url}" if running and running.url else ""
+    return _refuse(f"already running{where} (data folder {data.root}). Stop it with `tailrace down`, or give another folder with --data.")
+
+
+@app.command()
+def up(
+    detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready; it goes on in the background.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --detach: return once page and API answer; the engine may still load.")] = False,
+    engine: EngineOption = "vllm",
+    model: ModelOption = "",
+    workers: Annotated[int, typer.Option()] = 1,
+    gateways: Annotated[int, typer.Option()] = 1,
+    pushes: Annotated[int, typer.Option()] = 1,
+    port: Annotated[int, typer.Option(help="First gateway, and the page.")] = 8000,
+    push_port: Annotated[int, typer.Option(help="First push service.")] = 8001,
+    data: DataOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with an empty log.")] = False,
+) -> None:
+    """Start everything: broker, Redis, topics, gateway, push, worker, page. Ctrl-C stops it."""
+    options = _checked(plan.Options(engine, model, workers, gateways, pushes, port, push_port))
+    folder = _data(data)
+    if state.is_held(folder.lock):
+        raise _already_running(folder)
+    if fresh:
+        _empty(folder)
+    if detach:
+        raise typer.Exit(background.start(_arguments(options, folder), folder, wait=not no_wait, say=_say))
+    raise typer.Exit(_supervise(options, folder, follow=True))
+
+
+def _arguments(options: plan.Options, data: paths.Data) -> list[str]:
+    named = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(options).items()}
+    return [part for pair in {**named, "--data": str(data.root)}.items() for part in pair]
+
+
+def _supervise(options: plan.Options, data: paths.Data, *, follow: bool) -> int:
+    data.make()
+    try:
+        lock = state.hold(data.lock)
+    except state.AlreadyRunning:
+        raise _already_running(data) from None
+    with lock:
+        return supervisor.Supervisor(options, data, follow=follow, say=_flushed).run()
+
+
+def _flushed(text: str) -> None:
+    """A terminal that went away must not keep the supervisor from stopping what it started."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+@app.command(hidden=True)
+def supervise(
+    data: Annotated[Path, typer.Option()],
+    engine: Annotated[str, typer.Option()],
+    model: Annotated[str, typer.Option()],
+    workers: Annotated[int, typer.Option()],
+    gateways: Annotated[int, typer.Option()],
+    pushes: Annotated[int, typer.Option()],
+    port: Annotated[int, typer.Option()],
+    push_port: Annotated[int, typer.Option()],
+) -> None:
+    """What `up --detach` leaves behind."""
+    options = plan.Options(engine, model, workers, gateways, pushes, port, push_port)
+    raise typer.Exit(_supervise(options, paths.Data(data), follow=False))
+
+
+@app.command()
+def down(data: DataOption = None) -> None:
+    """Stop everything that `up` started, and whatever a killed supervisor left."""
+    control.down(_data(data), _say)
+
+
+@app.command()
+def ps(as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False, data: DataOption = None) -> None:
+    """Every process: name, role, pid, address, ready."""
+    rows = control.rows(_data(data))
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    if not rows:
+        typer.echo("nothing runs")
+        return
+    typer.echo(f"{'NAME':<26} {'ROLE':<11} {'PID':>8}  {'READY':<6} {'STATE':<12} {'ADDRESS':<28} DETAIL")
+    for row in rows:
+        ready = "yes" if row.ready else "no"
+        typer.echo(f"{row.name:<26} {row.role:<11} {row.pid:>8}  {ready:<6} {row.state:<12} {row.address:<28} {row.detail}".rstrip())
+
+
+def _alone(role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]) -> None:
+    try:
+        alone.run(role, _data(data), {name: value for name, value in given.items() if value})
+    except (processes.StartError, plan.BadOption) as error:
+        raise _refuse(str(error), 2) from None
+
+
+PortOption = Annotated[int, typer.Option("--port", help="Port to listen on (default: TAILRACE_PORT, else the service's own).")]
+NameOption = Annotated[str, typer.Option("--name", help="Instance name in logs and metrics.")]
+
+
+@app.command()
+def gateway(port: PortOption = 0, name: NameOption = "", data: DataOption = None) -> None:
+    """One gateway in the foreground, joining what runs in this data folder."""
+    _alone("gateway", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+
+
+@app.command()
+def push(port: PortOption = 0, name: NameOption = "", data: DataOption = None) -> None:
+    """One push service in the foreground, joining what runs in this data folder."""
+    _alone("push", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+
+
+@app.command()
+def worker(
+    engine: Annotated[str, typer.Option(help="vllm, scripted, or a URL (default: as the running deployment, else vllm).")] = "",
+    model: Annotated[str, typer.Option(help="Model name or folder.")] = "",
+    name: NameOption = "",
+    data: DataOption = None,
+) -> None:
+    """One worker in the foreground, joining what runs in this data folder."""
+    _alone("worker", data, {"TAILRACE_ENGINE": engine, "TAILRACE_MODEL": model, "TAILRACE_NAME": name})
+
+
+@topics_app.command("apply")
+def topics_apply(
+    bootstrap: Annotated[str, typer.Option(envvar="TAILRACE_KAFKA", help="Kafka's address (default: what runs in this data folder).")] = "",
+    pool: Annotated[list[str] | None, typer.Option(help="A pool's name; may be given several times.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, max=10_000)] = supervisor.PARTITIONS,
+    replication: Annotated[int, typer.Option(min=1, max=9)] = 1,
+    min_insync: Annotated[int, typer.Option(min=1, max=9, help="Replicas that must have a record before it counts (2 with three replicas).")] = 1,
+    data: DataOption = None,
+) -> None:
+    """Create the topics that are missing."""
+    running = state.load(_data(data).state)
+    address = bootstrap or (running.kafka if running and running.phase != "stopped" else "127.0.0.1:9092")
+    try:
+        created = asyncio.run(
+            wire_log.apply_topics(address, tuple(pool or [plan.POOL]), partitions=partitions, replication=replication, min_insync=min_insync)
+        )
+    except (wire_log.LogUnavailable, ValueError) as error:
+        raise _refuse(f"topics apply: {error}") from None
+    for name in created:
+        typer.echo(f"created {name}")
+    if not created:
+        typer.echo("every topic is there")
+
+
+@app.command()
+def token(
+    sub: Annotated[str, typer.Option(help="The principal's name.")] = dev_credentials.PAGE_SUBJECT,
+    ttl: Annotated[str, typer.Option(help="Lifetime: 90s, 15m, 1h … 24h.")] = "1h",
+    data: DataOption = None,
+) -> None:
+    """Print a development credential and nothing else."""
+    try:
+        typer.echo(dev_credentials.issue(_data(data), sub, dev_credentials.seconds(ttl)))
+    except ValueError as error:
+        raise _refuse(str(error), 2) from None
+
+
+@app.command("chat")
+def chat_command(
+    question: Annotated[str, typer.Argument(help="Ask this one question and end; without it, a dialogue.")] = "",
+    url: Annotated[str, typer.Option(help="A gateway (default: what runs in this data folder).")] = "",
+    credential: Annotated[str, typer.Option(envvar="TAILRACE_CREDENTIAL", help="A credential (default: a development one).")] = "",
+    model: Annotated[str, typer.Option(help="Model (default: the gateway's first).")] = "",
+    data: DataOption = None,
+) -> None:
+    """Talk in the terminal. A lost connection is resumed where it broke; Ctrl-C stops the answer."""
+    folder = _data(data)
+    running = state.load(folder.state)
+    address = url or (running.url if running and running.url else plan.url(8000))
+    renew = (lambda: credential) if credential else (lambda: dev_credentials.issue(folder, dev_credentials.PAGE_SUBJECT, 3600))
+    raise typer.Exit(chat.run(address, renew, model, question))
+
+
+@app.command("verify")
+def verify_command(
+    bootstrap: Annotated[str, typer.Option("--kafka", envvar="TAILRACE_KAFKA", help="Kafka (default: what runs in this data folder).")] = "",
+    pool: Annotated[list[str] | None, typer.Option(help="A pool's name; may be given several times.")] = None,
+    transcripts: Annotated[str, typer.Option(help="Glob of client transcripts (docs/verify.md): judged too.")] = "",
+    rid: Annotated[str, typer.Option(help="Only this response.")] = "",
+    settle: Annotated[float, typer.Option(min=0, help="Seconds after which a response has to have ended (0: the log is at rest).")] = checks.SETTLE_S,
+    fresh: Annotated[float, typer.Option(min=0, help="With transcripts: bound in ms for events behind their append, after healing.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object.")] = False,
+    data: DataOption = None,
+) -> None:
+    """Read the whole log and judge it: one sequence per response, no gap, one end, usage, isolation. Exit code 0 pass, 1 fail, 2 inconclusive."""
+    running = state.load(_data(data).state)
+    address = bootstrap or (running.kafka if running and running.phase != "stopped" else "")
+    if not address:
+        raise _refuse("verify: nothing runs in this data folder; name a broker with --kafka", 2)
+    try:
+        code = verify.run(
+            address, pool or [plan.POOL], pattern=transcripts, rid=rid, settle_s=settle, fresh_ms=fresh, as_json=as_json, say=typer.echo
+        )
+    except verify.Unusable as error:
+        raise _refuse(f"verify: {error}", 2) from None
+    raise typer.Exit(code)
+
+
+@app.command("doctor")
+def doctor_command(data: DataOption = None) -> None:
+    """Look at everything a deployment here needs, and say what to do about what is wrong."""
+    findings = doctor.examine(_data(data))
+    for finding in findings:
+        mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
+        typer.echo(f"{mark} {finding.subject:<20} {finding.text}")
+    raise typer.Exit(1 if any(finding.level == "problem" for finding in findings) else 0)
+
+
+def main() -> None:
+    """The console script."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said in our own words
+    app()

@@ -1,0 +1,78 @@
+"""The development issuer: a key of this data folder, and credentials signed by it. No service ever holds this key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from tailrace import paths
+from wire import credentials
+
+ISSUER = "https://tailrace.local/dev"
+AUDIENCE = "tailrace"
+KEY_ID = "dev-1"
+MAX_LIFETIME = 86_400
+LEEWAY = 30
+
+# The page's credential: long enough for a working day away, renewed long before.
+PAGE_SUBJECT = "dev"
+PAGE_LIFETIME = 12 * 3600
+RENEW_AFTER = 3600
+
+_DURATION = re.compile(r"(\d+)([smhd]?)\Z")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds(text: str) -> int:
+    """ "90", "90s", "15m", "1h", "1d" in seconds; at most what the issuer allows. Raises ValueError with a text for the user."""
+    found = _DURATION.match(text.strip())
+    value = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 1 <= value <= MAX_LIFETIME:
+        raise ValueError(f"{text!r} is no lifetime: give a number with s, m or h, at most 24h (for example 1h)")
+    return value
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Readable by its owner only, from its first byte on; whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+    fresh.rename(path)
+
+
+def ensure(data: paths.Data) -> None:
+    """Make key and issuers file when one is missing (both, since they belong together)."""
+    if data.dev_key.exists() and data.issuers.exists():
+        return
+    data.make()
+    private, public = credentials.generate_dev_key()
+    issuer = {
+        "iss": ISSUER,
+        "audience": AUDIENCE,
+        "algorithm": "ES256",
+        "types": ["JWT"],
+        "max_lifetime": MAX_LIFETIME,
+        "leeway": LEEWAY,
+        "keys": {KEY_ID: public},
+    }
+    _write_private(data.dev_key, private)
+    _write_private(data.issuers, json.dumps({"issuers": [issuer]}, indent=2))
+
+
+def issue(data: paths.Data, subject: str, ttl: int) -> str:
+    ensure(data)
+    return credentials.issue(data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl)
+
+
+def renew_page_credential(data: paths.Data) -> None:
+    """Write the file the gateway hands to its own page, unless the one there is young."""
+    try:
+        if time.time() - data.credential.stat().st_mtime < RENEW_AFTER:
+            return
+    except FileNotFoundError:
+        pass
+    _write_private(data.credential, issue(data, PAGE_SUBJECT, PAGE_LIFETIME))

@@ -1,0 +1,148 @@
+"""The broker and the Redis of a deployment: started here, or given by URL and left alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tailrace import kafka_broker, paths, processes, redis_server, state
+
+KAFKA_PORT = 9092
+REDIS_PORT = 6379
+POLL_SECONDS = 0.05
+
+# Between the look for a free port and the bind another program may take it (two deployments starting at once).
+PORT_TRIES = 5
+PORT_TAKEN = "Address already in use"
+
+LocalPart = kafka_broker.Broker | redis_server.Server
+
+
+def fresh_log(path: Path) -> Path:
+    """An empty place for a log; that of the run before is kept beside it."""
+    if path.exists():
+        path.replace(path.with_suffix(".previous.log"))
+    return path
+
+
+def without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.password else url
+
+
+def _first_free(port: int) -> int:
+    return port if processes.port_is_free(port) else processes.free_port()
+
+
+class Infrastructure:
+    """`kafka` and `redis` are the addresses services use, once `start` has returned."""
+
+    def __init__(self, data: paths.Data, run: str, say: Callable[[str], None]) -> None:
+        self.kafka = os.environ.get("TAILRACE_KAFKA", "")
+        self.redis = os.environ.get("TAILRACE_REDIS", "")
+        self._data = data
+        self._run = run
+        self._say = say
+        self._parts: dict[str, LocalPart] = {}  # what was started here, by name, in the order of starting
+
+    @property
+    def kafka_port(self) -> int:
+        """Of the broker started here; 0 without one."""
+        return self._parts["kafka"].port if "kafka" in self._parts else 0
+
+    @property
+    def pids(self) -> set[int]:
+        return {part.child.pid for part in self._parts.values() if part.child}
+
+    def start(self, kafka_port: int, *, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]) -> None:
+        """Start what is not given and wait until it serves. `kafka_port`: the broker's last time, 0 for the usual one. `recorded` is told of
+        every process as soon as it exists; `check` may raise to break off. Raises StartError."""
+        if self.kafka:
+            self._say(f"Kafka at {self.kafka} (given)")
+        else:
+            port = _first_free(kafka_port or KAFKA_PORT)
+            self._parts["kafka"] = kafka_broker.Broker(
+                self._data.kafka,
+                port,
+                processes.free_port({port}),
+                run=self._run,
+                log=fresh_log(self._data.logs / "kafka.log"),
+                heap_mb=int(os.environ.get("TAILRACE_KAFKA_HEAP_MB") or 256),
+            )
+        if self.redis:
+            self._say(f"Redis at {without_password(self.redis)} (given)")
+        else:
+            self._parts["redis"] = redis_server.Server(
+                self._data.redis, _first_free(REDIS_PORT), run=self._run, log=fresh_log(self._data.logs / "redis.log")
+            )
+        for part in self._parts.values():
+            part.start()
+        recorded(self.parts())
+        self._wait(recorded, check)
+        self.kafka, self.redis = self._address("kafka", self.kafka), self._address("redis", self.redis)
+
+    def _address(self, name: str, given: str) -> str:
+        part = self._parts.get(name)
+        if part is None:
+            return given
+        return part.bootstrap if isinstance(part, kafka_broker.Broker) else part.url
+
+    def _wait(self, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]) -> None:
+        waiting = dict(self._parts)
+        tries = PORT_TRIES
+        deadline = time.monotonic() + kafka_broker.START_SECONDS
+        while waiting:
+            check()
+            for name, part in list(waiting.items()):
+                try:
+                    if part.ready():
+                        del waiting[name]
+                        self._say(f"{name.capitalize()} ready on port {part.port}")
+                except processes.StartError:
+                    tries -= 1
+                    if tries == 0 or part.child is None or PORT_TAKEN not in part.child.output():
+                        raise
+                    self._move(part)
+                    recorded(self.parts())
+            if waiting and time.monotonic() >= deadline:
+                name, part = next(iter(waiting.items()))
+                shown = part.child.last_lines(50) if part.child else ""
+                raise processes.StartError(f"{name} was not ready after {kafka_broker.START_SECONDS:.0f} s; its last lines:\n{shown}")
+            time.sleep(POLL_SECONDS)
+
+    def _move(self, part: LocalPart) -> None:
+        """To another port."""
+        part.stop()
+        part.port = processes.free_port()
+        if isinstance(part, kafka_broker.Broker):
+            part.controller_port = processes.free_port({part.port})
+        part.start()
+
+    def parts(self) -> list[state.Part]:
+        """For the state file."""
+        found = []
+        for name, part in self._parts.items():
+            if part.child is None:
+                continue
+            role: state.Role = "kafka" if isinstance(part, kafka_broker.Broker) else "redis"
+            who = part.child.identity
+            found.append(
+                state.Part(name=name, role=role, pid=who.pid, started=who.started, address=self._address(name, ""), log=str(part.log), ready=True)
+            )
+        return found
+
+    def ended(self) -> list[tuple[str, int, str]]:
+        """Name, exit code and last lines of what ended unasked."""
+        return [
+            (name, part.child.returncode, part.child.last_lines(20))
+            for name, part in self._parts.items()
+            if part.child and part.child.returncode is not None
+        ]
+
+    def stop(self) -> None:
+        """Redis first, the broker last; each wait is bounded."""
+        for part in reversed(self._parts.values()):
+            part.stop()

@@ -1,0 +1,200 @@
+"""Apache Kafka on this machine: one combined KRaft node, small, without a tarball or Docker."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tailrace import java, paths, processes
+
+HOST = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+READY_LINE = "Kafka Server started"
+
+# A broker that dies with its supervisor gets the polite signal: it always ends by it, and a clean stop spares the next start a recovery.
+DEATH_SIGNAL = signal.SIGTERM
+
+_LOG4J = Path(__file__).parent / "resources" / "log4j2.yaml"
+
+
+def properties(port: int, controller_port: int, log_dir: Path, extra: Mapping[str, str] | None = None) -> str:
+    """server.properties of a development node. Ports may differ at every start: nothing on disk holds on to them."""
+    listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}"
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
+        "log.dirs": str(log_dir),
+        "auto.create.topics.enable": "false",  # topics come from one table (wire/topics.py)
+        "default.replication.factor": "1",
+        # Internal topics: one node cannot hold the default three replicas, and 50 partitions each take seconds to open.
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",  # tests of dead workers ask for short sessions
+        "log.cleaner.dedupe.buffer.size": "4194304",  # 128 MiB by default, half of this heap
+        "log.cleaner.threads": "1",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "group.coordinator.threads": "1",
+        "log.retention.hours": "24",
+        "log.retention.check.interval.ms": "30000",
+        "log.index.size.max.bytes": "1048576",
+        **(extra or {}),
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def cluster_id() -> str:
+    """As StorageTool random-uuid: URL-safe base64 of 16 bytes, never beginning with a dash (it would read as an option)."""
+    while True:
+        text = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def classpath(folder: Path) -> str:
+    """A sorted, explicit list: the order of a wildcard is unspecified."""
+    found = sorted(folder.glob("*.jar"))
+    if not found:
+        raise processes.StartError(f"Kafka's jars are not in {folder}: run `make install`, or give a broker by TAILRACE_KAFKA")
+    return ":".join(str(jar) for jar in found)
+
+
+class Broker:
+    """One node over one folder. `start` and `stop` may alternate; the log in the folder stays."""
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        controller_port: int,
+        *,
+        run: str,
+        log: Path,
+        heap_mb: int = 256,
+        extra: Mapping[str, str] | None = None,
+        jars: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self.port = port
+        self.controller_port = controller_port
+        self.log = log
+        self.run = run
+        self.heap_mb = heap_mb
+        self.extra = extra
+        self.child: processes.Child | None = None  # None before start() and after stop() or kill()
+        self._jars = jars or paths.jars()
+        self._java = java.find()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def _settings(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def _log_dir(self) -> Path:
+        return self.folder / "log"
+
+    def _command(self, *main: str) -> list[str]:
+        return [
+            str(self._java),
+            "-Xms128m" if self.heap_mb >= 128 else f"-Xms{self.heap_mb}m",
+            f"-Xmx{self.heap_mb}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:MaxMetaspaceSize=128m",
+            "-XX:ReservedCodeCacheSize=64m",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-Djava.awt.headless=true",
+            f"-Dkafka.logs.dir={self.folder}",
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+            "-cp",
+            classpath(self._jars),
+            *main,
+        ]
+
+    def prepare(self) -> None:
+        """Write the settings and format the log folder, once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(properties(self.port, self.controller_port, self._log_dir, self.extra))
+        if (self._log_dir / "meta.properties").exists():
+            return
+        # Half a format (killed in between) has no meta.properties; StorageTool refuses a folder with leftovers.
+        shutil.rmtree(self._log_dir, ignore_errors=True)
+        done = subprocess.run(
+            self._command("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(self._settings), "--standalone"),
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+            env=_environ(),
+        )
+        if done.returncode != 0:
+            raise processes.StartError(f"Kafka could not format {self._log_dir}:\n{done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        """Start the process; it is ready some seconds later (`ready`)."""
+        self.prepare()
+        self.child = processes.Child(
+            "kafka",
+            self._command("kafka.Kafka", str(self._settings)),
+            environ=_environ(),
+            log=self.log,
+            run=self.run,
+            death_signal=DEATH_SIGNAL,
+        )
+
+    def ready(self) -> bool:
+        """True once the broker is registered and serves; raises when it ended instead."""
+        assert self.child is not None, "start() comes first"
+        if self.child.returncode is not None:
+            raise processes.StartError(f"Kafka ended with exit code {self.child.returncode}; its last lines:\n{self.child.last_lines(50)}")
+        return READY_LINE in self.child.output() and processes.accepts(self.port)
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.ready():
+            if time.monotonic() >= deadline:
+                assert self.child is not None
+                raise processes.StartError(f"Kafka was not ready after {seconds:.0f} s; its last lines:\n{self.child.last_lines(50)}")
+            time.sleep(0.05)
+
+    def stop(self, grace: float = STOP_SECONDS) -> None:
+        if self.child:
+            self.child.stop(grace)
+            self.child = None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self.child:
+            self.child.kill()
+            self.child = None
+
+
+def _environ() -> dict[str, str]:
+    """Options meant for somebody's other Java program must not reach this one."""
+    dropped = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+    return {key: value for key, value in os.environ.items() if key not in dropped}

@@ -1,0 +1,65 @@
+"""Which model: from the option, the folder's own settings, or what the engine at a URL offers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+
+from tailrace import paths, plan, processes
+
+
+def in_folder(folder: Path, name: str) -> plan.Model:
+    """With the sampling its makers recommend (generation_config.json), where they do."""
+    try:
+        recommended = json.loads((folder / "generation_config.json").read_text())
+        temperature, top_p = float(recommended.get("temperature") or 1.0), float(recommended.get("top_p") or 1.0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        temperature, top_p = 1.0, 1.0
+    return plan.Model(str(folder), name, context_length(folder), min(max(temperature, 0.0), 2.0), top_p if 0 < top_p <= 1 else 1.0)
+
+
+def context_length(folder: Path) -> int:
+    """`max_position_embeddings` of a model folder, at most what a development machine's engine is asked for."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        return min(int(config["max_position_embeddings"]), plan.MAX_MODEL_LEN)
+    except (OSError, ValueError, KeyError, TypeError):
+        return plan.MAX_MODEL_LEN
+
+
+def offered(base: str) -> list[str]:
+    """Model names at an OpenAI-compatible base URL. Raises StartError when it does not answer as one."""
+    address = f"{base.rstrip('/')}/models"
+    try:
+        answer = httpx.get(address, timeout=5)
+        answer.raise_for_status()
+        return [str(entry["id"]) for entry in answer.json()["data"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise processes.StartError(
+            f"the engine at {base} does not answer GET {address} as an OpenAI-compatible server ({error}); give the URL up to /v1, and --model"
+        ) from error
+
+
+def resolve(engine: str, model: str) -> plan.Model:
+    """Raises StartError when the engine has nothing to run."""
+    kind = plan.kind(engine)
+    if kind == "scripted":
+        return plan.Model("scripted", model or paths.MODEL)  # the usual name, so that a client written for the default runs against it
+    if kind == "url":
+        name = model or next(iter(offered(engine)), "")
+        if not name:
+            raise processes.StartError(f"the engine at {engine} offers no model; load one there, or name one with --model")
+        return plan.Model(name, name)
+    if not model or model == paths.MODEL:
+        folder = paths.model()
+        if not (folder / "config.json").exists():
+            raise processes.StartError(f"the model is not in {folder}: run `make install`, or give one with --model")
+        return in_folder(folder, paths.MODEL)
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return in_folder(folder.resolve(), plan.public_name(str(folder.resolve())))
+    if model.startswith(("/", "./", "../", "~")):
+        raise processes.StartError(f"--model {model}: no such folder")
+    return plan.Model(model, plan.public_name(model))

@@ -1,0 +1,85 @@
+"""Where things lie: the source tree, what an installation brought, and one deployment's data folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"
+MODEL = "smollm2-135m-instruct"
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's cache folder for Tailrace; shared by every clone, holds nothing that cannot be made again."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
+    return Path(base) / "tailrace"
+
+
+def jars(environ: Mapping[str, str] = os.environ) -> Path:
+    """Kafka's jars: an unpacked Apache distribution when the user names one, else what `make install` fetched."""
+    if environ.get("KAFKA_HOME"):
+        return Path(environ["KAFKA_HOME"]) / "libs"
+    return cache(environ) / "kafka" / KAFKA_VERSION / "lib"
+
+
+def model(environ: Mapping[str, str] = os.environ) -> Path:
+    return cache(environ) / "models" / MODEL
+
+
+def default_data(environ: Mapping[str, str] = os.environ) -> Path:
+    return Path(environ["TAILRACE_DATA"]) if environ.get("TAILRACE_DATA") else cache(environ) / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The data folder of one deployment (`--data`)."""
+
+    root: Path
+
+    @property
+    def marker(self) -> Path:
+        """Says that the folder is ours; `--fresh` empties no folder without it."""
+        return self.root / ".tailrace-data"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def kafka(self) -> Path:
+        return self.root / "kafka"
+
+    @property
+    def redis(self) -> Path:
+        return self.root / "redis"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def dev_key(self) -> Path:
+        return self.root / "dev-key.pem"
+
+    @property
+    def issuers(self) -> Path:
+        return self.root / "issuers.json"
+
+    @property
+    def credential(self) -> Path:
+        """A current development credential, renewed by the supervisor, read by the gateway for its own page."""
+        return self.root / "dev-credential"
+
+    def make(self) -> None:
+        for folder in (self.root, self.kafka, self.redis, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)  # holds a signing key
+        self.marker.touch()

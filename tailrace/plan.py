@@ -1,0 +1,179 @@
+"""From options to processes (pure): which services, on which ports, with which settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+HOST = "127.0.0.1"
+POOL = "default"
+MAX_MODEL_LEN = 8192
+
+Kind = Literal["vllm", "scripted", "url"]
+
+
+class BadOption(ValueError):
+    """The text is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. `model` is empty for "the default of this engine"."""
+
+    engine: str = "vllm"
+    model: str = ""
+    workers: int = 1
+    gateways: int = 1
+    pushes: int = 1
+    port: int = 8000
+    push_port: int = 8001
+
+    def check(self) -> None:
+        """Raises BadOption."""
+        kind(self.engine)
+        for name, value, least in (("workers", self.workers, 0), ("gateways", self.gateways, 1), ("pushes", self.pushes, 1)):
+            if not least <= value <= 32:
+                raise BadOption(f"--{name} {value}: from {least} to 32")
+        for name, value in (("port", self.port), ("push-port", self.push_port)):
+            if not 1 <= value <= 65_535:
+                raise BadOption(f"--{name} {value}: from 1 to 65535")
+        if self.port == self.push_port:
+            raise BadOption(f"--port and --push-port are both {self.port}")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`source`: what the engine opens (folder, hub name, or name at the URL); `name`: what clients call it."""
+
+    source: str
+    name: str
+    max_len: int = MAX_MODEL_LEN
+    temperature: float = 1.0  # for requests that name none
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the services stand on."""
+
+    kafka: str
+    redis: str
+    issuers: Path
+    credential: Path
+    page: Path | None
+    python: Path  # the services' environment
+    engine_python: Path  # the model engine's
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to start. `admin_port` answers /ready."""
+
+    name: str
+    role: Literal["gateway", "push", "worker"]
+    python: Path
+    port: int  # 0: takes no clients
+    admin_port: int
+    environ: Mapping[str, str]
+
+    @property
+    def command(self) -> list[str]:
+        return [str(self.python), "-m", self.role]
+
+    @property
+    def address(self) -> str:
+        return url(self.port) if self.port else ""
+
+    @property
+    def probe(self) -> str:
+        return f"{url(self.admin_port)}/ready"
+
+
+def url(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def kind(engine: str) -> Kind:
+    """Raises BadOption for what is neither a known engine nor a URL."""
+    if engine == "vllm":
+        return "vllm"
+    if engine == "scripted":
+        return "scripted"
+    parts = urlsplit(engine)
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return "url"
+    raise BadOption(f"--engine {engine}: vllm, scripted, or the http(s) URL of an OpenAI-compatible server")
+
+
+def public_name(source: str) -> str:
+    """What clients call a model folder or hub name: its last part, in small letters."""
+    return source.rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+def ports(options: Options) -> tuple[list[int], list[int]]:
+    """Ports of gateways and pushes. The first of each as asked; further ones take the next numbers not given out yet."""
+    given = {options.port, options.push_port}
+
+    def following(first: int, count: int) -> list[int]:
+        found = [first]
+        candidate = first
+        while len(found) < count:
+            candidate += 1
+            if candidate > 65_535:
+                raise BadOption(f"no ports left above {first}")
+            if candidate not in given:
+                given.add(candidate)
+                found.append(candidate)
+        return found
+
+    return following(options.port, options.gateways), following(options.push_port, options.pushes)
+
+
+def pools(model: Model) -> str:
+    served = {"models": [model.name], "max_model_len": model.max_len, "temperature": model.temperature, "top_p": model.top_p}
+    return json.dumps({POOL: served})
+
+
+def origins(gateway_ports: list[int]) -> str:
+    """The page's own addresses; browsers name the host as it was typed."""
+    return ",".join(f"http://{host}:{port}" for port in gateway_ports for host in (HOST, "localhost"))
+
+
+def services(options: Options, model: Model, around: Surroundings, free_port: Callable[[], int]) -> list[Service]:
+    """In the order in which they are to be started. `free_port` gives a new port at every call."""
+    gateway_ports, push_ports = ports(options)
+    shared = {"TAILRACE_KAFKA": around.kafka, "TAILRACE_REDIS": around.redis, "TAILRACE_HOST": HOST, "TAILRACE_POOLS": pools(model)}
+    edge = {**shared, "TAILRACE_ISSUERS": str(around.issuers), "TAILRACE_ORIGINS": origins(gateway_ports)}
+    own = {
+        "TAILRACE_PUSH_URL": ",".join(url(port) for port in push_ports),
+        "TAILRACE_PAGE": str(around.page or ""),
+        "TAILRACE_DEV_CREDENTIAL": str(around.credential),
+    }
+
+    def service(role: Literal["gateway", "push", "worker"], number: int, port: int, python: Path, environ: Mapping[str, str]) -> Service:
+        name, admin_port = f"{role}-{number}", free_port()
+        placed = {"TAILRACE_NAME": name, "TAILRACE_ADMIN_PORT": str(admin_port), **({"TAILRACE_PORT": str(port)} if port else {})}
+        return Service(name, role, python, port, admin_port, {**environ, **placed})
+
+    engine = {**shared, **worker_settings(options.engine, model)}
+    engine_python = around.engine_python if kind(options.engine) == "vllm" else around.python
+    return [
+        *(service("gateway", number, port, around.python, {**edge, **own}) for number, port in enumerate(gateway_ports, 1)),
+        *(service("push", number, port, around.python, edge) for number, port in enumerate(push_ports, 1)),
+        *(service("worker", number, 0, engine_python, engine) for number in range(1, options.workers + 1)),
+    ]
+
+
+def worker_settings(engine: str, model: Model) -> dict[str, str]:
+    return {
+        "TAILRACE_POOL": POOL,
+        "TAILRACE_ENGINE": engine,
+        "TAILRACE_MODEL": model.source,
+        "TAILRACE_MODEL_NAME": model.name,
+        # Process titles must not overwrite the environment, by which `tailrace down` knows what it may end.
+        "SPT_NOENV": "1",
+    }

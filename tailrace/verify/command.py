@@ -1,0 +1,80 @@
+"""`tailrace verify`: read, judge, print, and say it again as an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tailrace.verify import checks, clients, history, report, source, transcript
+from wire import ids, log
+
+
+class Unusable(Exception):
+    """The input cannot be judged at all; the text is for the user."""
+
+
+def merge(into: history.History, part: history.History) -> None:
+    """What the checks of transcripts need of all partitions together; responses are judged part by part and not kept."""
+    into.places |= part.places
+    into.beginnings |= part.beginnings
+    into.newest = max(into.newest, part.newest)
+    if into.digests is not None and part.digests is not None:
+        into.digests |= part.digests
+
+
+async def examine(
+    bootstrap: str, pools: Sequence[str], files: clients.Files, options: checks.Options, *, rid: str = "", fresh_ms: float = 0.0
+) -> tuple[report.Report, dict[str, checks.Outcome]]:
+    """Read a log and judge it, with the transcripts if there are any (only then outcomes are kept).
+
+    Raises:
+        log.LogUnavailable, log.HistoryLost, ids.InvalidId
+    """
+    out, outcomes, every = report.Report(), dict[str, checks.Outcome](), history.History(complete=not rid)
+    every.digests = {} if files else None
+    reading = source.Source(bootstrap, source.What(pools, rid, digests=bool(files)))
+    try:
+        async for part in reading.histories():
+            found, came_to = checks.judge(part, options)
+            out.absorb(found)
+            merge(every, part)
+            if files:
+                outcomes |= came_to
+    finally:
+        await reading.stop()
+    if files:
+        clients.judge(out, every, outcomes, files, settle_s=options.settle_s, fresh_ms=fresh_ms)
+    return out, outcomes
+
+
+def transcripts(pattern: str) -> clients.Files:
+    """The files of a pattern.
+
+    Raises:
+        Unusable: there are none, or one is no transcript.
+    """
+    paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
+    if not paths:
+        raise Unusable(f"--transcripts {pattern}: no such file")
+    try:
+        return [(Path(path).name, transcript.read(Path(path).read_bytes(), path)) for path in paths]
+    except (OSError, transcript.Unreadable) as e:
+        raise Unusable(f"--transcripts: {e}") from e
+
+
+def run(
+    bootstrap: str, pools: Sequence[str], *, pattern: str, rid: str, settle_s: float, fresh_ms: float, as_json: bool, say: Callable[[str], None]
+) -> int:
+    """The exit code: 0 pass, 1 fail, 2 inconclusive or unusable."""
+    try:
+        files = transcripts(pattern) if pattern else []
+        found, _ = asyncio.run(examine(bootstrap, pools, files, checks.Options(settle_s=settle_s), rid=rid, fresh_ms=fresh_ms))
+    except ids.InvalidId as e:
+        raise Unusable(f"--rid: {e}") from e
+    except (log.LogUnavailable, log.HistoryLost) as e:
+        raise Unusable(f"the log at {bootstrap} cannot be read: {e}") from e
+    say(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(found.lines()))
+    return found.exit_code

@@ -1,0 +1,228 @@
+"""Records of the log as the checks take them: by response, from one partition or from all (pure)."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from tailrace.verify import transcript
+from wire import ids, log, records, topics
+
+_metered = msgspec.json.Decoder(records.Metered)
+_dead = msgspec.json.Decoder(records.Dead)
+
+
+class Asked(NamedTuple):
+    """A request record where it lies."""
+
+    topic: str
+    offset: int
+    timestamp: int
+    request: records.Request
+
+
+class Placed(NamedTuple):
+    """A record of `llm.tokens` where it lies in its partition; `timestamp` is the broker's, ms."""
+
+    offset: int
+    timestamp: int
+    record: records.TokenRecord
+
+
+@dataclass(slots=True)
+class Response:
+    """Everything the log has about one response.
+
+    Attributes:
+        entries: its token records by offset, void ones included.
+        asked: its requests by topic and offset; more than one when a gateway repeated an ambiguous append. Empty once retention passed them.
+        whole: the log still has everything from the lower bound in the id on.
+        foreign: minted on another log.
+    """
+
+    rid: str
+    partition: int
+    entries: list[Placed] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    metered: list[records.Metered] = field(default_factory=list)
+    dead: list[records.Dead] = field(default_factory=list)
+    whole: bool = True
+    foreign: bool = False
+
+    @property
+    def owner(self) -> records.Owner | None:
+        """Whose it is, by the request or, without one, by the first claim or cancel."""
+        if self.asked:
+            return self.asked[0].request.owner
+        for e in self.entries:
+            if isinstance(e.record, records.Claim):
+                return e.record.owner
+            if isinstance(e.record, records.Cancel):
+                return e.record.by
+        return None
+
+    @property
+    def oldest(self) -> int:
+        """Broker time of its first record, ms."""
+        return min([*(e.timestamp for e in self.entries[:1]), *(a.timestamp for a in self.asked[:1])], default=0)
+
+    @property
+    def newest(self) -> int:
+        """Broker time of its last record, ms."""
+        return max([*(e.timestamp for e in self.entries), *(a.timestamp for a in self.asked)], default=0)
+
+
+@dataclass(slots=True)
+class Commit:
+    """A committed offset of a request partition, with its metadata."""
+
+    offset: int
+    metadata: str
+
+
+@dataclass(slots=True)
+class History:
+    """What was read of a log.
+
+    Attributes:
+        places: (topic, partition) -> offset -> rid, or None for a record that is no request; only request topics.
+        beginnings: (topic, partition) -> the oldest offset held.
+        ends: (topic, partition) -> the offset up to which it was read.
+        committed: by request (topic, partition).
+        has_usage, has_dead: whether these topics are part of the input.
+        garbage: records that are void for every reader, by topic.
+        newest: highest broker time seen, ms.
+        complete: every partition of the log is in it; else a response that is missing says nothing.
+        digests: (topic, partition) -> offset -> digest of the record's bytes; None unless someone asks for L4.
+    """
+
+    tag: bytes | None = None
+    partitions: int | None = None
+    responses: dict[str, Response] = field(default_factory=dict)
+    places: dict[tuple[str, int], dict[int, str | None]] = field(default_factory=dict)
+    beginnings: dict[tuple[str, int], int] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    committed: dict[tuple[str, int], Commit] = field(default_factory=dict)
+    has_usage: bool = False
+    has_dead: bool = False
+    garbage: Counter[str] = field(default_factory=Counter)
+    newest: int = 0
+    complete: bool = True
+    digests: dict[tuple[str, int], dict[int, str]] | None = None
+
+    def response(self, rid: str, address: ids.Address) -> Response:
+        """The response, made if it is not known yet."""
+        found = self.responses.get(rid)
+        if found is None:
+            foreign = self.tag is not None and address.incarnation != self.tag
+            whole = self.beginnings.get((topics.TOKENS, address.partition), 0) <= address.offset
+            found = self.responses[rid] = Response(rid, address.partition, whole=whole and not foreign, foreign=foreign)
+        return found
+
+    def add(self, r: log.Record) -> None:
+        """One record; within a partition in the order of offsets."""
+        self.newest = max(self.newest, r.timestamp)
+        if self.digests is not None:
+            self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(r.value or b"")
+        if r.topic == topics.TOKENS:
+            self._add_token(r)
+        elif r.topic in (topics.USAGE, topics.DLQ):
+            self._add_beside(r)
+        elif r.topic.startswith("llm.requests."):
+            self._add_request(r)
+
+    def _address(self, rid: str, topic: str) -> ids.Address | None:
+        try:
+            return ids.parse(rid, self.partitions)
+        except ids.InvalidId:
+            self.garbage[topic] += 1
+            return None
+
+    def _add_token(self, r: log.Record) -> None:
+        record = records.token_of(r.key, r.value)
+        address = self._address(record.rid, r.topic) if record is not None else None
+        if record is None or address is None or address.partition != r.partition:
+            self.garbage[r.topic] += record is None or address is not None
+            return
+        self.response(record.rid, address).entries.append(Placed(r.offset, r.timestamp, record))
+
+    def _add_request(self, r: log.Record) -> None:
+        place = self.places.setdefault((r.topic, r.partition), {})
+        place[r.offset] = None
+        request = records.decode_request(r.value)
+        address = self._address(request.rid, r.topic) if request is not None else None
+        if request is None or address is None or address.partition != r.partition:
+            self.garbage[r.topic] += request is None or address is not None
+            return
+        place[r.offset] = request.rid
+        self.response(request.rid, address).asked.append(Asked(r.topic, r.offset, r.timestamp, request))
+
+    def _add_beside(self, r: log.Record) -> None:
+        record = beside(r)
+        address = self._address(record.rid, r.topic) if record is not None else None
+        if record is None or address is None:
+            self.garbage[r.topic] += record is None
+            return
+        response = self.response(record.rid, address)
+        if isinstance(record, records.Metered):
+            response.metered.append(record)
+        else:
+            response.dead.append(record)
+
+
+def beside(r: log.Record) -> records.Metered | records.Dead | None:
+    """A record of `llm.usage` or `llm.dlq`, or None for garbage."""
+    try:
+        return (_metered if r.topic == topics.USAGE else _dead).decode(r.value or b"")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def gather(found: Iterable[log.Record], *, incarnation: str | None = None, partitions: int | None = None) -> History:
+    """A history from records of all topics."""
+    tag = ids.incarnation_tag(incarnation) if incarnation else None
+    history = History(tag=tag, partitions=partitions, has_usage=True, has_dead=True)
+    for r in found:
+        history.add(r)
+    return history
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One record of a dump. Bytes are base64: a record may be garbage."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: str | None
+    value: str | None
+
+
+def dump(found: Iterable[log.Record]) -> Iterator[bytes]:
+    """Records as JSON lines."""
+    for r in found:
+        yield msgspec.json.encode(Line(r.topic, r.partition, r.offset, r.timestamp, _text(r.key), _text(r.value))) + b"\n"
+
+
+def undump(lines: Iterable[bytes]) -> Iterator[log.Record]:
+    """What `dump` wrote.
+
+    Raises:
+        msgspec.MsgspecError: a line is no record.
+    """
+    for line in lines:
+        at = msgspec.json.decode(line, type=Line)
+        yield log.Record(at.topic, at.partition, at.offset, at.timestamp, _bytes(at.key), _bytes(at.value), ())
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

@@ -1,0 +1,185 @@
+"""Verdicts per check, with witnesses, and the figures beside them (pure)."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+CHECKS: Final = {
+    "L1": "the product's fold and the judge's own accept the same sequence",
+    "L2": "every accepted token continues exactly the accepted prefix",
+    "L3": "dense indices, one end, END.seq = n, nothing behind it",
+    "L4": "every acknowledged append lies at its offset, byte for byte",
+    "L5": "the text is the text of the ids, and valid",
+    "L6": "usage is the accepted tokens, billed once",
+    "L7": "attempts are bounded; failed by attempts has one dead letter",
+    "L8": "replicas agree up to the high watermark",
+    "C1": "sequence_number is dense from the position asked for",
+    "C2": "what a watcher holds is a prefix of the log's events",
+    "C3": "watchers that saw the end saw the same one",
+    "C4": "events arrive soon after their append",
+    "C5": "nobody gets events of another's response",
+    "R1": "an accepted request reaches exactly one end",
+    "R2": "one idempotency key, one response",
+    "R3": "a refused request is not in the log",
+    "R4": "cancelled, or ended before the cancel",
+    "R5": "expired only after its time to live, with no tokens",
+    "R6": "a commit never passes unfinished work",
+}
+MAX_WITNESSES: Final = 3
+EXCERPT: Final = 12
+
+
+class Verdict(enum.Enum):
+    """Of one check. NOT_JUDGED: the input has nothing for it, which is no defect of the run."""
+
+    PASS = "pass"  # noqa: S105 - a verdict
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    NOT_JUDGED = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What shows that a check failed. `size`: how much one must read to see it; the smallest witnesses are kept."""
+
+    what: str
+    rid: str = ""
+    size: int = 0
+    excerpt: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Result:
+    """One check. `judged`: how many things were looked at; `unknown`: reason -> how many could not be."""
+
+    judged: int = 0
+    failed: int = 0
+    witnesses: list[Witness] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.failed:
+            return Verdict.FAIL
+        if self.unknown:
+            return Verdict.UNKNOWN
+        return Verdict.PASS if self.judged else Verdict.NOT_JUDGED
+
+
+@dataclass(slots=True)
+class Report:
+    """All checks of a run, and its figures."""
+
+    results: dict[str, Result] = field(default_factory=lambda: {name: Result() for name in CHECKS})
+    figures: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def judged(self, check: str, n: int = 1) -> None:
+        """`n` more things were looked at."""
+        self.results[check].judged += n
+
+    def fail(self, check: str, witness: Witness) -> None:
+        """One of them contradicts the check."""
+        result = self.results[check]
+        result.failed += 1
+        result.witnesses = sorted([*result.witnesses, witness], key=lambda w: w.size)[:MAX_WITNESSES]
+
+    def unknown(self, check: str, why: str) -> None:
+        """One of them cannot be judged."""
+        self.results[check].unknown[why] += 1
+
+    def note(self, what: str, n: int = 1) -> None:
+        """Worth knowing, neither right nor wrong."""
+        self.notes[what] += n
+
+    def sample(self, name: str, value: float) -> None:
+        """One measured value."""
+        self.samples.setdefault(name, []).append(value)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the run: fail beats unknown beats pass. Nothing judged is unknown, never green."""
+        verdicts = {r.verdict for r in self.results.values()}
+        for one in (Verdict.FAIL, Verdict.UNKNOWN):
+            if one in verdicts:
+                return one
+        return Verdict.PASS if Verdict.PASS in verdicts else Verdict.UNKNOWN
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 1 fail, 2 inconclusive."""
+        return {Verdict.PASS: 0, Verdict.FAIL: 1}.get(self.verdict, 2)
+
+    def failed(self) -> list[str]:
+        """Names of the checks that failed."""
+        return [name for name, r in self.results.items() if r.failed]
+
+    def absorb(self, other: Report) -> None:
+        """Add another part of the same run."""
+        for name, theirs in other.results.items():
+            mine = self.results[name]
+            mine.judged += theirs.judged
+            mine.failed += theirs.failed
+            mine.witnesses = sorted([*mine.witnesses, *theirs.witnesses], key=lambda w: w.size)[:MAX_WITNESSES]
+            mine.unknown += theirs.unknown
+        self.figures += other.figures
+        self.notes += other.notes
+        for name, values in other.samples.items():
+            self.samples.setdefault(name, []).extend(values)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "verdict": self.verdict.value,
+            "checks": {
+                name: {
+                    "what": CHECKS[name],
+                    "verdict": r.verdict.value,
+                    "judged": r.judged,
+                    "failed": r.failed,
+                    "unknown": dict(r.unknown),
+                    "witnesses": [{"rid": w.rid, "what": w.what, "records": list(w.excerpt)} for w in r.witnesses],
+                }
+                for name, r in self.results.items()
+            },
+            "figures": dict(self.figures) | {name: summary(values) for name, values in self.samples.items()},
+            "notes": dict(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """The table, then witnesses, then figures."""
+        out = [f"{'CHECK':<6}{'VERDICT':<9}{'JUDGED':>8} {'FAILED':>7}  WHAT"]
+        out += [f"{name:<6}{r.verdict.value:<9}{r.judged:>8} {r.failed:>7}  {CHECKS[name]}" for name, r in self.results.items()]
+        for name, r in self.results.items():
+            for witness in r.witnesses:
+                out += ["", f"{name} failed: {witness.what}" + (f" [{witness.rid}]" if witness.rid else "")]
+                out += [f"    {line}" for line in witness.excerpt]
+            out += [f"{name} unknown: {n} x {why}" for why, n in r.unknown.items()]
+        out.append("")
+        out += [f"{name}: {n}" for name, n in sorted(self.figures.items())]
+        out += [f"{name}: {figure(values)}" for name, values in sorted(self.samples.items())]
+        out += [f"note: {n} x {what}" for what, n in sorted(self.notes.items())]
+        out += ["", f"verdict: {self.verdict.value}"]
+        return out
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The smallest value with at least `q` of all at or below it."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * q) - 1)]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    return {"n": len(values), "p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}
+
+
+def figure(values: Sequence[float]) -> str:
+    """As a person reads it."""
+    s = summary(values)
+    return f"p50 {s['p50']:.0f}, p99 {s['p99']:.0f}, max {s['max']:.0f} (n {len(values)})"

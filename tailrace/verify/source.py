@@ -1,0 +1,100 @@
+"""A log, read cold: from the beginning of every partition to the end it has now, on connections of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.verify import history
+from wire import ids, log, topics
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """What to read. `rid` alone: only its partition, from its lower bound on."""
+
+    pools: Sequence[str]
+    rid: str = ""
+    digests: bool = False
+
+
+@dataclass(slots=True)
+class Ranges:
+    """Offsets of one topic by partition."""
+
+    begin: dict[int, int] = field(default_factory=dict)
+    end: dict[int, int] = field(default_factory=dict)
+
+
+class Source:
+    """Reads histories, one token partition at a time, so that memory holds one of them."""
+
+    def __init__(self, bootstrap: str, what: What) -> None:
+        self._bootstrap = bootstrap
+        self._what = what
+        self._offsets = log.Offsets(bootstrap, client_id="tailrace-verify")
+        self._replays = log.Replays(bootstrap, size=1, client_id="tailrace-verify")
+        self._ranges: dict[str, Ranges] = {}
+
+    async def histories(self) -> AsyncIterator[history.History]:
+        """One history per partition.
+
+        Raises:
+            log.LogUnavailable: the broker does not answer, or topics are missing.
+            ids.InvalidId: of `rid`.
+        """
+        layout = await log.layout(self._bootstrap)
+        wanted = range(layout.partitions)
+        if self._what.rid:
+            wanted = range((p := ids.parse(self._what.rid, layout.partitions).partition), p + 1)
+        requests = [topics.requests(pool, priority) for pool in self._what.pools for priority in topics.CLASSES]
+        committed = {tp: at for pool in self._what.pools for tp, at in (await self._offsets.committed(topics.group(pool))).items()}
+        # On a log that is being written, effects are measured before their causes: whatever a commit or a bill speaks of then lies below the ends.
+        for topic in (topics.USAGE, topics.DLQ, *requests, topics.TOKENS):
+            await self._measure(topic)
+        beside = await self._beside(layout.partitions)
+        for partition in wanted:
+            found = history.History(tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True)
+            found.digests = {} if self._what.digests else None
+            for topic in (*requests, topics.TOKENS):
+                await self._read(found, topic, partition)
+            for r in beside.pop(partition, []):
+                found.add(r)
+            found.committed = {tp: history.Commit(*at) for tp, at in committed.items() if tp[1] == partition and tp[0] in requests}
+            if self._what.rid:
+                found.responses = {rid: r for rid, r in found.responses.items() if rid == self._what.rid}
+                found.committed = {}
+            yield found
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._offsets.stop()
+        await self._replays.stop()
+
+    async def _measure(self, topic: str) -> None:
+        partitions = range(await self._offsets.partitions(topic))
+        self._ranges[topic] = Ranges(await self._offsets.beginnings(topic, partitions), await self._offsets.ends(topic, partitions))
+
+    async def _read(self, found: history.History, topic: str, partition: int) -> None:
+        begin, end = self._ranges[topic].begin[partition], self._ranges[topic].end[partition]
+        found.beginnings[(topic, partition)], found.ends[(topic, partition)] = begin, end
+        start = begin
+        if self._what.rid and topic == topics.TOKENS:
+            start = max(begin, ids.parse(self._what.rid).offset)
+        async for batch in self._replays.read(topic, partition, start, end):
+            for r in batch:
+                found.add(r)
+
+    async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
+        """Usage and dead letters are keyed otherwise: sorted here by the token partition of the response they are about."""
+        found: dict[int, list[log.Record]] = defaultdict(list)
+        for topic in (topics.USAGE, topics.DLQ):
+            for p, begin in self._ranges[topic].begin.items():
+                async for batch in self._replays.read(topic, p, begin, self._ranges[topic].end[p]):
+                    for r in batch:
+                        record = history.beside(r)
+                        with contextlib.suppress(ids.InvalidId):
+                            found[ids.parse(record.rid, partitions).partition if record else 0].append(r)
+        return found

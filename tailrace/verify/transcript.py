@@ -1,0 +1,116 @@
+"""What clients, workers and the fault injector saw: JSON lines, one file per process and incarnation, flushed per line (pure).
+
+    {"op": "submit", "f": "invoke", "n": 1, "user": "alice", "mark": "m-1", "key": "k-1", "wall": 1.5, "mono": 2.5}
+    {"op": "submit", "f": "ok",     "n": 1, "rid": "resp_…"}         fail: it was refused; info: nobody knows
+    {"op": "watch",  "f": "invoke", "n": 2, "user": "alice", "watcher": "w-1", "rid": "resp_…", "after": -1}
+    {"op": "events", "n": 2, "events": [[0, "response.created"], [5, "response.output_text.delta", " la"]]}
+    {"op": "end",    "n": 2, "status": "completed", "text": " la", "tokens": 1}
+    {"op": "close",  "n": 2, "code": 4002}
+    {"op": "cancel", "f": "invoke", "n": 3, "user": "alice", "rid": "resp_…"}
+    {"op": "acked",  "topic": "llm.tokens", "partition": 0, "offset": 7, "digest": "…"}
+    {"op": "commit", "topic": "llm.requests.default.interactive", "partition": 0, "offset": 3, "metadata": "11", "wall": 1.5}
+    {"op": "nemesis", "f": "start", "kind": "kill", "target": "worker-1"}
+    {"op": "heal"}
+
+`n` names an operation within its file. A file may end in half a line: whoever wrote it was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+IN_VAIN: Final = "in_vain"  # code of a close by a client that gave up waiting for an end that was due
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """One line; which fields are there depends on `op`."""
+
+    op: str
+    f: Literal["invoke", "ok", "fail", "info", "start", "stop", ""] = ""
+    n: int = 0
+    wall: float = 0.0
+    mono: float = 0.0
+    user: str = ""
+    mark: str | None = None
+    key: str | None = None
+    rid: str = ""
+    watcher: str = ""
+    after: int = -1
+    events: list[list[Any]] = []
+    status: str = ""
+    code: int | str | None = None
+    text: str | None = None
+    tokens: int | None = None
+    error: str = ""
+    topic: str = ""
+    partition: int = 0
+    offset: int = 0
+    metadata: str = ""
+    digest: str = ""
+    kind: str = ""
+    target: str = ""
+
+
+_decoder = msgspec.json.Decoder(Line)
+_encoder = msgspec.json.Encoder()
+
+
+class Unreadable(Exception):
+    """A transcript that is none; the message names file and line."""
+
+
+def encode(line: Line) -> bytes:
+    """One line of a file."""
+    return _encoder.encode(line) + b"\n"
+
+
+def read(raw: bytes, name: str) -> list[Line]:
+    """A file's lines.
+
+    Raises:
+        Unreadable: a whole line is no transcript line.
+    """
+    lines = raw.split(b"\n")
+    found = []
+    for number, text in enumerate(lines[:-1], 1):  # the last piece is empty, or half a line
+        try:
+            found.append(_decoder.decode(text))
+        except msgspec.MsgspecError as e:
+            raise Unreadable(f"{name}:{number}: {e}") from e
+    return found
+
+
+def digest(value: bytes) -> str:
+    """Of a record's bytes, as acknowledged sends are written down."""
+    return hashlib.blake2b(value, digest_size=8).hexdigest()
+
+
+class Operation(msgspec.Struct):
+    """One operation of one file: how it began, how it ended, and for a watch what came in between. `file` and `n` name it."""
+
+    file: str
+    invoke: Line
+    done: Line | None = None
+    received: list[Line] = []  # events, end and close lines of a watch, in order
+
+
+def operations(files: Iterable[tuple[str, list[Line]]]) -> list[Operation]:
+    """Submits, watches and cancels, in the order they began within each file."""
+    out: list[Operation] = []
+    for name, lines in files:
+        open_: dict[int, Operation] = {}
+        for line in lines:
+            if line.f == "invoke" and line.op in ("submit", "watch", "cancel"):
+                open_[line.n] = Operation(name, line)
+                out.append(open_[line.n])
+            elif (operation := open_.get(line.n)) is None:
+                continue
+            elif line.op in ("events", "end", "close"):
+                operation.received.append(line)
+            elif line.op == operation.invoke.op:
+                operation.done = line
+    return out

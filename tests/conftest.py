@@ -1,0 +1,93 @@
+"""Fixtures every tier may ask for. A test that asks for no broker starts none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from tests.support import local
+
+# A busy machine is no counterexample; a test that hangs is ended by its timeout.
+hypothesis.settings.register_profile("tailrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tailrace")
+
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def _chromium() -> str | None:
+    return next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+
+
+def _missing(marker: str) -> str | None:
+    """Why tests with this marker cannot run here; None when they can."""
+    from tailrace import install, paths
+
+    if marker == "engine":
+        if not (install.ENGINE_ENVIRONMENT / "bin" / "python").exists():
+            return "the model engine is not installed (make install)"
+        return None if (paths.model() / "config.json").exists() else "the model is not there (make install)"
+    if marker == "browser":
+        return None if _chromium() else "no Chromium (apt-get install chromium)"
+    if marker == "node":
+        return None if install.node_path() else "no Node.js"
+    return None if install.has_gpu() else "no GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a test needs of the machine is said by its markers; what is not there is skipped with the reason."""
+    needs = {name for item in items for name in ("engine", "browser", "node", "gpu") if item.get_closest_marker(name)}
+    reasons = {name: reason for name in needs if (reason := _missing(name))}
+    for item in items:
+        for name, reason in reasons.items():
+            if item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium (for tests marked `browser`)."""
+    found = _chromium()
+    assert found, "a test that asks for Chromium carries the marker `browser`"
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _scrubbed_environment() -> Iterator[None]:
+    """A developer's own settings must not reach a test; `TAILRACE_TEST_…` are the tests' own switches."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if (name.startswith("TAILRACE_") and not name.startswith("TAILRACE_TEST_")) or name.startswith("OTEL_"):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def local_kafka() -> Iterator[local.LocalKafka]:
+    """The run's one broker, topics applied. Tests that kill a broker start a `LocalKafka` of their own."""
+    from tests.support import local
+
+    with local.LocalKafka() as broker:
+        broker.apply_topics()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka(local_kafka: local.LocalKafka) -> str:
+    """Bootstrap address of a real broker with all topics, 8 partitions. Shared: use response ids of your own."""
+    return local_kafka.bootstrap
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """URL of a real Redis. Shared: use keys of your own."""
+    from tests.support import local
+
+    with local.LocalRedis() as server:
+        yield server.url

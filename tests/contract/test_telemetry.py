@@ -1,0 +1,91 @@
+"""What the real Kafka client says while a real broker is away, folded."""
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import aiokafka
+import pytest
+
+from tests.support import local
+from wire import telemetry, topics
+
+
+@pytest.fixture
+def folded() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(telemetry.JsonFormatter("worker", "worker-1"))
+    root, kafka = logging.getLogger(), logging.getLogger("aiokafka")
+    before = (root.level, kafka.level, kafka.propagate, kafka.handlers)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    kafka.handlers, kafka.propagate = [telemetry.KafkaHandler()], False
+    kafka.setLevel(logging.WARNING)
+    yield stream
+    root.removeHandler(handler)
+    root.setLevel(before[0])
+    kafka.setLevel(before[1])
+    kafka.propagate, kafka.handlers = before[2:]
+
+
+async def _append(producer: aiokafka.AIOKafkaProducer) -> None:
+    while True:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(producer.send_and_wait(topics.TOKENS, b"{}", partition=0), 2)
+        await asyncio.sleep(0.1)
+
+
+async def _read(consumer: aiokafka.AIOKafkaConsumer) -> None:
+    while True:
+        with contextlib.suppress(Exception):
+            await consumer.getmany(timeout_ms=200)
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def broker() -> Iterator[local.LocalKafka]:
+    with local.LocalKafka(local.QUICK_RETURN) as own:
+        own.apply_topics()
+        yield own
+
+
+async def test_a_broker_that_goes_and_comes_back_is_two_lines(broker: local.LocalKafka, folded: io.StringIO) -> None:
+    """Seen without folding: 800 lines in 8 s, from one producer and one consumer in a group."""
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+    consumer = aiokafka.AIOKafkaConsumer(topics.TOKENS, bootstrap_servers=broker.bootstrap, group_id="telemetry-test")
+    await producer.start()
+    await consumer.start()
+    tasks = [asyncio.create_task(_append(producer)), asyncio.create_task(_read(consumer))]
+    try:
+        await asyncio.sleep(1)
+        broker.kill()
+        await asyncio.sleep(4)
+        assert _actions(folded) == ["kafka_away"]
+        await asyncio.to_thread(broker.start)
+        async with asyncio.timeout(30):
+            while "kafka_back" not in _actions(folded):  # noqa: ASYNC110 - a timer of the loop is waited for
+                await asyncio.sleep(0.2)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for client in (producer, consumer):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.stop(), 5)
+    assert _actions(folded) == ["kafka_away", "kafka_back"]
+    back = next(line for line in _lines(folded) if line["action"] == "kafka_back")
+    assert back["complaints"] > 50
+    assert back["seconds"] > 3
+    assert len(_lines(folded)) < 8  # some notes of the client's start may come on top
+
+
+def _actions(stream: io.StringIO) -> list[str]:
+    return [line["action"] for line in _lines(stream) if line["action"] != "note"]
+
+
+def _lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]

@@ -1,0 +1,218 @@
+"""The fault injector of the mixture: what can be done to a stage, and how often, drawn from the drill's seed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+import aiokafka
+import redis.asyncio
+
+from tests.faults import drill, stage
+from wire import ids, log, records, topics
+
+Fault = Callable[[drill.Drill], Awaitable[None]]
+
+
+def _worker(d: drill.Drill) -> str | None:
+    """A living worker, if at least one other lives."""
+    alive = [s.name for s in d.stage.of("worker") if s.alive]
+    return d.rng.choice(alive) if len(alive) > 1 else None
+
+
+async def kill_worker(d: drill.Drill) -> None:
+    if name := _worker(d):
+        d.kill(name)
+
+
+async def term_worker(d: drill.Drill) -> None:
+    """Scale-in: it finishes or yields, then goes."""
+    if name := _worker(d):
+        d.fault("term", name)
+        d.stage.send(name, signal.SIGTERM)
+
+
+async def stop_worker(d: drill.Drill) -> None:
+    """Past its session: a zombie comes back."""
+    if name := _worker(d):
+        d.pause(name)
+        await asyncio.sleep(d.stage.session_ms / 1000 + d.rng.uniform(1.0, 3.0))
+        d.resume(name)
+
+
+async def blink_worker(d: drill.Drill) -> None:
+    """For less than its session."""
+    if name := _worker(d):
+        d.fault("short stop", name)
+        d.stage.send(name, signal.SIGSTOP)
+        await asyncio.sleep(d.stage.session_ms / 1000 * d.rng.uniform(0.2, 0.6))
+        d.stage.send(name, signal.SIGCONT)
+
+
+async def kill_gateway(d: drill.Drill) -> None:
+    d.kill(d.rng.choice(d.stage.of("gateway")).name)
+
+
+async def kill_push(d: drill.Drill) -> None:
+    d.kill(d.rng.choice(d.stage.of("push")).name)
+
+
+async def term_edge(d: drill.Drill) -> None:
+    name = d.rng.choice(d.stage.of("push") + d.stage.of("gateway")).name
+    d.fault("term", name)
+    d.stage.send(name, signal.SIGTERM)
+
+
+async def partition(d: drill.Drill) -> None:
+    name = d.rng.choice(list(d.stage.kafka.links))
+    d.fault("partition", name)
+    up, down = d.rng.choice(((True, True), (True, False), (False, True)))
+    d.stage.kafka.links[name].partition(up=up, down=down)
+    await asyncio.sleep(d.rng.uniform(1.0, 6.0))
+    d.stage.kafka.links[name].heal()
+
+
+async def lose_responses(d: drill.Drill) -> None:
+    """Of the broker: appends work, and nobody learns of it."""
+    d.fault("responses lost", "worker-1")
+    link = d.stage.kafka.links["worker-1"]
+    link.lost_down = True
+    await asyncio.sleep(d.rng.uniform(0.05, 0.6))
+    link.heal()
+
+
+async def slow_link(d: drill.Drill) -> None:
+    name = d.rng.choice(list(d.stage.kafka.links))
+    d.fault("latency", name)
+    d.stage.kafka.links[name].delay_s = 0.2
+    await asyncio.sleep(d.rng.uniform(1.0, 4.0))
+    d.stage.kafka.links[name].heal()
+
+
+async def hurt_redis(d: drill.Drill) -> None:
+    kind = d.rng.choice(("flush", "stop", "kill"))
+    d.fault(kind, "redis")
+    if kind == "kill":
+        d.stage.redis.kill()
+        await asyncio.sleep(d.rng.uniform(0.5, 3.0))
+        d.stage.redis.start()
+    elif kind == "stop":
+        os.kill(d.stage.redis.pid, signal.SIGSTOP)
+        await asyncio.sleep(2.0)
+        os.kill(d.stage.redis.pid, signal.SIGCONT)
+    else:
+        async with redis.asyncio.from_url(d.stage.redis.url) as client:
+            await client.flushall()
+
+
+async def kill_broker(d: drill.Drill) -> None:
+    d.fault("kill", "kafka")
+    d.stage.kafka.kill()
+    await asyncio.sleep(d.rng.uniform(0.1, 1.0))
+    d.stage.kafka.launch()
+    await asyncio.to_thread(d.stage.kafka.wait_ready)
+
+
+async def stop_broker(d: drill.Drill) -> None:
+    d.fault("stop", "kafka")
+    os.kill(d.stage.kafka.pid, signal.SIGSTOP)
+    await asyncio.sleep(d.rng.uniform(0.5, 4.0))
+    os.kill(d.stage.kafka.pid, signal.SIGCONT)
+
+
+async def write_garbage(d: drill.Drill) -> None:
+    d.fault("garbage", "every topic")
+    await garbage(d.stage.kafka.bootstrap, d.rng)
+
+
+async def replay(d: drill.Drill, most: int = 6) -> None:
+    """Records arrive a second time, late: what a producer's retry or a healed partition may do. All of it is void by the log rule."""
+    d.fault("replay", "llm.tokens")
+    writer = log.Writer(d.stage.kafka.bootstrap, client_id="replay")
+    running = asyncio.ensure_future(writer.run())
+    try:
+        for asked in d.crowd.asked[-most:]:
+            found = [r for _, r in await d.records_of(asked.rid)]
+            if not found:
+                continue
+            again = [found[0], *d.rng.sample(found, min(4, len(found))), found[-1]]  # the first claim, some of all, the newest
+            for r in again:
+                await writer.append(topics.TOKENS, ids.parse(asked.rid).partition, asked.rid, records.encode(r))
+    except log.AppendFailed:
+        pass  # the broker is away: nothing arrives twice just now
+    finally:
+        await writer.stop()
+        running.cancel()
+
+
+FAULTS: dict[Fault, float] = {
+    kill_worker: 40,
+    stop_worker: 14,
+    term_worker: 8,
+    blink_worker: 4,
+    kill_gateway: 6,
+    kill_push: 6,
+    term_edge: 4,
+    partition: 8,
+    lose_responses: 8,
+    slow_link: 3,
+    hurt_redis: 5,
+    write_garbage: 2,
+    replay: 6,
+    stop_broker: 2,
+    kill_broker: 1.5,
+}
+
+
+async def rage(d: drill.Drill, until: float, pause_s: tuple[float, float]) -> None:
+    """One fault after the other, with pauses, until then. A fault may go on while the next begins."""
+    running: set[asyncio.Task[None]] = set()
+    await asyncio.sleep(3.0)  # warm-up
+    while time.monotonic() < until:
+        fault = d.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+        task = asyncio.ensure_future(fault(d))
+        running.add(task)
+        if fault in (kill_broker, stop_broker, hurt_redis):
+            await task  # nothing else touches these meanwhile
+        await asyncio.sleep(d.rng.uniform(*pause_s))
+        for done in [t for t in running if t.done()]:
+            running.discard(done)
+            done.result()
+    if running:
+        await asyncio.wait(running)
+
+
+async def heal(d: drill.Drill) -> None:
+    """Everything whole again; the dead are revived by whoever does that."""
+    for link in d.stage.kafka.links.values():
+        link.heal()
+    for service in d.stage.services.values():
+        if service.alive:
+            d.stage.send(service.name, signal.SIGCONT)
+
+
+JUNK = (b"", b"{", b"null", b"\xff\xfe\x00", b"[" * 5000, b'{"t":"TOK"}', b'{"t":"NEW","v":9}', b'{"t":"CLAIM","rid":7}', None)
+
+
+async def garbage(bootstrap: str, rng: random.Random) -> int:
+    """A little of everything that is no record, on every partition of what services read or write; how many records."""
+    valid = json.dumps({"t": "YIELD", "rid": "resp_" + "x" * 32, "own": "a", "seq": 0}).encode()
+    names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [topics.TOKENS, topics.CONVERSATIONS, topics.DLQ, topics.USAGE]
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    sent = 0
+    try:
+        for name in names:
+            for partition in await producer.partitions_for(name):
+                for value in [*rng.sample(JUNK, 5), valid]:
+                    await producer.send(name, value=value, key=b"k", partition=partition)
+                    sent += name != topics.CONVERSATIONS  # which the judge does not read
+        await producer.flush()
+    finally:
+        await producer.stop()
+    return sent

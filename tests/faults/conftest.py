@@ -1,0 +1,29 @@
+"""One stage for all short scenarios, started once; scenarios that hurt the broker have their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults import drill, stage
+
+SEED = int(os.environ.get("TAILRACE_TEST_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stage.Stage]:
+    """Two workers, gateways and pushes; worker-1 and push-1 reach the broker over links that can fail."""
+    made = stage.Stage(tmp_path_factory.mktemp("stage"), links=["worker-1", "push-1"]).open()
+    yield made
+    made.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A fault that did not bite makes a run inconclusive: visible, and never green."""
+    try:
+        return (yield)
+    except drill.Inconclusive as e:
+        pytest.fail(f"INCONCLUSIVE: {e}", pytrace=False)

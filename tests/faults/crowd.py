@@ -1,0 +1,316 @@
+"""Clients outside the system: they ask, watch over sockets and event streams, come back, cancel, and write down all they see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import websockets
+from websockets.asyncio.client import connect
+
+from tailrace.verify import clients, transcript
+from tests.faults.stage import MODEL, Stage
+
+USERS = ("alice", "bob", "carol")
+STRANGER = "mallory"
+SUBMIT_S = 12.0
+PING_S = 1.0  # both ways within two intervals: a half-open connection is found after at most that
+RETRY_S = 0.2
+TRIES = 6
+
+
+class Scribe:
+    """Writes one transcript, a line at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._numbers = itertools.count(1)
+
+    def line(self, **fields: Any) -> None:
+        self._file.write(transcript.encode(transcript.Line(wall=time.time(), mono=time.monotonic(), **fields)))
+
+    def invoke(self, op: str, **fields: Any) -> int:
+        n = next(self._numbers)
+        self.line(op=op, f="invoke", n=n, **fields)
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Refused(Exception):
+    """The service said no; `code` is its word for it."""
+
+    def __init__(self, status: int, code: str) -> None:
+        super().__init__(f"{status} {code}")
+        self.status, self.code = status, code
+
+
+def _refusal(status: int, body: bytes) -> Refused:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return Refused(status, str(json.loads(body)["error"]["code"]))
+    return Refused(status, "")
+
+
+@dataclass
+class Asked:
+    """A response a client has an id for."""
+
+    rid: str
+    user: str
+    tokens: int
+
+
+@dataclass
+class Crowd:
+    """All clients of one drill.
+
+    Attributes:
+        asked: accepted requests.
+        watchers: tasks under way.
+        ended: (rid, watcher) that saw the end; in_vain: those that gave up.
+    """
+
+    stage: Stage
+    name: str
+    rng: random.Random
+    asked: list[Asked] = field(default_factory=list)
+    watchers: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: int = 0
+    in_vain: int = 0
+    _names: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.path = self.stage.transcripts / f"client-{self.name}.jsonl"
+        self.scribe = Scribe(self.path)
+        self.http = httpx.AsyncClient(timeout=SUBMIT_S, limits=httpx.Limits(max_connections=400))
+
+    async def leave(self) -> None:
+        """Stop everything that still watches."""
+        for task in self.watchers:
+            task.cancel()
+        await asyncio.gather(*self.watchers, return_exceptions=True)
+        await self.http.aclose()
+        self.scribe.close()
+
+    # ---- asking
+
+    async def ask(
+        self, *, tokens: int = 150, pace_ms: int = 10, user: str | None = None, key: str | None = None, gateway: str | None = None, **cues: Any
+    ) -> Asked | None:
+        """Submit once (with `key`: until somebody knows the outcome); None if it was refused or nobody knows."""
+        user = user or self.rng.choice(USERS)
+        mark = f"{self.name}-{next(self._names)}"
+        fields = {k: cues.pop(k) for k in ("stop", "max_output_tokens", "store") if k in cues}
+        metadata = {"mark": mark, "script_tokens": str(tokens), "script_pace_ms": str(pace_ms), **{f"script_{k}": str(v) for k, v in cues.items()}}
+        body = {"model": MODEL, "input": f"{mark} says hello", "background": True, "max_output_tokens": 20_000, "metadata": metadata, **fields}
+        for _ in range(TRIES if key else 1):
+            base = gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
+            rid = await self._submit(base, user, mark, key, body)
+            if rid:
+                found = Asked(rid, user, tokens)
+                self.asked.append(found)
+                return found
+            await asyncio.sleep(RETRY_S)
+        return None
+
+    async def _submit(self, base: str, user: str, mark: str, key: str | None, body: dict[str, Any]) -> str | None:
+        n = self.scribe.invoke("submit", user=user, mark=mark, key=key, target=base)
+        headers = {**self._headers(user), **({"idempotency-key": key} if key else {})}
+        try:
+            answer = await self.http.post(f"{base}/v1/responses", json=body, headers=headers)
+        except httpx.ConnectError as e:
+            self.scribe.line(op="submit", f="fail", n=n, error=type(e).__name__)
+            return None
+        except httpx.HTTPError as e:
+            self.scribe.line(op="submit", f="info", n=n, error=type(e).__name__)
+            return None
+        if answer.status_code == 200:
+            rid = str(answer.json()["id"])
+            self.scribe.line(op="submit", f="ok", n=n, rid=rid)
+            return rid
+        ambiguous = answer.status_code >= 500  # the append may have worked all the same
+        self.scribe.line(op="submit", f="info" if ambiguous else "fail", n=n, code=answer.status_code, error=answer.text[:200])
+        return None
+
+    async def ask_many(self, count: int, *, keyed: bool = False, **how: Any) -> list[Asked]:
+        """Several at once, each watched by two; those that were refused are left out. `keyed`: each with a key of its own, so that it is repeated."""
+
+        def key() -> str | None:
+            return f"{self.name}-key-{next(self._names)}" if keyed else None
+
+        found = [a for a in await asyncio.gather(*(self.ask(key=key(), **how) for _ in range(count))) if a is not None]
+        for asked in found:
+            self.watch(asked)
+            self.watch(asked)
+        return found
+
+    async def cancel(self, asked: Asked, gateway: str | None = None) -> str | None:
+        """The status the cancel answered with."""
+        base = gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
+        n = self.scribe.invoke("cancel", user=asked.user, rid=asked.rid)
+        try:
+            answer = await self.http.post(f"{base}/v1/responses/{asked.rid}/cancel", headers=self._headers(asked.user))
+        except httpx.HTTPError as e:
+            self.scribe.line(op="cancel", f="info", n=n, error=type(e).__name__)
+            return None
+        if answer.status_code != 200:
+            self.scribe.line(op="cancel", f="info" if answer.status_code >= 500 else "fail", n=n, code=answer.status_code)
+            return None
+        status = str(answer.json()["status"])
+        self.scribe.line(op="cancel", f="ok", n=n, rid=asked.rid, status=status)
+        return status
+
+    # ---- watching
+
+    def watch(
+        self, asked: Asked, *, bases: Sequence[str] | None = None, via: str | None = None, after: int = -1, deadline_s: float = 120.0, user: str = ""
+    ) -> asyncio.Task[None]:
+        """Follow to the end, coming back elsewhere whenever the connection breaks."""
+        watcher = Watcher(
+            self, asked, f"{self.name}-w{next(self._names)}", list(bases or self.stage.bases), via or self.rng.choice(("ws", "sse")), after
+        )
+        watcher.user = user or asked.user
+        task = asyncio.create_task(watcher.run(deadline_s))
+        self.watchers.append(task)
+        return task
+
+    async def settle(self, seconds: float = 120.0) -> None:
+        """Until everyone saw the end or gave up."""
+        if self.watchers:
+            await asyncio.wait(self.watchers, timeout=seconds)
+        for task in self.watchers:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+
+    async def read_again(self, most: int = 40) -> None:
+        """Final reads: a fresh watcher from 0 for every response, on every instance that delivers; and a stranger, who must see nothing."""
+        chosen = self.rng.sample(self.asked, min(most, len(self.asked)))
+        room = asyncio.Semaphore(24)
+
+        async def read(asked: Asked, base: str, via: str, user: str = "") -> None:
+            async with room:
+                watcher = Watcher(self, asked, f"{self.name}-w{next(self._names)}", [base], via, -1)
+                watcher.user = user or asked.user
+                await watcher.run(30.0, tries=1 if user else TRIES)
+
+        reads = [read(asked, base, "sse" if (i + j) % 2 else "ws") for i, asked in enumerate(chosen) for j, base in enumerate(self.stage.bases)]
+        strangers = [read(asked, self.rng.choice(self.stage.bases), self.rng.choice(("ws", "sse")), STRANGER) for asked in chosen[:6]]
+        await asyncio.gather(*reads, *strangers)
+
+    def files(self) -> clients.Files:
+        return [(self.path.name, transcript.read(self.path.read_bytes(), self.path.name))]
+
+    def _headers(self, user: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.stage.token(user)}"}
+
+
+class Watcher:
+    """One client's view of one response.
+
+    Attributes:
+        next: the number it waits for.
+        user: whose credential it shows.
+    """
+
+    def __init__(self, crowd: Crowd, asked: Asked, name: str, bases: list[str], via: str, after: int) -> None:
+        self._crowd, self._asked, self._name, self._bases, self._via = crowd, asked, name, bases, via
+        self._scribe = crowd.scribe
+        self.next = after + 1
+        self.user = asked.user
+        self._final: dict[str, Any] | None = None
+
+    async def run(self, deadline_s: float, tries: int = 0) -> None:
+        """`tries`: connections at most; 0: as many as the deadline allows."""
+        end, first, n = time.monotonic() + deadline_s, self._crowd.rng.randrange(len(self._bases)), 0
+        for attempt in itertools.count(first):
+            if time.monotonic() > end or (tries and attempt - first >= tries):
+                break
+            base = self._bases[attempt % len(self._bases)]
+            n = self._scribe.invoke("watch", user=self.user, watcher=self._name, rid=self._asked.rid, after=self.next - 1, target=base)
+            code: int | str | None = None
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    code = await (self._socket(n, base) if self._via == "ws" else self._stream(n, base))
+            except Refused as e:
+                self._scribe.line(op="watch", f="info" if e.status >= 500 else "fail", n=n, code=e.code or e.status)
+                if self.user != self._asked.user:
+                    return
+            except (OSError, httpx.HTTPError, websockets.WebSocketException, TimeoutError) as e:
+                code = type(e).__name__
+            if self._final is not None:
+                self._end(n)
+                return
+            self._scribe.line(op="close", n=n, code=code)
+            await asyncio.sleep(RETRY_S)
+        self._crowd.in_vain += 1
+        self._scribe.line(op="close", n=n, code=transcript.IN_VAIN)
+
+    def _end(self, n: int) -> None:
+        final = self._final
+        assert final is not None
+        text = "".join(part.get("text", "") for item in final["output"] for part in item["content"])
+        self._scribe.line(
+            op="end", n=n, rid=self._asked.rid, status=final["status"], text=text, tokens=(final.get("usage") or {}).get("output_tokens")
+        )
+        self._scribe.line(op="close", n=n, code=1000)
+        self._crowd.ended += 1
+
+    def _take(self, n: int, events: Sequence[dict[str, Any]], rid: str = "") -> None:
+        lines = []
+        for event in events:
+            number, kind = int(event["sequence_number"]), str(event["type"])
+            lines.append([number, kind, event["delta"]] if "delta" in event else [number, kind])
+            self.next = number + 1
+            if kind in clients.TERMINAL:
+                self._final = event["response"]
+        self._scribe.line(op="events", n=n, rid=rid or self._asked.rid, events=lines)
+
+    async def _socket(self, n: int, base: str) -> int | None:
+        """Over `WS /v1/watch`; the close code, None at the end."""
+        headers = self._crowd._headers(self.user)
+        url = base.replace("http", "ws", 1) + "/v1/watch"
+        async with connect(
+            url, additional_headers=headers, subprotocols=[websockets.Subprotocol("tailrace.v1")], open_timeout=5, close_timeout=1,
+            ping_interval=PING_S, ping_timeout=PING_S, max_size=2**24, proxy=None,
+        ) as socket:  # fmt: skip
+            after = {"starting_after": self.next - 1} if self.next else {}
+            await socket.send(json.dumps({"type": "watch", "response_id": self._asked.rid, **after}))
+            async for message in _messages(socket):
+                if message["type"] == "watch.events":
+                    self._take(n, message["events"], message["response_id"])
+                elif message["type"] == "watch.done":
+                    return None
+                elif message["type"] == "watch.error":
+                    raise Refused(int(message["status"]), str(message["error"]["code"]))
+            return socket.close_code
+
+    async def _stream(self, n: int, base: str) -> int | str | None:
+        """Over SSE; None at the end."""
+        query: dict[str, Any] = {"stream": "true"} | ({"starting_after": self.next - 1} if self.next else {})
+        url, headers = f"{base}/v1/responses/{self._asked.rid}", self._crowd._headers(self.user)
+        timeout = httpx.Timeout(20.0, connect=5.0)
+        async with self._crowd.http.stream("GET", url, params=query, headers=headers, timeout=timeout) as answer:
+            if answer.status_code != 200:
+                raise _refusal(answer.status_code, await answer.aread())
+            async for line in answer.aiter_lines():
+                if line == "data: [DONE]":
+                    return None
+                if line.startswith("data: "):
+                    self._take(n, [json.loads(line[6:])])
+        return "cut"
+
+
+async def _messages(socket: Any) -> AsyncIterator[dict[str, Any]]:
+    with contextlib.suppress(websockets.ConnectionClosed):
+        async for message in socket:
+            yield json.loads(message)

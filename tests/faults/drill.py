@@ -1,0 +1,204 @@
+"""One drill: load, a fault, healing, rest, final reads, and the judge's verdict on all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailrace.verify import checks, clients, command, report, transcript
+from tests.faults import crowd, stage
+from tests.support import scripted_content
+from wire import ids, log, records, topics
+
+FRESH_MS = 5_000.0
+
+
+class Inconclusive(Exception):
+    """The fault did not bite: the run proves nothing (M3)."""
+
+
+@dataclass
+class Drill:
+    """What a scenario works with."""
+
+    stage: stage.Stage
+    crowd: crowd.Crowd
+    name: str
+    seed: int
+    rng: random.Random
+    nemesis: crowd.Scribe
+    outcomes: dict[str, checks.Outcome] = field(default_factory=dict)
+    since: float = field(default_factory=time.time)
+
+    def fault(self, kind: str, target: str, f: str = "start") -> None:
+        """Write down what was done to whom."""
+        self.nemesis.line(op="nemesis", f=f, kind=kind, target=target)
+
+    def kill(self, name: str) -> None:
+        self.fault("kill", name)
+        self.stage.kill(name)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self.fault("stop", name)
+        self.stage.send(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.fault("stop", name, "stop")
+        self.stage.send(name, signal.SIGCONT)
+
+    @contextlib.asynccontextmanager
+    async def reviving(self) -> AsyncIterator[None]:
+        """As an orchestrator does: what died is started again."""
+
+        async def revive() -> None:
+            while True:
+                await asyncio.sleep(0.3)
+                for service in self.stage.services.values():
+                    if not service.alive:
+                        self.stage.start(service.name)
+
+        task = asyncio.create_task(revive())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.to_thread(self.stage.wait_ready)
+
+    async def restart(self, name: str) -> None:
+        """Start a dead service again, and wait until it is ready."""
+        self.stage.start(name)
+        await asyncio.to_thread(self.stage.wait_ready, name)
+
+    # ---- looking into the log while it runs
+
+    async def records_of(self, rid: str) -> list[tuple[int, records.TokenRecord]]:
+        """Everything of a response that is in the log now."""
+        address = ids.parse(rid)
+        offsets, replays, found = log.Offsets(self.stage.kafka.bootstrap), log.Replays(self.stage.kafka.bootstrap, size=1), []
+        try:
+            end = (await offsets.ends(topics.TOKENS, [address.partition]))[address.partition]
+            async for batch in replays.read(topics.TOKENS, address.partition, address.offset, end):
+                for r in batch:
+                    decoded = records.decode_token(r.value) if r.key == rid.encode() else None
+                    if decoded is not None:
+                        found.append((r.timestamp, decoded))
+        finally:
+            await offsets.stop()
+            await replays.stop()
+        return found
+
+    async def owner_of(self, rid: str) -> str:
+        """Name of the worker that claimed it last; empty before the first claim."""
+        claims = [r for _, r in await self.records_of(rid) if isinstance(r, records.Claim)]
+        return claims[-1].worker.split("/")[0] if claims else ""
+
+    async def streaming(self, asked: crowd.Asked, n: int = 10, seconds: float = 30.0) -> str:
+        """Wait until `n` tokens are in the log; the owner's name."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = await self.records_of(asked.rid)
+            if sum(len(r.ids) for _, r in found if isinstance(r, records.Tok)) >= n:
+                return next(r.worker.split("/")[0] for _, r in reversed(found) if isinstance(r, records.Claim))
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{asked.rid} does not stream within {seconds:.0f} s")
+
+    async def succeeded(self, asked: crowd.Asked, victim: str, seconds: float = 30.0) -> None:
+        """Wait until another worker than `victim` has it."""
+        end = time.monotonic() + seconds
+        while await self.owner_of(asked.rid) == victim:
+            if time.monotonic() > end:
+                raise Inconclusive(f"nobody took {asked.rid} over from {victim} within {seconds:.0f} s")
+            await asyncio.sleep(0.2)
+
+    # ---- the end
+
+    async def judge(self, *, settle_s: float = 90.0, final_reads: int = 20, fresh: bool = True) -> report.Report:
+        """Heal is over: let everything end, read it all again, and judge."""
+        self.nemesis.line(op="heal")
+        await self.crowd.settle(settle_s)
+        await self.ended(settle_s)
+        await self.crowd.read_again(final_reads)
+        await asyncio.sleep(1.5)  # one more commit, and the bills
+        found, outcomes = await examine(self.stage, since=self.since, only=self.name, fresh_ms=FRESH_MS if fresh else 0.0)
+        self.outcomes = {a.rid: outcomes[a.rid] for a in self.crowd.asked if a.rid in outcomes}
+        return found
+
+    # ---- what the judge may be asked for M3: about the responses of this drill alone
+
+    def takeovers(self, lost: str = "") -> list[checks.Takeover]:
+        """With k > 0; `lost`: only from this worker."""
+        return [t for o in self.outcomes.values() for t in o.takeovers if t.k and (not lost or t.lost.split("/")[0] == lost)]
+
+    def statuses(self) -> dict[str | None, int]:
+        return collections.Counter(o.status for o in self.outcomes.values())
+
+    def void(self) -> int:
+        return sum(o.void for o in self.outcomes.values())
+
+    def reconnects(self) -> int:
+        """Connections of this drill beyond the first of each watcher."""
+        watches = [line for _, lines in self.crowd.files() for line in lines if line.op == "watch" and line.f == "invoke"]
+        return len(watches) - len({line.watcher for line in watches})
+
+    def unknown(self) -> int:
+        """Operations nobody knows the outcome of."""
+        return sum(line.f == "info" for _, lines in self.crowd.files() for line in lines)
+
+    async def ended(self, seconds: float) -> None:
+        """Every request in the log has an end; whoever was asked for without a watcher too."""
+        end = time.monotonic() + seconds
+        waiting = {a.rid for a in self.crowd.asked}
+        while waiting and time.monotonic() < end:
+            for rid in list(waiting):
+                found = await self.records_of(rid)
+                if any(isinstance(r, records.End | records.Cancel) for _, r in found):
+                    waiting.discard(rid)
+            if waiting:
+                await asyncio.sleep(0.5)
+
+
+async def examine(on: stage.Stage, *, since: float = 0.0, only: str = "", fresh_ms: float = 0.0) -> tuple[report.Report, dict[str, checks.Outcome]]:
+    """The cold read, with the transcripts of the run. `since`, `only`: without the drills before, which were judged already."""
+    paths = [p for p in sorted(on.transcripts.glob("*.jsonl")) if p.name.split("-")[0] not in ("client", "nemesis") or f"-{only}" in p.name]
+    files: clients.Files = [(p.name, transcript.read(p.read_bytes(), p.name)) for p in paths]
+    options = checks.Options(settle_s=0.0, since_ms=int(since * 1000), content=scripted_content.content)
+    return await command.examine(on.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=fresh_ms)
+
+
+def passed(found: report.Report, *bitten: tuple[str, Any]) -> None:
+    """The verdict, and that the fault really bit: `bitten` are (what, whether).
+
+    Raises:
+        AssertionError: a check failed.
+        Inconclusive: it did not bite.
+    """
+    text = "\n".join(found.lines())
+    assert not found.failed(), text
+    assert found.verdict is report.Verdict.PASS, text
+    missing = [what for what, bit in bitten if not bit]
+    if missing:
+        raise Inconclusive(f"the fault did not bite: {', '.join(missing)}\n{text}")
+
+
+@contextlib.asynccontextmanager
+async def drill(on: stage.Stage, name: str, seed: int) -> AsyncIterator[Drill]:
+    """A drill on a stage; its clients are gone afterwards. All draws come from `seed`."""
+    on.mend()  # blocks: children are started from the main thread
+    rng = random.Random(f"{name}/{seed}")
+    path = Path(on.transcripts) / f"nemesis-{name}-{seed}.jsonl"
+    made = Drill(on, crowd.Crowd(on, f"{name}-{seed}", rng), name, seed, rng, crowd.Scribe(path))
+    try:
+        yield made
+    finally:
+        await made.crowd.leave()
+        made.nemesis.close()

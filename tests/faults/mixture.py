@@ -1,0 +1,157 @@
+"""F28: load and faults of every kind at once, drawn from a seed, in rounds; each round has a stage of its own and is judged by itself.
+
+python -m tests.faults --seconds 1800 --seed 7
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tailrace.verify import report
+from tests.faults import chaos, drill, stage
+
+ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
+OPEN = 14  # responses under way
+PAUSE_S = (1.0, 4.0)
+
+
+@dataclass
+class Round:
+    """One seed's run."""
+
+    seed: int
+    report: report.Report
+    takeovers: int = 0
+    inconclusive: str = ""
+
+    @property
+    def word(self) -> str:
+        if self.report.verdict is not report.Verdict.PASS:
+            return self.report.verdict.value
+        return "inconclusive" if self.inconclusive else "pass"
+
+
+@dataclass
+class Totals:
+    """All rounds together."""
+
+    report: report.Report = field(default_factory=report.Report)
+    words: Counter[str] = field(default_factory=Counter)
+    takeovers: int = 0
+    bad: list[int] = field(default_factory=list)
+
+    def add(self, one: Round) -> None:
+        self.words[one.word] += 1
+        if one.word == "inconclusive":
+            return  # not in N
+        self.report.absorb(one.report)
+        self.takeovers += one.takeovers
+        if one.word != "pass":
+            self.bad.append(one.seed)
+
+    def lines(self, command: str) -> list[str]:
+        """The summary (faults §3.3)."""
+        f, s = self.report.figures, self.report.samples
+        faults = ", ".join(f"{name.removeprefix('fault: ')} {n}" for name, n in sorted(f.items()) if name.startswith("fault: "))
+        failed = sum(r.failed for r in self.report.results.values())
+        bound = f", so < {3 / self.takeovers:.2%} at 95 %" if self.takeovers and not failed else ""
+        out = ["", f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers with k > 0{bound}"]
+        out += [
+            f"responses {f['responses']}, tokens {f['tokens']}, connections {f['connections']}, reconnects {f['reconnects']}",
+            f"faults: {faults}",
+            f"void tokens {f['void tokens']}, void TOK {f['void TOK']}, CLAIM {f['void CLAIM']}, END {f['void END']}; "
+            f"submits of unknown outcome {f['submits nobody knows the outcome of']}; repeated usage records {f['usage records that repeat one']}",
+        ]
+        wanted = (
+            "kill to next token, ms",
+            "stop to next token, ms",
+            "term to next token, ms",
+            "longest gap a watcher saw, ms",
+            "behind the append, ms",
+        )
+        out += [f"{name}: {report.figure(s[name])}" for name in wanted if s.get(name)]
+        out += [f"seed {seed} did not pass: {command} --seconds {ROUND_S:.0f} --seed {seed}" for seed in self.bad]
+        return out
+
+
+async def load(d: drill.Drill, until: float) -> None:
+    """Keep OPEN responses under way: some sampled, some with a key, some cancelled, most watched."""
+
+    async def one() -> None:
+        rng = d.rng
+        asked = await d.crowd.ask(
+            tokens=rng.randrange(20, 400),
+            pace_ms=rng.choice((5, 10, 20)),
+            key=f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None,
+            sampling=rng.randrange(2),
+        )
+        if asked is None:
+            return
+        watches = [d.crowd.watch(asked, deadline_s=180.0) for _ in range(rng.choice((0, 1, 1, 2)))]
+        if rng.random() < 0.12:
+            await asyncio.sleep(rng.uniform(0.0, 3.0))
+            await d.crowd.cancel(asked)
+        if watches:
+            await asyncio.wait(watches)
+        else:
+            await asyncio.sleep(asked.tokens * 0.01)
+
+    running: set[asyncio.Task[None]] = set()
+    while time.monotonic() < until:
+        while len(running) < OPEN:
+            running.add(asyncio.create_task(one()))
+        done, running = await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    await asyncio.wait(running, timeout=120.0)
+
+
+async def run_round(seed: int, seconds: float, folder: Path) -> Round:
+    """One stage from start to verdict."""
+    on = stage.Stage(folder, workers=3, links=["worker-1", "push-1"], environ={"TAILRACE_TEST_TRACE_EVERY": "5"}).open()
+    try:
+        async with drill.drill(on, "mixture", seed) as d:
+            until = time.monotonic() + seconds
+            async with d.reviving():
+                loading = asyncio.create_task(load(d, until))
+                await chaos.rage(d, until, PAUSE_S)
+                await chaos.heal(d)
+                await loading
+            found = await d.judge(settle_s=120.0, final_reads=30)
+            takeovers = len(d.takeovers())
+            missing = [
+                what for what, bit in (("takeovers with k > 0", takeovers), ("void records", d.void()), ("unknown outcomes", d.unknown())) if not bit
+            ]
+        return Round(seed, found, takeovers, ", ".join(missing))
+    finally:
+        on.close()
+
+
+async def run(seconds: float, seed: int, keep: Path | None) -> int:
+    """Rounds until the time is over; the exit code: 0 all pass, 1 a round failed, 2 nothing was conclusive."""
+    totals, end = Totals(), time.monotonic() + seconds
+    command = "python -m tests.faults"
+    print(f"{command} --seconds {seconds:.0f} --seed {seed}", flush=True)
+    for number in range(10_000):
+        left = end - time.monotonic()
+        if number and left < 45.0:
+            break
+        folder = Path(tempfile.mkdtemp(prefix=f"tailrace-faults-{seed + number}-", dir=keep))
+        one = await run_round(seed + number, max(20.0, min(ROUND_S, left - 30.0)), folder)
+        totals.add(one)
+        why = f" ({one.inconclusive})" if one.word == "inconclusive" else ""
+        print(f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; responses {one.report.figures['responses']}", flush=True)
+        if one.word in ("fail", "unknown"):
+            print("\n".join(one.report.lines()), f"\nits logs and transcripts: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print("\n".join(totals.lines(command)), flush=True)
+    if totals.bad:
+        return 1
+    return 0 if totals.words["pass"] else 2

@@ -1,0 +1,120 @@
+"""M2: one rule of the product taken out, in the process that is to break it. `traced` plants what TAILRACE_TEST_PLANT names; nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from wire import fold, ids, log, records
+
+
+def no_grace() -> None:
+    """No bug: a claim without grace costs tokens, never correctness. The control beside `no_barrier`."""
+    from worker import takeover
+
+    takeover.GRACE_MS = 0
+
+
+def no_barrier() -> None:
+    """A successor continues from what it had read before its claim landed."""
+    from worker import serving
+
+    async def barrier(self: Any, attempt: Any, own: str, sent: asyncio.Future[log.Appended]) -> bool:
+        await asyncio.sleep(0)
+        return attempt.stopped is None
+
+    no_grace()
+    serving.Serving._barrier = barrier  # type: ignore[method-assign]
+
+
+def commit_before_the_end() -> None:
+    """An offset is finished as soon as it is taken."""
+    from worker import offsets
+
+    take = offsets.Tracker.take
+
+    def taken(self: offsets.Tracker, offset: int) -> None:
+        take(self, offset)
+        self.finish(offset)
+
+    offsets.Tracker.take = taken  # type: ignore[method-assign]
+
+
+def latest_claim_wins() -> None:
+    """A claim takes effect whatever it replaces."""
+    claim = fold.Fold._claim
+
+    def latest(self: fold.Fold, record: records.Claim) -> fold.Outcome:
+        self.owner = record.prev
+        return claim(self, record)
+
+    fold.Fold._claim = latest  # type: ignore[method-assign]
+
+
+def no_seq_check() -> None:
+    """A token of the owner counts, whatever its index."""
+
+    def token(self: fold.Fold, record: records.Tok) -> fold.Outcome:
+        if record.own != self.owner:
+            return fold.Void.STALE_OWNER
+        self.next += len(record.ids)
+        self.h = fold.roll(self.h, record.ids)
+        self.text_length += len(record.text)
+        if self.keep_ids:
+            self.ids.extend(record.ids)
+        return fold.Accepted(record.seq, record.ids, record.text)
+
+    fold.Fold._token = token  # type: ignore[method-assign]
+
+
+def lossy_push() -> None:
+    """Delivery from a path that loses a record now and then, as a pub/sub channel does."""
+    from push import hub
+
+    dispatch, rng = hub.Hub.dispatch, random.Random(1)
+
+    def lossy(self: hub.Hub, *r: Any) -> Any:
+        return None if rng.random() < 0.02 else dispatch(self, *r)
+
+    hub.Hub.dispatch = lossy  # type: ignore[method-assign]
+
+
+def die_before_the_bill() -> None:
+    """No bug but a moment: the first bill of this worker is what it dies of, right after its END is in the log."""
+    from worker import metering
+
+    metering.Metering.finished = _once(metering.Metering.finished)  # type: ignore[method-assign]
+
+
+def die_before_the_letter() -> None:
+    """The same before a dead letter."""
+    from worker import metering
+
+    metering.Metering.dead = _once(metering.Metering.dead)  # type: ignore[method-assign]
+
+
+MOVED: Final = (3, 6, 7)  # by range assignment of eight partitions, when a third worker joins two
+
+
+def _once(call: Any) -> Any:
+    """SIGKILL at a worker's first call about a response on a partition that moved, over all its incarnations."""
+    flag = Path(os.environ["TAILRACE_TEST_TRACE"]) / f"{os.environ['TAILRACE_NAME']}.died"
+
+    async def deadly(self: Any, about: records.Request | records.Dead, *more: Any) -> Any:
+        if ids.parse(about.rid).partition in MOVED and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await call(self, about, *more)
+
+    return deadly
+
+
+MOMENTS: Final[dict[str, Callable[[], None]]] = {moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)}
+PLANTS: Final[dict[str, Callable[[], None]]] = {
+    plant.__name__: plant for plant in (no_grace, no_barrier, commit_before_the_end, latest_claim_wins, no_seq_check, lossy_push)
+}

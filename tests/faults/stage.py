@@ -1,0 +1,226 @@
+"""The system under fire: a real broker, a real Redis, several of each service, each of which can be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from concurrent import futures
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailrace import processes
+from tests.faults import link
+from tests.support import cluster, gateway_process, local
+
+ROOT = Path(__file__).parents[2]
+MODEL = "scripted"
+POOL = "default"
+SESSION_MS = 2_000
+READY_S = 60.0
+
+
+@dataclass
+class Service:
+    """One service, over all its incarnations. `child` is None before the first start."""
+
+    name: str
+    role: str
+    port: int
+    admin_port: int
+    environ: dict[str, str]
+    log: Path
+    child: processes.Child | None = None
+    starts: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.child is not None and self.child.returncode is None
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/ready", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class LinkedKafka(local.LocalKafka):
+    """A broker that names another address to each of some clients: a link of their own, which can fail alone.
+
+    A listener's advertised address is what its clients come back to, so whoever begins at a link stays on it.
+    """
+
+    def __init__(self, links: list[str], settings: dict[str, str] | None = None) -> None:
+        super().__init__({**local.QUICK_RETURN, **(settings or {})})
+        self.links: dict[str, link.Link] = {}
+        ports = {name: processes.free_port() for name in links}
+        for name, port in ports.items():
+            self.links[name] = link.Link(lambda port=port: port)  # type: ignore[misc]
+        broker = self._broker
+        plain = [f"PLAINTEXT://127.0.0.1:{broker.port}", f"CONTROLLER://127.0.0.1:{broker.controller_port}"]
+        names = {name: f"L{i}" for i, name in enumerate(links)}
+        broker.extra = {
+            **(broker.extra or {}),
+            "listeners": ",".join([*plain, *(f"{names[n]}://127.0.0.1:{p}" for n, p in ports.items())]),
+            "advertised.listeners": ",".join([*plain, *(f"{names[n]}://127.0.0.1:{self.links[n].port}" for n in links)]),
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", *(f"{n}:PLAINTEXT" for n in names.values())]),
+        }
+
+    def address(self, name: str) -> str:
+        """What the service of this name is told."""
+        return f"127.0.0.1:{self.links[name].port}" if name in self.links else self.bootstrap
+
+    def launch(self) -> None:
+        """Start without waiting; from the main thread."""
+        self._broker.start()
+
+    def wait_ready(self) -> None:
+        self._broker.wait_ready()
+
+    def close(self) -> None:
+        super().close()
+        for one in self.links.values():
+            one.close()
+
+
+@dataclass
+class Stage:
+    """Everything of one run. Start it with `open`, end it with `close`."""
+
+    folder: Path
+    workers: int = 2
+    gateways: int = 2
+    pushes: int = 2
+    brokers: int = 1
+    links: list[str] = field(default_factory=list)
+    session_ms: int = SESSION_MS
+    environ: dict[str, str] = field(default_factory=dict)
+    services: dict[str, Service] = field(default_factory=dict)
+
+    def open(self) -> Stage:
+        """Start everything and wait until it is ready."""
+        self.transcripts = self.folder / "transcripts"
+        self.transcripts.mkdir(parents=True)
+        self.run = f"test-{os.urandom(5).hex()}"
+        self.kafka: Any = LinkedKafka(self.links) if self.brokers == 1 else cluster.Cluster()
+        self.redis = local.LocalRedis()
+        self.keys = gateway_process.Keys.make(self.folder)
+        try:
+            self.kafka.start()
+            self.redis.start()
+            with futures.ThreadPoolExecutor(1) as thread:  # it has an event loop of its own, and the caller may have one
+                thread.submit(self.kafka.apply_topics).result()
+            for role, count in (("gateway", self.gateways), ("push", self.pushes), ("worker", self.workers)):
+                for number in range(1, count + 1):
+                    self.add(role, number)
+            for service in self.services.values():
+                self.start(service.name)
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End everything, whatever state it is in."""
+        for service in self.services.values():
+            if service.child is not None and service.child.returncode is None:
+                service.child.send(signal.SIGCONT)
+                service.child.kill()
+        processes.sweep(self.run)
+        self.redis.close()
+        self.kafka.close()
+
+    def add(self, role: str, number: int) -> Service:
+        """One more service, not yet started."""
+        name = f"{role}-{number}"
+        taken = {s.port for s in self.services.values()} | {s.admin_port for s in self.services.values()}
+        port = processes.free_port(taken)
+        admin = processes.free_port(taken | {port})
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
+        environ = {
+            **kept,
+            "PYTHONPATH": str(ROOT),
+            "TAILRACE_KAFKA": self.kafka.address(name),
+            "TAILRACE_REDIS": self.redis.url,
+            "TAILRACE_NAME": name,
+            "TAILRACE_PORT": str(port),
+            "TAILRACE_ADMIN_PORT": str(admin),
+            "TAILRACE_ISSUERS": str(self.keys.issuers),
+            "TAILRACE_POOLS": json.dumps({POOL: {"models": [MODEL], "max_model_len": 100_000, "max_output_tokens": 20_000}}),
+            "TAILRACE_POOL": POOL,
+            "TAILRACE_ENGINE": "scripted",
+            "TAILRACE_MODEL_NAME": MODEL,
+            "TAILRACE_SESSION_TIMEOUT_MS": str(self.session_ms),
+            "TAILRACE_DRAIN_S": "1",
+            "TAILRACE_ENGINE_STALL_S": "3",
+            "TAILRACE_ACCEPT_MS": "0",
+            "TAILRACE_LIMITS": json.dumps({"requests_rate": 0.0, "tokens_rate": 0.0}),
+            "TAILRACE_TEST_TRACE": str(self.transcripts),
+            **self.environ,
+        }
+        self.services[name] = Service(name, role, port, admin, environ, self.folder / f"{name}.log")
+        return self.services[name]
+
+    def start(self, name: str, **environ: str) -> None:
+        """Start a service, also after its death; from the main thread."""
+        service = self.services[name]
+        command = [sys.executable, "-m", "tests.faults.traced", service.role]
+        service.child = processes.Child(name, command, environ={**service.environ, **environ}, log=service.log, run=self.run, cwd=ROOT)
+        service.starts += 1
+
+    def wait_ready(self, *names: str, seconds: float = READY_S) -> None:
+        """Until these (all, without names) are ready."""
+        waiting = [self.services[name] for name in names] or [s for s in self.services.values() if s.alive]
+        end = time.monotonic() + seconds
+        while waiting := [s for s in waiting if not s.ready()]:
+            for s in waiting:
+                assert s.alive, f"{s.name} ended:\n{s.tail()}"
+            assert time.monotonic() < end, f"not ready: {[s.name for s in waiting]}\n{waiting[0].tail()}"
+            time.sleep(0.1)
+
+    def of(self, role: str) -> list[Service]:
+        return [s for s in self.services.values() if s.role == role]
+
+    def send(self, name: str, signum: signal.Signals) -> None:
+        child = self.services[name].child
+        assert child is not None
+        child.send(signum)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until it is gone."""
+        child = self.services[name].child
+        assert child is not None
+        child.send(signal.SIGCONT)
+        child.kill()
+
+    def mend(self) -> None:
+        """Everything as at the beginning: what is dead is started, what is stopped goes on, links are whole. Starts nothing when all is well."""
+        for one in self.kafka.links.values():
+            one.heal()
+        for service in self.services.values():
+            if service.alive:
+                self.send(service.name, signal.SIGCONT)
+            else:
+                self.start(service.name)
+        self.wait_ready()
+
+    @property
+    def bases(self) -> list[str]:
+        """Everything that delivers."""
+        return [s.url for s in (*self.of("push"), *self.of("gateway"))]
+
+    def token(self, user: str) -> str:
+        return self.keys.token(user, 7200)

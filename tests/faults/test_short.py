@@ -1,0 +1,300 @@
+"""The short selection: each fault once or a few times, with the draws of one seed, on one stage. `python -m tests.faults` runs the long mixture."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+
+import pytest
+import redis.asyncio
+
+from tests.faults import chaos, crowd, drill, stage
+from tests.faults.conftest import SEED
+
+pytestmark = pytest.mark.timeout(240)
+
+LONG = pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)")
+
+
+async def test_f1_workers_are_killed_in_mid_answer(on: stage.Stage) -> None:
+    async with drill.drill(on, "f1", SEED) as d:
+        for _ in range(2):
+            asked = await d.crowd.ask_many(6, tokens=250, pace_ms=10, sampling=d.rng.choice((0, 1)))
+            victim = await d.streaming(asked[0], d.rng.randrange(1, 60))
+            d.kill(victim)
+            await d.restart(victim)
+        found = await d.judge()
+    drill.passed(found, ("takeovers with k > 0", len(d.takeovers()) >= 2))
+    assert d.statuses() == {"completed": 12}
+
+
+async def test_f3_a_worker_is_stopped_past_its_session_and_comes_back_as_a_zombie(on: stage.Stage) -> None:
+    async with drill.drill(on, "f3", SEED) as d:
+        asked = await d.crowd.ask_many(6, tokens=500, pace_ms=10, sampling=1)
+        victim = await d.streaming(asked[0], 20)
+        d.pause(victim)
+        await d.succeeded(asked[0], victim)
+        d.resume(victim)  # while its successor streams
+        found = await d.judge()
+    drill.passed(found, ("takeovers with k > 0", d.takeovers(victim)), ("void records of the zombie", d.void()))
+    assert d.statuses() == {"completed": 6}
+
+
+async def test_f4_a_worker_is_stopped_for_less_than_its_session(on: stage.Stage) -> None:
+    async with drill.drill(on, "f4", SEED) as d:
+        asked = await d.crowd.ask_many(4, tokens=200, pace_ms=10)
+        victim = await d.streaming(asked[0], 10)
+        d.pause(victim)
+        await asyncio.sleep(on.session_ms / 2000)
+        d.resume(victim)
+        found = await d.judge()
+    drill.passed(found, ("a pause that a watcher saw", max(found.samples["longest gap a watcher saw, ms"]) > on.session_ms / 3))
+    assert not d.takeovers()
+    assert d.statuses() == {"completed": 4}
+
+
+async def test_f5_gateways_are_killed_between_submit_and_acknowledgement(on: stage.Stage) -> None:
+    async with drill.drill(on, "f5", SEED) as d:
+        for i in range(3):
+            asks = [
+                asyncio.create_task(
+                    d.crowd.ask(
+                        tokens=10, pace_ms=2, key=f"key-{SEED}-{i}-{j}" if j % 2 else None, gateway=None if j % 2 else on.services["gateway-1"].url
+                    )
+                )
+                for j in range(12)
+            ]
+            await asyncio.sleep(d.rng.uniform(0.005, 0.06))
+            d.kill("gateway-1")
+            restart = asyncio.create_task(d.restart("gateway-1"))
+            await asyncio.gather(*asks)
+            await restart
+        for asked in list(d.crowd.asked):
+            d.crowd.watch(asked)
+        found = await d.judge()
+    drill.passed(found, ("submits nobody knows the outcome of", d.unknown()), ("keys", found.results["R2"].judged))
+
+
+async def test_f6_a_push_is_killed_in_mid_stream(on: stage.Stage) -> None:
+    async with drill.drill(on, "f6", SEED) as d:
+        for i in range(2):
+            asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=200, pace_ms=10) for _ in range(4))) if a]
+            pushes = [s.url for s in on.of("push")]
+            for a in asked:
+                d.crowd.watch(a, bases=pushes, via="ws")
+                d.crowd.watch(a, bases=pushes, via="sse")
+            await d.streaming(asked[0], 20)
+            victim = f"push-{i % 2 + 1}"
+            d.kill(victim)
+            await d.restart(victim)
+        found = await d.judge()
+    drill.passed(found, ("reconnects", d.reconnects()))
+    assert d.statuses() == {"completed": 8}
+
+
+@LONG
+async def test_f10_a_worker_is_cut_off_from_the_broker(on: stage.Stage) -> None:
+    async with drill.drill(on, "f10", SEED) as d:
+        for up, down in ((True, True), (False, True)):
+            asked = await d.crowd.ask_many(8, tokens=400, pace_ms=10)
+            owners = {a.rid: await d.streaming(a, 10) for a in asked}
+            if "worker-1" not in owners.values():
+                continue
+            d.fault("partition", "worker-1")
+            on.kafka.links["worker-1"].partition(up=up, down=down)
+            await asyncio.sleep(on.session_ms / 1000 + 3.0)
+            on.kafka.links["worker-1"].heal()
+            await d.crowd.settle(60)
+        found = await d.judge()
+    drill.passed(found, ("takeovers with k > 0 from the one cut off", d.takeovers("worker-1")))
+    assert set(d.statuses()) == {"completed"}
+
+
+async def test_f11_a_push_is_cut_off_from_the_broker(on: stage.Stage) -> None:
+    async with drill.drill(on, "f11", SEED) as d:
+        asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=250, pace_ms=10) for _ in range(4))) if a]
+        for a in asked:
+            d.crowd.watch(a, bases=[on.services["push-1"].url], via="ws")
+            d.crowd.watch(a, bases=[on.services["push-2"].url], via="ws")
+        await d.streaming(asked[0], 20)
+        await asyncio.sleep(0.5)
+        d.fault("partition", "push-1")
+        on.kafka.links["push-1"].partition()
+        await asyncio.sleep(4.0)
+        on.kafka.links["push-1"].heal()
+        found = await d.judge()
+    drill.passed(found, ("a watcher that stalled", max(found.samples["longest gap a watcher saw, ms"]) > 3_000))
+    assert d.statuses() == {"completed": 4}
+
+
+async def test_f12_a_half_open_connection_is_noticed_and_resumed_elsewhere(on: stage.Stage) -> None:
+    from tests.faults import link
+
+    async with drill.drill(on, "f12", SEED) as d:
+        broken = link.Link(lambda: on.services["push-2"].port)
+        try:
+            asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=400, pace_ms=10) for _ in range(4))) if a]
+            for a in asked:
+                d.crowd.watch(a, bases=[f"http://127.0.0.1:{broken.port}", on.services["push-1"].url], via="ws")
+            await d.streaming(asked[0], 20)
+            await asyncio.sleep(0.5)
+            connected = broken.connections
+            d.fault("half-open", "push-2")
+            broken.partition()
+            found = await d.judge()
+        finally:
+            broken.close()
+    drill.passed(found, ("connections that hung", connected), ("reconnects", d.reconnects()))
+    # Found after at most two pings, then a new connection.
+    assert max(found.samples["longest gap a watcher saw, ms"][-len(asked) :]) < 2 * crowd.PING_S * 1000 + 8_000
+
+
+async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
+    async with drill.drill(on, "f14", SEED) as d:
+        asked = await d.crowd.ask_many(4, tokens=700, pace_ms=10)
+        await d.streaming(asked[0], 20)
+        d.fault("stop", "redis")
+        os.kill(on.redis.pid, signal.SIGSTOP)
+        slow = asyncio.create_task(d.crowd.ask_many(2, tokens=20))
+        await asyncio.sleep(2.0)
+        os.kill(on.redis.pid, signal.SIGCONT)
+        more = await slow
+        d.fault("flush", "redis")
+        async with redis.asyncio.from_url(on.redis.url) as client:
+            await client.flushall()
+        d.fault("kill", "redis")
+        on.redis.kill()
+        try:
+            while_away = await d.crowd.ask_many(2, tokens=50)
+            await asyncio.sleep(2.0)
+            streamed = await d.streaming(asked[0], 150)
+        finally:
+            on.redis.start()
+        found = await d.judge()
+    drill.passed(found, ("tokens while it was away", streamed))
+    assert len(asked + more + while_away) == 8, "submits need no Redis"
+    assert d.statuses() == {"completed": 8}
+    assert d.reconnects() == 0, "live streams are unaffected"
+
+
+async def test_f17_an_engine_fails_the_same_request_again_and_again(on: stage.Stage) -> None:
+    async with drill.drill(on, "f17", SEED) as d:
+        bad = await d.crowd.ask(tokens=60, pace_ms=5, fault="error", fault_at=20)
+        assert bad is not None
+        d.crowd.watch(bad)
+        good = await d.crowd.ask_many(3, tokens=60, pace_ms=5)
+        found = await d.judge()
+    drill.passed(found, ("attempts in the engine", d.outcomes[bad.rid].takeovers))
+    assert d.outcomes[bad.rid].status == "failed"
+    assert d.outcomes[bad.rid].dead == 1
+    assert {d.outcomes[a.rid].status for a in good} == {"completed"}
+
+
+async def test_f18_produce_responses_are_lost_after_the_write(on: stage.Stage) -> None:
+    async with drill.drill(on, "f18", SEED) as d:
+        asked = await d.crowd.ask_many(8, tokens=300, pace_ms=10, sampling=1)
+        owners = [await d.streaming(a, 10) for a in asked]
+        link = on.kafka.links["worker-1"]
+        before = link.lost
+        for _ in range(2):
+            d.fault("responses lost", "worker-1")
+            link.lost_down = True
+            await asyncio.sleep(0.4)
+            link.heal()
+            await asyncio.sleep(1.0)
+        found = await d.judge()
+    drill.passed(found, ("worker-1 streamed", "worker-1" in owners), ("bytes lost", link.lost > before))
+    assert d.statuses() == {"completed": 8}
+
+
+async def test_f22_garbage_on_every_topic_stalls_nobody(on: stage.Stage) -> None:
+    async with drill.drill(on, "f22", SEED) as d:
+        first = await d.crowd.ask_many(4, tokens=150, pace_ms=10)
+        await d.streaming(first[0], 5)
+        sent = await chaos.garbage(on.kafka.bootstrap, d.rng)
+        await d.crowd.ask_many(16, tokens=20, pace_ms=2)  # every partition
+        found = await d.judge()
+    counted = sum(n for name, n in found.figures.items() if name.startswith("garbage"))
+    drill.passed(found, ("garbage", counted >= sent * 0.9))
+    assert d.statuses() == {"completed": 20}
+
+
+async def test_f23_cancels_race_with_completion(on: stage.Stage) -> None:
+    async with drill.drill(on, "f23", SEED) as d:
+
+        async def race(i: int) -> None:
+            asked = await d.crowd.ask(tokens=15, pace_ms=4)
+            assert asked is not None
+            if i % 4 == 0:
+                d.crowd.watch(asked)
+                d.crowd.watch(asked)
+            await asyncio.sleep(d.rng.uniform(0.0, 0.25))
+            await asyncio.gather(*(d.crowd.cancel(asked) for _ in range(1 + i % 2)))
+
+        for _ in range(5):
+            await asyncio.gather(*(race(i) for i in range(16)))
+        found = await d.judge()
+    drill.passed(found, ("both ends", len(d.statuses()) == 2), ("cancels", found.results["R4"].judged >= 80))
+    assert set(d.statuses()) == {"completed", "cancelled"}
+
+
+@LONG
+async def test_f25_one_reader_stalls_and_nobody_else_notices(on: stage.Stage) -> None:
+    async with drill.drill(on, "f25", SEED) as d:
+        big = await d.crowd.ask(tokens=12_000, pace_ms=0)
+        assert big is not None
+        stalled = asyncio.create_task(stall(on, d, big))
+        others = await d.crowd.ask_many(6, tokens=150, pace_ms=10)
+        d.crowd.watch(big)
+        closed = await stalled
+        d.crowd.watch(big)
+        found = await d.judge(final_reads=4)
+    drill.passed(found, ("closed as slow", closed))
+    assert {d.outcomes[a.rid].status for a in others} == {"completed"}
+
+
+async def stall(on: stage.Stage, d: drill.Drill, asked: crowd.Asked) -> bool:
+    """A client that asks and never reads; whether the service let go of it."""
+    base = on.services["push-1"]
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before it connects: the window is agreed on then
+    raw.connect(("127.0.0.1", base.port))
+    reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
+    try:
+        headers = f"Host: x\r\nAuthorization: Bearer {on.token(asked.user)}\r\n\r\n"
+        writer.write(f"GET /v1/responses/{asked.rid}?stream=true HTTP/1.1\r\n{headers}".encode())
+        await writer.drain()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        d.fault("stalled reader", "push-1")
+        await asyncio.sleep(16.0)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        got = 0
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(20):
+                while data := await reader.read(65_536):
+                    got += len(data)
+                    if b"data: [DONE]" in data:
+                        return False
+        return True
+    finally:
+        writer.close()
+
+
+async def test_f7_the_broker_is_killed_and_comes_back(on: stage.Stage) -> None:
+    async with drill.drill(on, "f7", SEED) as d:
+        asked = await d.crowd.ask_many(6, tokens=400, pace_ms=10)
+        await d.streaming(asked[0], 20)
+        d.fault("kill", "kafka")
+        on.kafka.kill()
+        unknown = [asyncio.create_task(d.crowd.ask(tokens=20, key=f"f7-{SEED}-{i}")) for i in range(4)]
+        await asyncio.sleep(1.0)
+        on.kafka.launch()
+        await asyncio.to_thread(on.kafka.wait_ready)
+        await asyncio.gather(*unknown)
+        found = await d.judge(fresh=False)
+    gap = max(found.samples["longest gap a watcher saw, ms"])
+    drill.passed(found, ("an outage that watchers saw", gap > 1_000))
+    assert {d.outcomes[a.rid].status for a in asked} == {"completed"}

@@ -1,0 +1,70 @@
+"""A service as it is, with a notebook: every acknowledged append and every commit goes into a transcript (L4, R6).
+
+    python -m tests.faults.traced worker
+
+The file lies in TAILRACE_TEST_TRACE, one for each incarnation, written line by line: the process may be killed at any moment. Of appends every
+TAILRACE_TEST_TRACE_EVERY-th is written down. TAILRACE_TEST_PLANT plants a bug (M2, `tests.faults.plants`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tailrace.verify import transcript
+from wire import log
+
+
+def trace(fd: int, every: int) -> None:
+    """Wrap the two calls through which everything is written."""
+    append, commit = log.Writer.append, log.Intake.commit
+    count = 0
+
+    def traced_append(
+        self: log.Writer, topic: str, partition: int, key: str, value: bytes, headers: log.Headers = ()
+    ) -> asyncio.Future[log.Appended]:
+        nonlocal count
+        done = append(self, topic, partition, key, value, headers)
+        count += 1
+        if count % every == 0:
+            done.add_done_callback(lambda f: acknowledged(topic, partition, key, value, f))
+        return done
+
+    def acknowledged(topic: str, partition: int, key: str, value: bytes, done: asyncio.Future[log.Appended]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            write(op="acked", topic=topic, partition=partition, rid=key, offset=done.result().offset, digest=transcript.digest(value))
+
+    async def traced_commit(self: log.Intake, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
+        for (topic, partition), (offset, metadata) in offsets.items():
+            write(op="commit", f="invoke", topic=topic, partition=partition, offset=offset, metadata=metadata)
+        return await commit(self, offsets)
+
+    def write(**fields: Any) -> None:
+        os.write(fd, transcript.encode(transcript.Line(wall=time.time(), mono=time.monotonic(), **fields)))
+
+    log.Writer.append = traced_append  # type: ignore[method-assign]
+    log.Intake.commit = traced_commit  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Become the service named in the first argument."""
+    service = sys.argv[1]
+    folder = Path(os.environ["TAILRACE_TEST_TRACE"])
+    path = folder / f"{os.environ['TAILRACE_NAME']}.{os.getpid()}.jsonl"
+    trace(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), int(os.environ.get("TAILRACE_TEST_TRACE_EVERY", "1")))
+    if plant := os.environ.get("TAILRACE_TEST_PLANT"):
+        from tests.faults import plants
+
+        {**plants.PLANTS, **plants.MOMENTS}[plant]()
+    sys.argv = [service]
+    runpy.run_module(service, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Whole stacks as a user has them: `tailrace up`, then only public addresses.
+
+`stack` runs the real engine (vLLM) where the engine environment exists, which is what `make install` sets up; `scripted_stack` runs the scripted
+engine for faults and load. Each is started once per run and stopped by `tailrace down`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TAILRACE = Path(sys.executable).with_name("tailrace")
+UP_DEADLINE_S = 480.0
+TEST_DEADLINE_S = 600  # the first test of a stack also waits for its start
+MODEL = "smollm2-135m-instruct"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Journeys share slow stacks: their default deadline includes one start."""
+    for item in items:
+        if "journey" in item.path.parts and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running deployment."""
+
+    url: str
+    push_url: str
+    credential: str
+    data: Path
+    engine: str
+
+    @property
+    def api(self) -> str:
+        """Base URL for the SDKs."""
+        return f"{self.url}/v1"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the default user."""
+        return {"Authorization": f"Bearer {self.credential}"}
+
+    def command(self, *args: str, timeout: float = 60.0) -> str:
+        """Output of a `tailrace` command on this deployment."""
+        done = subprocess.run([TAILRACE, *args, "--data", self.data], capture_output=True, text=True, timeout=timeout, check=False)
+        assert done.returncode == 0, f"tailrace {' '.join(args)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout
+
+    def token(self, subject: str) -> str:
+        """A credential of another user."""
+        return self.command("token", "--sub", subject).strip()
+
+    def processes(self, role: str | None = None) -> list[dict[str, Any]]:
+        """What `tailrace ps` knows."""
+        rows = json.loads(self.command("ps", "--json"))
+        found: list[dict[str, Any]] = rows["processes"] if isinstance(rows, dict) else rows
+        return [row for row in found if role in (None, row["role"])]
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send a signal to one process by its name; returns its pid."""
+        pid = next(row["pid"] for row in self.processes() if row["name"] == name)
+        os.kill(pid, number)
+        return int(pid)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def start(data: Path, *args: str, engine: str) -> Stack:
+    """`tailrace up --detach`, ready."""
+    port, push_port = free_ports(2)
+    command = [TAILRACE, "up", "--detach", "--engine", engine, "--data", data, "--port", str(port), "--push-port", str(push_port), *args]
+    log = data.parent / f"{data.name}.up.log"
+    try:
+        with log.open("w") as out:
+            done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=UP_DEADLINE_S, check=False, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, log.read_text()[-4000:]
+    except BaseException:
+        subprocess.run([TAILRACE, "down", "--data", data], capture_output=True, timeout=90, check=False)
+        raise
+    credential = subprocess.run([TAILRACE, "token", "--data", data], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{push_port}", credential, data, engine)
+
+
+def stop(stack: Stack) -> None:
+    """`tailrace down`."""
+    subprocess.run([TAILRACE, "down", "--data", stack.data], capture_output=True, text=True, timeout=90, check=True)
+
+
+def engine_environment() -> bool:
+    """Whether the real engine can run here."""
+    return (ROOT / ".venv-engine" / "bin" / "python").exists()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The product as `make up` starts it, with the real model."""
+    if not engine_environment():
+        pytest.skip("the engine environment is not installed (make install)")
+    started = start(tmp_path_factory.mktemp("stack") / "data", engine="vllm")
+    yield started
+    stop(started)
+
+
+@pytest.fixture(scope="session")
+def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two workers, two gateways and two pushes on the scripted engine, whose tokens describe themselves."""
+    started = start(tmp_path_factory.mktemp("scripted") / "data", "--workers", "2", "--gateways", "2", "--pushes", "2", engine="scripted")
+    yield started
+    stop(started)
+
+
+def wait_for(condition: Any, what: str, deadline_s: float = 30.0) -> Any:
+    """The first true value of `condition()`."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+
+
+@pytest.fixture
+def api(stack: Stack) -> Iterator[httpx.Client]:
+    """Plain HTTP on the real stack."""
+    with httpx.Client(base_url=stack.url, headers=stack.headers, timeout=60.0) as client:
+        yield client

@@ -1,0 +1,131 @@
+"""The load test as anybody runs it: clean on a real stack, and not clean when a server loses, doubles or swaps one event."""
+
+from __future__ import annotations
+
+import http
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
+
+from tests.journey.conftest import Stack
+
+pytestmark = pytest.mark.timeout(400)
+
+ROOT = Path(__file__).resolve().parents[2]
+Event = dict[str, Any]
+
+
+def locust(host: str, credential: str, summary: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the summary it wrote, and what it said."""
+    command = [str(Path(sys.executable).with_name("locust")), "-f", "locustfile.py", "--headless", "--only-summary", "--host", host]
+    environ = {**os.environ, "TAILRACE_CREDENTIAL": credential}
+    done = subprocess.run(
+        [*command, "--summary", str(summary), *options], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=150, check=False
+    )
+    said = done.stdout + done.stderr
+    return done.returncode, json.loads(summary.read_text()) if summary.exists() else {}, said[-6000:]
+
+
+def test_users_who_drop_resume_and_cancel_lose_nothing(scripted_stack: Stack, tmp_path: Path) -> None:
+    code, found, said = locust(
+        *(scripted_stack.url, scripted_stack.credential, tmp_path / "summary.json"),
+        *("-u", "8", "-r", "8", "-t", "100s", "--answers", "40", "--stop-timeout", "30", "--push-host", scripted_stack.push_url),
+        *("--scripted", "--tokens", "40", "--drops", "0.5", "--cancels", "0.2"),
+    )
+    assert code == 0, said
+    assert (found["lost"], found["doubled"], found["misplaced"], found["wrong"], found["failed"]) == (0, 0, 0, 0, 0)
+    # Without these the run would have shown nothing.
+    assert found["responses"] >= 40
+    assert found["drops"] >= 1
+    assert found["resumes"] >= found["drops"]
+    assert found["milliseconds"]["first token"]["p50"] > 0
+    assert found["milliseconds"]["token gap"]["count"] > 100
+
+
+def events(rid: str) -> list[Event]:
+    words = ["Once", " upon", " a", " time", " there", " was", " a", " river"]
+    kinds: list[Event] = [
+        {"type": "response.created", "response": {"id": rid}},
+        *({"type": "response.output_text.delta", "delta": word} for word in words),
+        {
+            "type": "response.completed",
+            "response": {
+                "id": rid,
+                "status": "completed",
+                "output": [{"type": "message", "content": [{"type": "output_text", "text": "".join(words)}]}],
+                "usage": {"output_tokens": len(words)},
+            },
+        },
+    ]
+    return [{**event, "sequence_number": n} for n, event in enumerate(kinds)]
+
+
+def honest(told: list[Event]) -> list[Event]:
+    return told
+
+
+def losing(told: list[Event]) -> list[Event]:
+    return told[:4] + told[5:]
+
+
+def doubling(told: list[Event]) -> list[Event]:
+    return told[:4] + told[3:]
+
+
+def swapping(told: list[Event]) -> list[Event]:
+    return [*told[:3], told[4], told[3], *told[5:]]
+
+
+def renumbering(told: list[Event]) -> list[Event]:
+    """Loses a token and closes the ranks."""
+    return [{**event, "sequence_number": n} for n, event in enumerate(losing(told))]
+
+
+@contextmanager
+def server(lie: Callable[[list[Event]], list[Event]]) -> Iterator[str]:
+    """A gateway of a few lines, whose answers pass through `lie`."""
+
+    def models(connection: ServerConnection, request: Request) -> Response | None:
+        if request.path != "/v1/models":
+            return None
+        return Response(http.HTTPStatus.OK, "OK", Headers({"content-type": "application/json", "connection": "close"}), b'{"data":[{"id":"m"}]}')
+
+    def answer(connection: ServerConnection) -> None:
+        for number, _ in enumerate(connection):
+            for event in lie(events(f"resp_{number}")):
+                connection.send(json.dumps(event))
+
+    with serve(answer, "127.0.0.1", 0, process_request=models) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{running.socket.getsockname()[1]}"
+        finally:
+            running.shutdown()
+            thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [(honest, ""), (losing, "1 lost"), (doubling, "1 doubled"), (swapping, "1 out of order"), (renumbering, "text differs from the final response")],
+    ids=["honest", "lost", "doubled", "swapped", "renumbered"],
+)
+def test_a_server_that_lies_is_found_out(lie: Callable[[list[Event]], list[Event]], words: str, tmp_path: Path) -> None:
+    with server(lie) as host:
+        code, found, said = locust(
+            host, "x", tmp_path / "summary.json", "-u", "1", "-t", "60s", "--answers", "1", "--turns", "1", "--drops", "0", "--cancels", "0"
+        )
+    assert found["responses"] >= 1, said
+    assert (code, bool(found["wrong"])) == ((1, True) if words else (0, False)), said
+    assert words in said

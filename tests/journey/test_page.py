@@ -1,0 +1,677 @@
+"""The chat page in a real browser, against a running stack: what it shows is held against what the server says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright import sync_api
+
+from tests.journey import conftest
+from tests.journey.conftest import ROOT, Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+
+QUESTION = "Explain quantum entanglement."
+# Chromium tries to reach its maker's hosts at every start; in a closed network that only costs time.
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 820}, "color_scheme": "light"}
+MOBILE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
+# Keeps every text that the last answer ever showed, so that a moment between two looks of the test counts too.
+RECORD = """
+window.shown = [];
+new MutationObserver(() => {
+  const all = document.querySelectorAll('.turn .prose');
+  const text = all.length ? all[all.length - 1].textContent : '';
+  if (text !== window.shown.at(-1)) window.shown.push(text);
+}).observe(document, { subtree: true, childList: true, characterData: true });
+"""
+
+
+class Chat:
+    """One tab, and what a person does in it."""
+
+    def __init__(self, page: sync_api.Page, stack: Stack) -> None:
+        self.page = page
+        self.stack = stack
+        self.complaints: list[str] = []
+        page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("warning", "error") else None)
+        page.on("pageerror", lambda e: self.complaints.append(str(e)))
+
+    def open(self, path: str = "/") -> Chat:
+        self.page.goto(self.stack.url + path)
+        self.connected()
+        return self
+
+    @property
+    def complained(self) -> list[str]:
+        """What the page itself found wrong, without what the browser says of addresses that do not answer."""
+        return [c for c in self.complaints if "net::ERR" not in c and "Failed to load resource" not in c]
+
+    def connected(self, timeout: float = 30_000) -> None:
+        self.page.wait_for_selector('.status[data-state="open"]', timeout=timeout)
+
+    def ask(self, question: str) -> None:
+        self.page.fill("#question", question)
+        self.page.press("#question", "Enter")
+
+    @property
+    def turn(self) -> sync_api.Locator:
+        """The last question with its answer."""
+        return self.page.locator(".turn").last
+
+    @property
+    def shown(self) -> str:
+        """The answer's text as drawn."""
+        return self.turn.locator(".prose").text_content() or ""
+
+    def status(self, *wanted: str, timeout: float = 90_000) -> None:
+        selector = ", ".join(f'.turn:last-child[data-status="{s}"]' for s in wanted)
+        self.page.wait_for_selector(selector, timeout=timeout)
+
+    def streaming(self, characters: int = 1) -> None:
+        """Until so much of the answer is drawn; it must not be over by then."""
+        self.page.wait_for_function("n => (document.querySelector('.turn:last-child .prose')?.textContent ?? '').length >= n", arg=characters)
+        assert self.turn.get_attribute("data-status") == "in_progress"
+
+    def kept(self) -> dict[str, Any]:
+        """The last turn as this browser keeps it."""
+        found: dict[str, Any] = self.page.evaluate(
+            """() => {
+                const id = new URLSearchParams(location.hash.slice(1)).get('c');
+                return JSON.parse(localStorage.getItem('tailrace.1.conversation.' + id)).turns.at(-1);
+            }"""
+        )
+        return found
+
+    def server_says(self) -> dict[str, Any]:
+        """The Response object behind the last answer, asked for with this tab's credential."""
+        credential = self.page.evaluate("localStorage.getItem('tailrace.credential')")
+        answer = httpx.get(f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}", headers={"Authorization": f"Bearer {credential}"})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def check_exact(self) -> str:
+        """What is kept is the server's text to the letter; what is drawn says the same. Returns the text."""
+        truth = self.server_says()
+        text = "".join(part["text"] for item in truth["output"] for part in item["content"])
+        kept = self.kept()["answer"]
+        assert kept["text"] == text
+        assert kept["status"] == truth["status"]
+        return text
+
+    def check_plain(self) -> str:
+        """The same, and letter by letter on the page, for text without any Markdown in it."""
+        text = self.check_exact()
+        assert squeezed(self.shown) == squeezed(text)
+        return text
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def slowly(chat: Chat, tokens: int, pace_ms: int = 15) -> None:
+    """The scripted engine answers what this tab asks with so many tokens at such a pace."""
+
+    def cue(route: sync_api.Route) -> None:
+        body = route.request.post_data_json
+        body["metadata"] |= {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
+        route.continue_(post_data=json.dumps(body))
+
+    chat.page.route("**/v1/responses", cue)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[sync_api.Browser]:
+    if not (ROOT / "frontend" / "dist" / "index.html").exists():
+        pytest.skip("the page is not built (make install)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield started
+        started.close()
+
+
+Opener = Callable[..., Chat]
+
+
+@pytest.fixture
+def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
+    """A browser profile on a stack: each call of what it returns opens one more tab of the same profile."""
+    contexts: list[sync_api.BrowserContext] = []
+
+    def profile(stack: Stack, **options: Any) -> Opener:
+        context = browser.new_context(**(options or DESKTOP))
+        context.add_init_script(RECORD)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        return lambda: Chat(context.new_page(), stack)
+
+    yield profile
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def chat(tabs: Callable[..., Opener], scripted_stack: Stack) -> Chat:
+    return tabs(scripted_stack)().open()
+
+
+def only_grew(texts: list[str]) -> None:
+    """Nothing that was shown was taken back, doubled or replaced: each text continues the one before."""
+    for before, after in itertools.pairwise(texts):
+        assert after.startswith(before.rstrip()), f"{before[-40:]!r} became {after[-40:]!r}"
+
+
+# ---- the whole path on the real model -------------------------------------------------------------------
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+class TestRealModel:
+    """What a newcomer does after `make up`. The model's own words, so only their identity is judged."""
+
+    def test_a_question_is_answered_while_it_streams(self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path) -> None:
+        chat = tabs(stack)().open()
+        chat.ask(QUESTION)
+        chat.streaming(40)
+        chat.page.screenshot(path=tmp_path / "streaming.png")
+        chat.status("completed", "incomplete")
+        assert len(chat.check_exact()) > 100
+        assert re.search(r"first token \d.* · .*\d tokens/s · \d+ tokens", chat.turn.locator(".pace").text_content() or "")
+        assert chat.complaints == []
+
+    def test_it_stops_and_goes_on_from_there(self, tabs: Callable[..., Opener], stack: Stack) -> None:
+        chat = tabs(stack)().open()
+        chat.ask("Write a very long story about a river.")
+        chat.streaming(30)
+        chat.page.get_by_role("button", name="Stop").click()
+        chat.status("cancelled")
+        chat.check_exact()
+        chat.ask("Go on.")
+        chat.status("completed", "incomplete")
+        assert chat.server_says()["previous_response_id"] is not None
+
+    def test_a_reload_in_the_middle_and_a_second_tab_show_the_same_whole_answer(self, tabs: Callable[..., Opener], stack: Stack) -> None:
+        opener = tabs(stack)
+        chat = opener().open()
+        chat.ask("Explain how a water mill works, step by step.")
+        chat.streaming(60)
+        chat.page.reload()
+        other = opener().open("/" + chat.page.url.partition("/")[2].partition("/")[2].partition("/")[2])
+        for tab in (chat, other):
+            tab.status("completed", "incomplete")
+        assert chat.check_exact() == other.check_exact()
+        assert chat.shown == other.shown
+        assert chat.complaints + other.complaints == []
+
+
+# ---- streaming, stopping, coming back (scripted engine: every token known) ------------------------------
+
+
+def test_an_answer_grows_word_by_word_and_is_the_servers(chat: Chat) -> None:
+    slowly(chat, 120)
+    chat.ask(QUESTION)
+    chat.status("completed")
+    text = chat.check_plain()
+    shown = chat.page.evaluate("window.shown")
+    only_grew(shown)
+    assert len(shown) > 20
+    assert len(text) > 300
+    assert chat.turn.locator(".question").text_content() == QUESTION
+    assert chat.complaints == []
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+def test_stopping_ends_the_answer_on_the_server_too(chat: Chat, how: str) -> None:
+    slowly(chat, 4000, 20)
+    chat.ask("Count to four thousand.")
+    chat.streaming(20)
+    if how == "button":
+        chat.page.get_by_role("button", name="Stop").click()
+    else:
+        chat.page.keyboard.press("Escape")
+    chat.status("cancelled")
+    assert "Stopped." in (chat.turn.locator(".note").text_content() or "")
+    assert chat.server_says()["status"] == "cancelled"
+    chat.check_plain()
+    assert chat.page.get_by_role("button", name="Send").is_visible()
+
+
+def test_an_answer_that_was_cut_off_says_so(chat: Chat) -> None:
+    slowly(chat, 100_000, 0)
+    chat.ask("Never stop.")
+    chat.status("incomplete")
+    assert chat.server_says()["incomplete_details"] == {"reason": "max_output_tokens"}
+    sync_api.expect(chat.turn.locator(".note")).to_have_text("Cut off: the length limit was reached.")
+    chat.check_plain()
+
+
+def test_reloads_in_the_middle_of_an_answer_lose_and_repeat_nothing(chat: Chat) -> None:
+    slowly(chat, 400)
+    chat.ask("Tell me much.")
+    for characters in (1, 200, 600, 1100):
+        chat.streaming(characters)
+        before = chat.page.evaluate("window.shown.at(-1)")
+        chat.page.reload()
+        first = chat.page.wait_for_function("() => window.shown.find(text => text.length > 0)").json_value()
+        # Snapshots are written a few times a second: what the reload shows first is what stood there a moment ago.
+        assert before.startswith(first.rstrip()) or first.startswith(before.rstrip())
+        chat.connected()
+        only_grew(chat.page.evaluate("window.shown"))
+    chat.status("completed")
+    only_grew(chat.page.evaluate("window.shown"))
+    chat.check_plain()
+    assert chat.page.locator(".turn").count() == 1
+    assert chat.complaints == []
+
+
+def test_an_answer_that_ended_while_the_page_was_closed_is_there_when_it_opens(chat: Chat) -> None:
+    slowly(chat, 150)
+    chat.ask("Tell me something.")
+    chat.streaming(10)
+    address = chat.page.url
+    rid = chat.kept()["answer"]["responseId"]
+    chat.page.goto("about:blank")
+    conftest.wait_for(
+        lambda: httpx.get(f"{chat.stack.api}/responses/{rid}", headers=chat.stack.headers).json().get("status") == "completed",
+        "the answer ends unseen",
+    )
+    chat.page.goto(address)
+    chat.status("completed")
+    chat.check_plain()
+
+
+def test_a_second_tab_shows_the_answer_live_and_can_stop_it(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    opener = tabs(scripted_stack)
+    one = opener().open()
+    slowly(one, 4000, 20)
+    one.ask("Count to four thousand.")
+    one.streaming(30)
+    two = opener().open("/" + one.page.url.split("/", 3)[3])
+    two.streaming(60)
+    length = len(two.shown)
+    two.streaming(length + 60)
+    two.page.get_by_role("button", name="Stop").click()
+    for tab in (one, two):
+        tab.status("cancelled")
+    assert one.check_plain() == two.check_plain()
+    one.page.unroute("**/v1/responses")
+    one.ask("And a short one.")
+    for tab in (one, two):
+        sync_api.expect(tab.page.locator(".turn")).to_have_count(2)
+        tab.status("completed")
+    assert one.check_plain() == two.check_plain()
+    assert one.complaints + two.complaints == []
+
+
+@pytest.fixture
+def shrinking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two push services to lose. A stack of its own: nothing brings them back."""
+    started = conftest.start(tmp_path_factory.mktemp("shrinking") / "data", "--pushes", "2", engine="scripted")
+    yield started
+    conftest.stop(started)
+
+
+@pytest.mark.slow
+def test_answers_go_on_until_only_the_gateway_is_left(tabs: Callable[..., Opener], shrinking_stack: Stack) -> None:
+    """SIGTERM drains: the page changes over before its socket closes. SIGKILL cuts it. The gateway delivers too, when no push service is left."""
+    opener = tabs(shrinking_stack)
+    watching = [opener().open() for _ in range(3)]  # each begins at a push service by chance
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for chat in watching:
+            slowly(chat, 500)
+            chat.page.get_by_role("button", name="New chat").first.click()
+            chat.ask("Tell me very much.")
+        for chat in watching:
+            chat.streaming(30)
+        leaving = next(row["name"] for row in shrinking_stack.processes("push") if row["ready"])
+        shrinking_stack.kill(leaving, number)
+        for chat in watching:
+            chat.status("completed")
+            chat.check_plain()
+            chat.connected()
+            assert chat.complained == []
+    for chat in watching:
+        chat.page.reload()
+        chat.connected()
+        chat.check_plain()
+
+
+# ---- asking when things go wrong ------------------------------------------------------------------------
+
+
+def test_a_question_whose_acceptance_was_lost_is_not_asked_twice(chat: Chat) -> None:
+    accepted: list[str] = []
+
+    def lose(route: sync_api.Route) -> None:
+        accepted.append(route.fetch().json()["id"])
+        if len(accepted) < 3:
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    chat.page.route("**/v1/responses", lose)
+    chat.ask("Once.")
+    chat.status("completed")
+    assert len(accepted) == 3
+    assert set(accepted) == {chat.kept()["answer"]["responseId"]}
+    assert chat.page.locator(".turn").count() == 1
+
+
+def test_a_question_that_cannot_be_sent_is_kept_and_sent_once_on_retry(chat: Chat) -> None:
+    chat.page.route("**/v1/responses", lambda route: route.abort("connectionrefused"))
+    chat.ask("Are you there?")
+    chat.status("unsent")
+    assert "can't be reached" in (chat.turn.locator(".note").text_content() or "")
+    chat.page.unroute("**/v1/responses")
+    chat.page.get_by_role("button", name="Try again").click()
+    chat.status("completed")
+    chat.check_plain()
+    assert chat.page.locator(".turn").count() == 1
+    assert chat.page.locator(".question").all_text_contents() == ["Are you there?"]
+
+
+def test_a_question_that_is_refused_says_why_and_can_be_changed(chat: Chat) -> None:
+    chat.ask("far too long " * 20_000)
+    chat.status("unsent")
+    assert chat.turn.locator(".note").text_content()
+    assert not chat.turn.get_by_role("button", name="Try again").is_visible()
+    chat.page.get_by_role("button", name="Edit").click()
+    assert (chat.page.input_value("#question")).startswith("far too long")
+    assert chat.page.locator(".turn").count() == 0
+    chat.ask("Shorter.")
+    chat.status("completed")
+
+
+def test_a_failed_answer_can_be_asked_for_again(chat: Chat) -> None:
+    def fault(route: sync_api.Route) -> None:
+        body = route.request.post_data_json
+        body["metadata"] |= {"script_fault": "error", "script_fault_at": "0"}
+        route.continue_(post_data=json.dumps(body))
+
+    chat.page.route("**/v1/responses", fault)
+    chat.ask("Fail, please.")
+    chat.status("failed")
+    assert "failed" in (chat.turn.locator(".note").text_content() or "").lower() or "tried" in (chat.turn.locator(".note").text_content() or "")
+    chat.page.unroute("**/v1/responses")
+    chat.page.get_by_role("button", name="Try again").click()
+    chat.status("completed")
+    chat.check_plain()
+    assert chat.page.locator(".turn").count() == 1
+
+
+def test_a_question_waits_in_the_queue_while_no_worker_runs(chat: Chat) -> None:
+    workers = [row["name"] for row in chat.stack.processes("worker")]
+    for name in workers:
+        chat.stack.kill(name, signal.SIGSTOP)
+    try:
+        chat.ask("Anybody there?")
+        chat.status("queued")
+        sync_api.expect(chat.turn.locator(".note")).to_contain_text("queue")
+    finally:
+        for name in workers:
+            chat.stack.kill(name, signal.SIGCONT)
+    chat.status("completed", timeout=120_000)
+    chat.check_plain()
+
+
+# ---- text is data ---------------------------------------------------------------------------------------
+
+# The scripted engine quotes the first 39 characters of the question, so each payload comes back as an answer too.
+PAYLOADS = [
+    "<script>window.hit=1</script>",
+    "<img src=x onerror=hit=1>",
+    "<svg onload=hit=1>",
+    "<iframe src=javascript:hit=1>",
+    "<details open ontoggle=hit=1>",
+    "<a href=javascript:hit=1>x</a>",
+    "[x](javascript:hit=1)",
+    "![x](http://127.0.0.1:9/p.png)",
+    "&lt;img src=x onerror=hit=1&gt;",
+    "<style>*{display:none}</style>",
+    "<base href=//127.0.0.1:9/>",
+    "<meta http-equiv=refresh content=0>",
+    "<form><button formaction=javascript:1>",
+    '"><img src=x onerror=hit=1>',
+    "\u202e<b>\u0000\u200d</b>\u001b[31m",
+]
+RISKY = "script, img, svg, iframe, details, style, base, meta, form, object, embed, b, [onerror], [onload], [style], a[href^='javascript']"
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_what_people_and_models_write_is_shown_and_never_run(chat: Chat, payload: str) -> None:
+    asked: list[str] = []
+    chat.page.on("request", lambda r: asked.append(r.url))
+    chat.ask(payload)
+    chat.status("completed")
+    chat.check_exact()
+    assert chat.page.evaluate("window.hit") is None
+    for part in (".question", ".prose", ".conversations .words", ".heading"):
+        assert chat.page.locator(part).locator(RISKY).count() == 0
+    assert squeezed(payload) in squeezed(chat.turn.locator(".question").text_content() or "")
+    assert not [url for url in asked if "127.0.0.1:9" in url]
+    assert chat.complaints == []
+
+
+def test_the_page_allows_nothing_but_its_own_files(chat: Chat) -> None:
+    policy = httpx.get(chat.stack.url + "/").headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    chat.page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit=1\"><div style=\"color:red\">x</div>')")
+    chat.page.wait_for_timeout(300)
+    assert chat.page.evaluate("window.hit") is None
+
+
+def test_a_credential_in_the_address_leaves_it_at_once(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    chat = tabs(scripted_stack)()
+    chat.page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('someone')}")
+    chat.connected()
+    assert "credential" not in chat.page.url
+    chat.page.go_back()
+    assert "credential" not in chat.page.url
+
+
+def test_without_a_credential_the_page_asks_for_one(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    """As on a deployment that hands out none."""
+    chat = tabs(scripted_stack)()
+    chat.page.route("**/dev/credential", lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}))
+    chat.page.goto(scripted_stack.url)
+    field = chat.page.get_by_label("Credential")
+    field.fill("not.a.credential")
+    chat.page.get_by_role("button", name="Sign in").click()
+    sync_api.expect(field).to_be_visible()
+    field.fill(scripted_stack.token("someone"))
+    chat.page.get_by_role("button", name="Sign in").click()
+    chat.connected()
+    chat.ask("Who am I?")
+    chat.status("completed")
+    chat.check_plain()
+    mine = httpx.get(f"{scripted_stack.api}/responses/{chat.kept()['answer']['responseId']}", headers=scripted_stack.headers)
+    assert mine.status_code == 404
+
+
+def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    chat = tabs(scripted_stack)()
+    chat.page.route("**/dev/credential", lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}))
+    short = scripted_stack.command("token", "--sub", "someone", "--ttl", "20s").strip()
+    chat.page.goto(f"{scripted_stack.url}/#credential={short}")
+    chat.connected()
+    slowly(chat, 900, 30)
+    chat.ask("Tell me very much.")
+    chat.streaming(10)
+    chat.page.get_by_label("Credential").fill(scripted_stack.token("someone"))
+    chat.page.get_by_role("button", name="Sign in").click()
+    chat.connected()
+    chat.streaming(len(chat.shown) + 50)
+    chat.status("completed")
+    only_grew(chat.page.evaluate("window.shown"))
+    chat.check_plain()
+
+
+# ---- for everyone ---------------------------------------------------------------------------------------
+
+
+def overflow(page: sync_api.Page) -> int:
+    """How far the page can be scrolled sideways."""
+    found: int = page.evaluate("document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth")
+    return found
+
+
+def test_it_fits_a_phone(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    chat = tabs(scripted_stack, **MOBILE)().open()
+    assert overflow(chat.page) == 0
+    chat.ask("`" + "x" * 300 + "` and " + "y" * 300)
+    chat.status("completed")
+    assert overflow(chat.page) == 0
+    box = chat.page.locator(".composer").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert box["y"] + box["height"] <= 844
+    assert not chat.page.get_by_role("navigation", name="Conversations").is_visible()
+    chat.page.get_by_role("button", name="Conversations").click()
+    sync_api.expect(chat.page.get_by_role("navigation", name="Conversations")).to_be_visible()
+    for button in chat.page.get_by_role("navigation").get_by_role("button").all():
+        size = button.bounding_box()
+        assert size is not None
+        assert size["height"] >= 28
+    chat.page.get_by_role("button", name="New chat").first.click()
+    sync_api.expect(chat.page.get_by_role("navigation", name="Conversations")).not_to_be_visible()
+    sync_api.expect(chat.page.locator(".welcome")).to_be_visible()
+
+
+def test_everything_can_be_done_from_the_keyboard(chat: Chat) -> None:
+    slowly(chat, 4000, 20)
+    keyboard = chat.page.keyboard
+    assert chat.page.evaluate("document.activeElement.id") == "question"
+    keyboard.type("first line")
+    keyboard.press("Shift+Enter")
+    keyboard.type("second line")
+    keyboard.press("Enter")
+    assert chat.turn.locator(".question").text_content() == "first line\nsecond line"
+    chat.streaming(10)
+    keyboard.press("Escape")
+    chat.status("cancelled")
+    reached = set()
+    chat.page.evaluate("document.activeElement.blur()")
+    for _ in range(20):
+        keyboard.press("Tab")
+        reached.add(chat.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"))
+        outline = chat.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        inside = chat.page.evaluate("document.activeElement.matches('textarea, body')")
+        assert outline != "none" or inside, "focus must be seen"
+    assert {"Skip to the question", "New chat", "Delete chat", "Copy answer", "Try again", "Your question"} <= reached
+    keyboard.press("Control+Shift+O")
+    sync_api.expect(chat.page.locator(".welcome")).to_be_visible()
+    chat.page.evaluate("document.activeElement.blur()")
+    keyboard.press("/")
+    assert chat.page.evaluate("document.activeElement.id") == "question"
+    assert chat.page.input_value("#question") == ""
+
+
+def test_what_happens_is_said_to_those_who_do_not_see_it(chat: Chat) -> None:
+    slowly(chat, 60)
+    chat.ask("Speak.")
+    live = chat.page.locator("[aria-live=polite].sr-only")
+    sync_api.expect(live).to_have_text("The answer begins.")
+    assert chat.turn.get_attribute("aria-busy") == "true"
+    chat.status("completed")
+    sync_api.expect(live).to_contain_text("The answer is complete.")
+    assert chat.turn.get_attribute("aria-busy") == "false"
+    unnamed = chat.page.evaluate(
+        """() => [...document.querySelectorAll('button, a, textarea, select')]
+            .filter(e => !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim())).length"""
+    )
+    assert unnamed == 0
+
+
+def test_the_reader_can_look_back_while_it_streams(chat: Chat) -> None:
+    slowly(chat, 1000, 12)
+    chat.ask("Tell me very much.")
+    chat.page.wait_for_function("() => document.querySelector('.scroll').scrollTop > 300")
+    chat.page.mouse.move(700, 300)
+    chat.page.mouse.wheel(0, -200)
+    sync_api.expect(chat.page.get_by_role("button", name="Jump to the latest text")).to_be_visible()
+    chat.page.wait_for_timeout(300)
+    held = chat.page.evaluate("document.querySelector('.scroll').scrollTop")
+    length = len(chat.shown)
+    chat.streaming(length + 500)
+    assert chat.page.evaluate("document.querySelector('.scroll').scrollTop") == held
+    chat.page.get_by_role("button", name="Jump to the latest text").click()
+    chat.page.wait_for_timeout(800)
+    left = "(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - clientHeight)(document.querySelector('.scroll'))"
+    for _ in range(5):
+        assert chat.page.evaluate(left) < 60
+        chat.page.wait_for_timeout(100)
+    chat.page.keyboard.press("Escape")
+    chat.status("cancelled")
+
+
+def test_light_and_dark_follow_the_system_until_chosen(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    chat = tabs(scripted_stack, **(DESKTOP | {"color_scheme": "dark"}))().open()
+    dark = chat.page.evaluate(ground)
+    chat.page.get_by_role("button", name="System theme").click()
+    light = chat.page.evaluate(ground)
+    assert light != dark
+    chat.page.reload()
+    assert chat.page.evaluate(ground) == light
+
+
+def test_conversations_are_kept_listed_deleted_and_brought_back(chat: Chat) -> None:
+    for question in ("The first thing.", "The second thing."):
+        chat.page.get_by_role("button", name="New chat").first.click()
+        chat.ask(question)
+        chat.status("completed")
+    chat.page.reload()
+    rows = chat.page.locator(".conversations .words")
+    sync_api.expect(rows).to_have_text(["The second thing.", "The first thing."])
+    rows.nth(1).click()
+    sync_api.expect(chat.page.locator(".question")).to_have_text("The first thing.")
+    chat.page.go_back()
+    sync_api.expect(chat.page.locator(".question")).to_have_text("The second thing.")
+    chat.page.locator(".conversations li").nth(1).hover()
+    chat.page.get_by_role("button", name="Delete chat").nth(1).click()
+    sync_api.expect(rows).to_have_text(["The second thing."])
+    chat.page.get_by_role("button", name="Undo").click()
+    sync_api.expect(rows).to_have_text(["The second thing.", "The first thing."])
+
+
+def test_an_answer_can_be_copied(tabs: Callable[..., Opener], scripted_stack: Stack, browser: sync_api.Browser) -> None:
+    chat = tabs(scripted_stack)()
+    chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=scripted_stack.url)
+    chat.open()
+    chat.ask("Copy me.")
+    chat.status("completed")
+    chat.page.get_by_role("button", name="Copy answer").click()
+    sync_api.expect(chat.page.get_by_role("button", name="Copied")).to_be_visible()
+    assert chat.page.evaluate("navigator.clipboard.readText()") == chat.check_plain()
+
+
+def test_a_conversation_goes_on_when_the_log_forgot_it(chat: Chat) -> None:
+    chat.ask("The first thing.")
+    chat.status("completed")
+    rid = chat.kept()["answer"]["responseId"]
+    credential = chat.page.evaluate("localStorage.getItem('tailrace.credential')")
+    gone = httpx.delete(f"{chat.stack.api}/responses/{rid}", headers={"Authorization": f"Bearer {credential}"})
+    assert gone.status_code == 200, gone.text
+    chat.ask("The second thing.")
+    chat.status("completed")
+    assert chat.check_plain()

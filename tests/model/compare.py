@@ -1,0 +1,74 @@
+"""wire.fold beside the second fold: equal in every observable, after every record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.model import second_fold
+from wire import fold, records
+
+RID = "resp_a"
+OWNER = records.Owner("i", "s")
+
+
+def claim(own: str, prev: str | None, worker: str = "w") -> records.Claim:
+    return records.Claim(RID, own, prev, OWNER, worker, "t", 0, "rev", "tok", 7)
+
+
+def tok(own: str, seq: int, ids: Sequence[int], before: Sequence[int], text: str | None = None) -> records.Tok:
+    """A frame of a writer that believes `before` is the accepted prefix."""
+    return records.Tok(RID, own, seq, list(ids), "".join(f"<{i}>" for i in ids) if text is None else text, second_fold.chain(before))
+
+
+def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
+    """The end of a writer that believes `ids` are the accepted ids."""
+    return records.End(RID, own, len(ids), reason, second_fold.chain(ids))
+
+
+def cancel() -> records.Cancel:
+    return records.Cancel(RID, OWNER)
+
+
+def yield_(own: str, seq: int = 0) -> records.Yield:
+    return records.Yield(RID, own, seq)
+
+
+def word(outcome: fold.Outcome) -> str:
+    return outcome.value if isinstance(outcome, fold.Void) else type(outcome).__name__.lower()
+
+
+def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
+    """The fold's state is what the second fold answers for the whole history."""
+    n = len(history.entries)
+    ids = [t.id for t in history.tokens(n)]
+    assert real.owner == history.owner(n)
+    assert real.ids == ids
+    assert real.next == len(ids)
+    assert real.h == second_fold.chain(ids)
+    assert real.text_length == len(history.text(n))
+    assert real.claims == history.claims(n)
+    assert real.epoch == len(history.claims(n))
+    assert (real.first.own if real.first else None) == (history.claims(n)[0][0] if history.claims(n) else None)
+    assert {reason.value: count for reason, count in real.voids.items()} == history.voids(n)
+    ended = history.end(n)
+    assert (real.phase is fold.Phase.DONE) == (ended is not None)
+    assert (real.phase is fold.Phase.NEW) == (ended is None and not history.claims(n))
+    assert (real.ended is None) == (ended is None)
+    if real.ended is not None and ended is not None:
+        last = history.entries[ended]
+        assert real.ended.reason == (last.record.reason if isinstance(last.record, records.End) else "cancelled")
+        assert real.ended.timestamp == last.timestamp
+
+
+def fold_all(entries: Sequence[second_fold.Entry]) -> fold.Fold:
+    """A fresh fold over all entries; each outcome is compared with the second fold's on the way."""
+    real, history, i = fold.Fold(keep_ids=True), second_fold.History(entries), 0
+    for entry in entries:
+        outcome = real.apply(entry.record, entry.offset, entry.timestamp)
+        if outcome is fold.Void.SEEN:
+            continue
+        assert word(outcome) == history.outcome(i), (i, entry)
+        i += 1
+    assert i == len(history.entries)
+    assert_equal(real, history)
+    return real

@@ -1,0 +1,278 @@
+"""Exhaustive search: every interleaving of a few workers, their delayed, doubled and lost records, and a cancel, through the real fold.
+
+A state is a tuple: what the log came to (the fold), each worker, each worker's records in flight (FIFO: one sender per partition), and what
+may still go wrong. A step is one claim, one record arriving in the log, one loss, one double, or the cancel. A stopped worker is one that appends
+no more, and a zombie one whose records arrive late. Two reductions lose no interleaving:
+- a worker appends all frames it will ever append for a claim as soon as it knows its context (any number of them, for it may stop or claim again at
+  any point), because later is the same as a longer delay;
+- a record that can only be void whenever it arrives, because its owner can never be owner (again) or the response has ended, leaves the flight at
+  once. That it is void now is checked on the real fold. Broken folds and writers are searched without this.
+
+Checked at every arrival: an accepted token was generated from exactly the accepted prefix before it; what was shown is never taken back; at most
+one end, after which nothing is accepted; an end that a worker wrote comes after the whole answer.
+
+The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier must be enough alone (the hash is a second line, and would hide
+that a first one is missing).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from unittest import mock
+
+from tests.model import compare
+from wire import fold, records
+
+
+class Setting(NamedTuple):
+    """The bounds of one search."""
+
+    workers: int
+    claims: int  # per worker
+    tokens: int  # of the whole answer
+    doubles: int = 0
+    losses: int = 0
+    cancels: int = 0
+
+
+# A token id says by whom and after which prefix it was generated. Ids are small numbers given out on first use.
+_codes: dict[tuple[int, tuple[int, ...]], int] = {}
+
+
+def token(worker: int, before: tuple[int, ...]) -> int:
+    return _codes.setdefault((worker, before), len(_codes) + 1)
+
+
+class Worker(NamedTuple):
+    """`waiting` is the nonce of the claim it waits for at the barrier, None otherwise."""
+
+    claims: int = 0
+    waiting: str | None = None
+
+
+class Log(NamedTuple):
+    """What the records so far came to: all of the fold's state that its decisions depend on."""
+
+    owner: str | None = None
+    ids: tuple[int, ...] = ()
+    done: bool = False
+
+
+Message = tuple[Any, ...]  # a record in flight as a small tuple, which is quick to compare: kind and the fields that matter
+
+
+class State(NamedTuple):
+    log: Log
+    workers: tuple[Worker, ...]
+    flights: tuple[tuple[Message, ...], ...]
+    doubles: int
+    losses: int
+    cancels: int
+
+
+class Violation(Exception):
+    """The rule was broken; the message says how."""
+
+
+def nonces(worker: int, before: Worker, log: Log) -> str:
+    """A fresh nonce for every claim."""
+    return f"{worker}.{before.claims}"
+
+
+def integer_epochs(worker: int, before: Worker, log: Log) -> str:
+    """`max + 1`, as in leader election with a counter: two racers pick the same number."""
+    return str(int(log.owner or 0) + 1)
+
+
+@dataclass
+class Search:
+    """One search; `fold_class`, `name_claim` and `barrier` exist to be replaced by broken ones.
+
+    Attributes:
+        visited: the states reached so far.
+        outcomes: how often a distinct (log, record) came to what: shows that the search reached the corners.
+        takeovers: accepted claims with k > 0 tokens before them.
+    """
+
+    setting: Setting
+    fold_class: type[fold.Fold] = fold.Fold
+    name_claim: Callable[[int, Worker, Log], str] = nonces
+    barrier: bool = True
+    prune: bool = True
+    visited: set[State] = field(default_factory=set)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    takeovers: int = 0
+
+    def run(self) -> None:
+        """Visit every state.
+
+        Raises:
+            Violation: a reachable state breaks the rule.
+        """
+        with hash_switched_off():
+            self.arrive = functools.cache(self._arrive)
+            s = self.setting
+            start = State(Log(), (Worker(),) * s.workers, ((),) * s.workers, s.doubles, s.losses, s.cancels)
+            self.visited = {start}
+            open_ = [start]
+            while open_:
+                for following in self.steps(open_.pop()):
+                    if following not in self.visited:
+                        self.visited.add(following)
+                        open_.append(following)
+
+    @property
+    def states(self) -> int:
+        """States visited."""
+        return len(self.visited)
+
+    def logs(self) -> set[Log]:
+        """All that the log came to in any state."""
+        return {state.log for state in self.visited}
+
+    def steps(self, state: State) -> Iterator[State]:
+        """All states one step further."""
+        for w in range(self.setting.workers):
+            if not state.log.done and state.workers[w].claims < self.setting.claims:
+                yield from self._claims(state, w)
+            if state.flights[w]:
+                yield from self._arrivals(state, w)
+        if state.cancels:
+            log, _ = self.arrive(state.log, ("CANCEL",))
+            yield self._settled(state._replace(log=log, cancels=state.cancels - 1))
+
+    def _claims(self, state: State, w: int) -> Iterator[State]:
+        """W2: at any moment, also over its own claim (self-takeover)."""
+        worker = state.workers[w]
+        own, prev = self.name_claim(w, worker, state.log), state.log.owner
+        claimed = _append(state, w, [("CLAIM", own, prev)])
+        if prev is None or not self.barrier:  # W3: a first claim generates at once
+            yield from self._generates(_with(claimed, w, Worker(worker.claims + 1)), w, own, state.log.ids)
+        else:
+            yield _with(claimed, w, Worker(worker.claims + 1, own))
+
+    def _generates(self, state: State, w: int, own: str, before: tuple[int, ...]) -> Iterator[State]:
+        """W4 and W5: from `before` on, as many records as it comes to."""
+        series: list[Message] = []
+        while len(before) < self.setting.tokens:
+            new = token(w, before)
+            series.append(("TOK", own, len(before), new))
+            before = (*before, new)
+        series.append(("END", own, len(before)))
+        for count in range(len(series) + 1):
+            yield _append(state, w, series[:count])
+
+    def _arrivals(self, state: State, w: int) -> Iterator[State]:
+        first, rest = state.flights[w][0], state.flights[w][1:]
+        yield from self._lands(state._replace(flights=_put(state.flights, w, rest)), w, first)
+        if state.losses:
+            yield state._replace(flights=_put(state.flights, w, rest), losses=state.losses - 1)
+        if state.doubles:  # a copy stays in flight, to arrive at any later moment
+            for at in range(len(rest) + 1):
+                again = _put(state.flights, w, (*rest[:at], first, *rest[at:]))
+                yield from self._lands(state._replace(flights=again, doubles=state.doubles - 1), w, first)
+
+    def _lands(self, state: State, w: int, message: Message) -> Iterator[State]:
+        log, claimed = self.arrive(state.log, message)
+        worker, landed = state.workers[w], state._replace(log=log)
+        if message[0] == "CLAIM" and worker.waiting == message[1] and not log.done:
+            landed = _with(landed, w, worker._replace(waiting=None))  # W3: it sees its own claim, and what was accepted before it
+            if claimed:
+                yield from map(self._settled, self._generates(landed, w, message[1], log.ids))
+                return
+        yield self._settled(landed)
+
+    def _settled(self, state: State) -> State:
+        """Without what can no longer make a difference."""
+        if state.log.done:  # workers write nothing more
+            state = state._replace(workers=(Worker(),) * len(state.workers))
+        if not self.prune:
+            return state
+        coming = {message[1] for flight in state.flights for message in flight if message[0] == "CLAIM"} | {state.log.owner}
+        hopeless = {message for flight in state.flights for message in flight if state.log.done or _hopeless(message, coming)}
+        if not hopeless:
+            return state
+        for message in hopeless:
+            assert self.arrive(state.log, message)[0] == state.log, message
+        lost = {message[1] for message in hopeless if message[0] == "CLAIM"}
+        return state._replace(
+            flights=tuple(tuple(message for message in flight if message not in hopeless) for flight in state.flights),
+            workers=tuple(worker._replace(waiting=None) if worker.waiting in lost else worker for worker in state.workers),
+        )
+
+    def _arrive(self, log: Log, message: Message) -> tuple[Log, bool]:
+        """Apply the record to the real fold in the state `log`; the second value: whether it was a claim that counted."""
+        state = self.fold_class(keep_ids=True, owner=log.owner, next=len(log.ids), ids=list(log.ids), phase=_phase(log))
+        record = _record(message)
+        outcome = state.apply(record, 0)
+        after = Log(state.owner, tuple(state.ids), state.phase is fold.Phase.DONE)
+        self.outcomes[compare.word(outcome)] += 1
+        self._check(log, after, record, outcome)
+        claimed = isinstance(outcome, fold.Claimed)
+        self.takeovers += claimed and bool(log.ids)
+        return after, claimed
+
+    def _check(self, before: Log, after: Log, record: records.TokenRecord, outcome: fold.Outcome) -> None:
+        if after.ids[: len(before.ids)] != before.ids:
+            raise Violation(f"taken back: {before.ids} became {after.ids}")
+        if before.done and not isinstance(outcome, fold.Void):
+            raise Violation(f"after the end: {outcome}")
+        if isinstance(outcome, fold.Void) and after != before:
+            raise Violation(f"a void record had an effect: {record}")
+        prefix = before.ids
+        for id_ in after.ids[len(before.ids) :]:
+            if id_ not in {token(w, prefix) for w in range(self.setting.workers)}:
+                raise Violation(f"token {id_} was not generated from {prefix}")
+            prefix = (*prefix, id_)
+        if isinstance(outcome, fold.Ended) and isinstance(record, records.End) and len(after.ids) != self.setting.tokens:
+            raise Violation(f"ended after {len(after.ids)} tokens")
+
+
+@contextmanager
+def hash_switched_off() -> Iterator[None]:
+    with mock.patch.object(fold, "roll", lambda h, ids: h):
+        yield
+
+
+def _phase(log: Log) -> fold.Phase:
+    if log.done:
+        return fold.Phase.DONE
+    return fold.Phase.NEW if log.owner is None else fold.Phase.LIVE
+
+
+def _put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _with(state: State, w: int, worker: Worker) -> State:
+    return state._replace(workers=_put(state.workers, w, worker))
+
+
+def _append(state: State, w: int, messages: list[Message]) -> State:
+    return state._replace(flights=_put(state.flights, w, (*state.flights[w], *messages)))
+
+
+def _hopeless(message: Message, coming: set[str | None]) -> bool:
+    """Whether it is void whenever it arrives; `coming` are the owner and all nonces that may still become it."""
+    named = message[2] if message[0] == "CLAIM" else message[1]  # whom it must find as owner
+    return named not in coming
+
+
+@functools.cache
+def _record(message: Message) -> records.TokenRecord:
+    """The record that a message in flight stands for."""
+    match message:
+        case ("CLAIM", own, prev):
+            return compare.claim(own, prev)
+        case ("TOK", own, seq, id_):
+            return records.Tok(compare.RID, own, seq, [id_], "", fold.H0)
+        case ("END", own, seq):
+            return records.End(compare.RID, own, seq, "stop", fold.H0)
+        case ("CANCEL",):
+            return compare.cancel()
+    raise AssertionError(message)

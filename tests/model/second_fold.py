@@ -1,0 +1,129 @@
+"""The reader rule a second time, written from the document and in another shape than wire.fold, so that a slip in one shows in the other.
+
+Nothing here has state that changes. The whole history is given, and every quantity is a question about its first `n` records: who owns the response
+then, which ids are accepted, where it ended. Answers are defined by the answers for `n - 1` and remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wire import records
+
+
+class Entry(NamedTuple):
+    """One record where it lies in the partition; `timestamp` is the broker's."""
+
+    offset: int
+    timestamp: int
+    record: records.TokenRecord
+
+
+class Token(NamedTuple):
+    """One accepted token and the index of the record that brought it."""
+
+    id: int
+    brought_by: int
+
+
+def chain(ids: Sequence[int]) -> str:
+    """H over all ids from the start: H(empty) is eight zero bytes, H(ids + [i]) = blake2b-64(H(ids) + i as four bytes, least first)."""
+    link = bytes(8)
+    for i in ids:
+        link = hashlib.new("blake2b", link + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8).digest()
+    return link.hex()
+
+
+class History:
+    """Questions about the first `n` records of one response, in offset order. A record at an offset already passed is not part of it."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = [e for i, e in enumerate(entries) if all(e.offset > earlier.offset for earlier in entries[:i])]
+        self.owner = functools.cache(self._owner)
+        self.tokens = functools.cache(self._tokens)
+        self.end = functools.cache(self._end)
+        for n in range(len(self.entries)):  # answers in order, so that no question recurses deeper than one step
+            self.owner(n), self.tokens(n), self.end(n)
+
+    def _last(self, n: int) -> records.TokenRecord:
+        return self.entries[n - 1].record
+
+    def _owner(self, n: int) -> str | None:
+        """The nonce whose records count."""
+        if n == 0:
+            return None
+        before, last = self.owner(n - 1), self._last(n)
+        takes_over = isinstance(last, records.Claim) and last.prev == before and self.end(n - 1) is None
+        return last.own if takes_over else before  # type: ignore[union-attr]
+
+    def _tokens(self, n: int) -> tuple[Token, ...]:
+        """All accepted tokens."""
+        if n == 0:
+            return ()
+        before, last = self.tokens(n - 1), self._last(n)
+        continues = (
+            isinstance(last, records.Tok)
+            and self.end(n - 1) is None
+            and (last.own, last.seq, last.parent) == (self.owner(n - 1), len(before), chain([t.id for t in before]))
+        )
+        return (*before, *(Token(i, n - 1) for i in last.ids)) if continues else before  # type: ignore[union-attr]
+
+    def _end(self, n: int) -> int | None:
+        """Index of the record that ended the response."""
+        if n == 0:
+            return None
+        before, last = self.end(n - 1), self._last(n)
+        if before is not None:
+            return before
+        if isinstance(last, records.Cancel):
+            return n - 1
+        ids = [t.id for t in self.tokens(n - 1)]
+        complete = isinstance(last, records.End) and (last.own, last.seq, last.digest) == (self.owner(n - 1), len(ids), chain(ids))
+        return n - 1 if complete else None
+
+    def claims(self, n: int) -> list[tuple[str, str]]:
+        """Accepted claims as (own, worker)."""
+        changes = [i for i in range(n) if self.owner(i) != self.owner(i + 1) or self._retaken(i)]
+        return [(r.own, r.worker) for r in (self.entries[i].record for i in changes) if isinstance(r, records.Claim)]
+
+    def _retaken(self, i: int) -> bool:
+        """A claim that replaces a nonce by the same nonce: the rule takes it (writers never do it), though the owner does not change."""
+        last = self.entries[i].record
+        return isinstance(last, records.Claim) and last.prev == self.owner(i) == last.own and self.end(i) is None
+
+    def outcome(self, i: int) -> str:
+        """What record `i` came to: a word for its effect, or the reason it is void."""
+        record = self.entries[i].record
+        if self.end(i) is not None:
+            return "after_done"
+        if self.end(i + 1) is not None:
+            return "ended"
+        if isinstance(record, records.Tok):
+            return self._outcome_of_token(record, i)
+        if isinstance(record, records.Claim):
+            return "claimed" if record.prev == self.owner(i) else "lost_race"
+        if isinstance(record, records.Yield):
+            return "yielded" if record.own == self.owner(i) else "stale_owner"
+        return "end"
+
+    def _outcome_of_token(self, record: records.Tok, i: int) -> str:
+        if len(self.tokens(i + 1)) > len(self.tokens(i)):
+            return "accepted"
+        if record.own != self.owner(i):
+            return "stale_owner"
+        ahead = record.seq - len(self.tokens(i))
+        return "duplicate" if ahead < 0 else "gap" if ahead > 0 else "chain"
+
+    def text(self, n: int) -> str:
+        """All accepted text, without the end's tail."""
+        brought = dict.fromkeys(t.brought_by for t in self.tokens(n))
+        return "".join(r.text for r in (self.entries[i].record for i in brought) if isinstance(r, records.Tok))
+
+    def voids(self, n: int) -> Counter[str]:
+        """Void records by reason."""
+        effects = {"ended", "accepted", "claimed", "yielded"}
+        return Counter(o for o in map(self.outcome, range(n)) if o not in effects)

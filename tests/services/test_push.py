@@ -1,0 +1,398 @@
+"""The push service as a process of its own, on real Kafka and Redis. The test plays gateway and worker: it writes the records itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+from websockets.asyncio.client import connect
+
+from wire import credentials, events, fold, ids, log, records, sessions, topics
+
+ISS = "https://tailrace.test/push"
+ORIGIN = "http://page.test"
+
+
+@dataclass
+class World:
+    """A push process, and the means to write a response's records by hand."""
+
+    base: str
+    process: asyncio.subprocess.Process
+    private: str
+    writer: log.Writer
+    layout: log.Layout
+    offsets: log.Offsets
+    redis: str
+    rids: list[str] = field(default_factory=list)
+
+    def credential(self, subject: str = "alice", ttl: int = 600) -> str:
+        return credentials.issue(self.private, "k1", ISS, "tailrace", subject, time.time(), ttl)
+
+    def headers(self, subject: str = "alice", ttl: int = 600) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.credential(subject, ttl)}"}
+
+    @property
+    def ws(self) -> str:
+        return self.base.replace("http", "ws", 1) + "/v1/watch"
+
+    async def request(self, subject: str = "alice", partition: int = 1, background: bool = False) -> records.Request:
+        end = (await self.offsets.ends(topics.TOKENS, [partition]))[partition]
+        rid = ids.mint(ids.Address(self.layout.tag, partition, end), os.urandom(ids.RANDOM_BYTES))
+        made = records.Request(
+            rid,
+            records.Owner(ISS, subject),
+            "m",
+            [{"role": "user", "content": "hi"}],
+            records.Sampling(100),
+            events.echo(rid, 1, "m", background=background),
+        )
+        await self.writer.append(topics.requests("default", "interactive"), partition, rid, records.encode(made))
+        return made
+
+    def put(self, rid: str, record: records.TokenRecord) -> asyncio.Future[log.Appended]:
+        return self.writer.append(topics.TOKENS, ids.parse(rid).partition, rid, records.encode(record))
+
+
+@dataclass
+class Author:
+    """A worker by hand: claims, writes tokens, ends."""
+
+    world: World
+    request: records.Request
+    own: str = "own-1"
+    prev: str | None = None
+    state: fold.Fold = field(default_factory=fold.Fold)
+    offset: int = 0
+
+    async def say(self, record: records.TokenRecord) -> None:
+        self.offset += 1
+        self.state.apply(record, self.offset)
+        await self.world.put(self.request.rid, record)
+
+    async def claim(self) -> None:
+        r = self.request
+        topic = topics.requests("default", "interactive")
+        await self.say(records.Claim(r.rid, self.own, self.prev, r.owner, "w", topic, 0, "rev", "tok", echo=r.echo))
+
+    async def token(self, text: str) -> None:
+        await self.say(records.Tok(self.request.rid, self.own, self.state.next, [self.state.next + 7], text, self.state.h))
+
+    async def end(self, reason: str = "stop") -> None:
+        await self.say(records.End(self.request.rid, self.own, self.state.next, reason, self.state.h, usage=records.Usage(3, self.state.next)))
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def push_process(kafka: str, redis_url: str, folder: Path, public: str, **more: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    issuer = {"iss": ISS, "audience": "tailrace", "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 86400, "leeway": 30, "keys": {"k1": public}}
+    issuers = folder / "issuers.json"
+    issuers.write_text(json.dumps({"issuers": [issuer]}))
+    port = _free_port()
+    env = {
+        **os.environ,
+        "TAILRACE_KAFKA": kafka,
+        "TAILRACE_REDIS": redis_url,
+        "TAILRACE_ISSUERS": str(issuers),
+        "TAILRACE_PORT": str(port),
+        "TAILRACE_ORIGINS": ORIGIN,
+        **more,
+    }
+    with (folder / "push.log").open("w") as log_file:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "push", env=env, stderr=log_file)
+    base = f"http://127.0.0.1:{port}"
+    try:
+        async with httpx.AsyncClient() as client:
+            for _ in range(300):
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get(f"{base}/ready")).status_code == 200:
+                        break
+                assert process.returncode is None, (folder / "push.log").read_text()
+                await asyncio.sleep(0.1)
+            else:
+                raise AssertionError("push did not become ready")
+        yield base, process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), 20)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+@pytest.fixture
+async def world(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    private, public = credentials.generate_dev_key()
+    writer, offsets = log.Writer(kafka), log.Offsets(kafka)
+    running = asyncio.create_task(writer.run())
+    async with push_process(kafka, redis_url, tmp_path, public) as (base, process):
+        yield World(base, process, private, writer, await log.layout(kafka), offsets, redis_url)
+    await writer.stop()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await offsets.stop()
+
+
+async def sse(world: World, rid: str, after: int | None = None, subject: str = "alice") -> list[dict[str, Any]]:
+    query: dict[str, Any] = {"stream": "true"}
+    if after is not None:
+        query["starting_after"] = after
+    got = []
+    async with (
+        httpx.AsyncClient(timeout=30.0) as client,
+        client.stream("GET", f"{world.base}/v1/responses/{rid}", params=query, headers=world.headers(subject)) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    got = [json.loads(line[6:]) for line in lines[:-1]]
+    return got
+
+
+def text_of(series: list[dict[str, Any]]) -> str:
+    return "".join(e["delta"] for e in series if e["type"] == "response.output_text.delta")
+
+
+async def watched(ws: Any, rid: str, deadline: float = 20.0) -> list[dict[str, Any]]:
+    """Events of one response until its `watch.done`."""
+    out: list[dict[str, Any]] = []
+    while True:
+        message = json.loads(await asyncio.wait_for(ws.recv(), deadline))
+        if message.get("response_id") != rid:
+            continue
+        assert message["type"] in ("watch.events", "watch.done"), message
+        if message["type"] == "watch.done":
+            return out
+        out += message["events"]
+
+
+async def answer(world: World, pieces: int = 20, partition: int = 1) -> records.Request:
+    request = await world.request(partition=partition)
+    author = Author(world, request)
+    await author.claim()
+    for i in range(pieces):
+        await author.token(f"w{i} ")
+    await author.end()
+    return request
+
+
+async def test_a_finished_answer_is_replayed_whole_and_from_every_position(world: World) -> None:
+    request = await answer(world)
+    whole = await sse(world, request.rid)
+    assert [e["sequence_number"] for e in whole] == list(range(len(whole)))
+    assert text_of(whole) == "".join(f"w{i} " for i in range(20))
+    for after in (0, 3, len(whole) // 2, len(whole) - 2):
+        assert await sse(world, request.rid, after) == whole[after + 1 :]
+    assert await sse(world, request.rid, len(whole) - 1) == []
+    assert await sse(world, request.rid, 10_000) == []
+
+
+async def test_the_same_answer_over_the_watch_socket(world: World) -> None:
+    request = await answer(world)
+    whole = await sse(world, request.rid)
+    async with connect(world.ws, additional_headers=world.headers()) as ws:
+        await ws.send(json.dumps({"type": "watch", "response_id": request.rid}))
+        assert await watched(ws, request.rid) == whole
+        await ws.send(json.dumps({"type": "watch", "response_id": request.rid, "starting_after": 5}))
+        assert await watched(ws, request.rid) == whole[6:]
+
+
+async def test_a_live_answer_is_followed_from_before_its_claim_to_its_end(world: World) -> None:
+    request = await world.request(background=True)
+    async with connect(world.ws, additional_headers=world.headers()) as ws:
+        await ws.send(json.dumps({"type": "watch", "response_id": request.rid}))
+        first = json.loads(await asyncio.wait_for(ws.recv(), 20))
+        assert [e["type"] for e in first["events"]] == ["response.created", "response.queued"]
+        author = Author(world, request)
+        await author.claim()
+        for i in range(10):
+            await author.token(f"x{i} ")
+        await author.end()
+        rest = await watched(ws, request.rid)
+        assert rest[0]["type"] == "response.in_progress"
+        numbers = [e["sequence_number"] for e in first["events"] + rest]
+        assert numbers == list(range(len(numbers)))
+        assert text_of(rest) == "".join(f"x{i} " for i in range(10))
+
+
+async def test_a_takeover_and_a_zombie_leave_no_seam(world: World) -> None:
+    request = await world.request()
+    a = Author(world, request)
+    await a.claim()
+    for i in range(5):
+        await a.token(f"a{i} ")
+    b = Author(world, request, own="own-2", prev="own-1", state=a.state, offset=a.offset)
+    await b.claim()
+    zombie = records.Tok(request.rid, "own-1", 5, [99], "ZOMBIE ", a.state.h)
+    await world.put(request.rid, zombie)
+    for i in range(5, 10):
+        await b.token(f"b{i} ")
+    await world.put(request.rid, records.Tok(request.rid, "own-2", 8, [1], "DOUBLE ", "0" * 16))
+    await b.end()
+    await world.put(request.rid, records.Cancel(request.rid, request.owner))
+    series = await sse(world, request.rid)
+    assert text_of(series) == "a0 a1 a2 a3 a4 b5 b6 b7 b8 b9 "
+    assert series[-1]["type"] == "response.completed"
+    assert sum(e["type"] == "response.in_progress" for e in series) == 1
+
+
+async def test_one_socket_follows_many_and_two_sockets_one(world: World) -> None:
+    requests = [await answer(world, pieces=30, partition=p) for p in range(6)]
+    async with connect(world.ws, additional_headers=world.headers()) as one, connect(world.ws, additional_headers=world.headers()) as two:
+        got: dict[str, list[dict[str, Any]]] = {r.rid: [] for r in requests}
+        for r in requests:
+            await one.send(json.dumps({"type": "watch", "response_id": r.rid}))
+        await two.send(json.dumps({"type": "watch", "response_id": requests[0].rid}))
+        done = 0
+        while done < len(requests):
+            message = json.loads(await asyncio.wait_for(one.recv(), 20))
+            if message["type"] == "watch.done":
+                done += 1
+            else:
+                got[message["response_id"]] += message["events"]
+        assert await watched(two, requests[0].rid) == got[requests[0].rid]
+    for r in requests:
+        assert [e["sequence_number"] for e in got[r.rid]] == list(range(len(got[r.rid])))
+
+
+async def test_another_users_response_is_unknown_over_every_way(world: World) -> None:
+    request = await answer(world)
+    unknown = ids.mint(ids.parse(request.rid), os.urandom(ids.RANDOM_BYTES))
+    async with httpx.AsyncClient(timeout=30.0) as client:
+        answers = [
+            (await client.get(f"{world.base}/v1/responses/{rid}", params=query, headers=world.headers("mallory")))
+            for rid in (request.rid, unknown)
+            for query in ({}, {"stream": "true"})
+        ]
+    assert {a.status_code for a in answers} == {404}
+    shapes = {a.text.replace(request.rid, "ID").replace(unknown, "ID") for a in answers}
+    assert len(shapes) == 1, shapes
+    async with connect(world.ws, additional_headers=world.headers("mallory")) as ws:
+        for rid in (request.rid, unknown):
+            await ws.send(json.dumps({"type": "watch", "response_id": rid}))
+            message = json.loads(await asyncio.wait_for(ws.recv(), 20))
+            assert (message["type"], message["status"], message["error"]["code"]) == ("watch.error", 404, "response_not_found")
+
+
+async def test_a_deleted_response_is_gone(world: World) -> None:
+    request = await answer(world)
+    assert await sse(world, request.rid)
+    await world.writer.append(topics.CONVERSATIONS, 0, request.rid, records.encode(records.Deleted(request.rid, request.owner)))
+    async with httpx.AsyncClient() as client:
+        for _ in range(100):
+            status = (await client.get(f"{world.base}/v1/responses/{request.rid}", headers=world.headers())).status_code
+            if status == 404:
+                break
+            await asyncio.sleep(0.1)
+    assert status == 404
+
+
+async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
+    foreign = ids.mint(ids.Address(b"\0\1\2\3", 1, 0), os.urandom(ids.RANDOM_BYTES))
+    async with httpx.AsyncClient() as client:
+        got = await client.get(f"{world.base}/v1/responses/{foreign}", headers=world.headers())
+    assert got.status_code == 410
+    assert got.json()["error"]["code"] == "history_lost"
+
+
+async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
+    principal = credentials.Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
+    async with sessions.Sessions(world.redis) as store:
+        good, other = [await store.mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)]
+    protocols: Any = ["tailrace.v1", f"ticket.{good}"]
+    async with connect(world.ws, subprotocols=protocols, origin=ORIGIN) as ws:  # type: ignore[arg-type]
+        assert ws.subprotocol == "tailrace.v1"
+    for offer, origin, status in ((good, ORIGIN, 401), (other, "http://evil.test", 403), ("nonsense", ORIGIN, 401)):
+        with pytest.raises(websockets.exceptions.InvalidStatus) as e:
+            await connect(world.ws, subprotocols=["tailrace.v1", f"ticket.{offer}"], origin=origin)  # type: ignore[arg-type, list-item]
+        assert e.value.response.status_code == status
+
+
+async def test_a_credential_that_ends_closes_the_socket_with_come_back(world: World) -> None:
+    # The dev issuer's leeway lets a credential that is just over still open a socket; the socket itself ends with it.
+    async with connect(world.ws, additional_headers=world.headers(ttl=2)) as ws:
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as e:
+            await asyncio.wait_for(ws.recv(), 15)
+    assert e.value.rcvd is not None
+    assert e.value.rcvd.code == 4003
+
+
+async def test_a_stalled_reader_is_closed_and_others_do_not_notice(world: World) -> None:
+    request = await world.request()
+    author = Author(world, request)
+    await author.claim()
+    stalled = await connect(world.ws, additional_headers=world.headers(), max_queue=1, ping_interval=None)
+    await stalled.send(json.dumps({"type": "watch", "response_id": request.rid}))
+    reader = asyncio.create_task(sse(world, request.rid))
+    await asyncio.sleep(0.5)
+    big = "x" * 60_000
+    for i in range(160):  # more than the sockets' own buffers and the outbox together hold
+        await author.token(big)
+        if i % 40 == 39:
+            await asyncio.sleep(1.0)  # slow is who takes nothing for a while, not who meets a burst
+    await author.end()
+    series = await asyncio.wait_for(reader, 40)
+    assert text_of(series) == big * 160
+    stopped_at = -1
+    with pytest.raises(websockets.exceptions.ConnectionClosed) as e:  # noqa: PT012 (it ends at whichever message is the last)
+        while True:
+            message = json.loads(await asyncio.wait_for(stalled.recv(), 40))
+            if message["type"] == "watch.events":
+                stopped_at = message["events"][-1]["sequence_number"]
+    assert e.value.rcvd is None or e.value.rcvd.code == 4001
+    assert stopped_at < len(series) - 1
+    async with connect(world.ws, additional_headers=world.headers(), max_size=None) as ws:
+        await ws.send(json.dumps({"type": "watch", "response_id": request.rid, "starting_after": stopped_at}))
+        assert [e["sequence_number"] for e in await watched(ws, request.rid)] == list(range(stopped_at + 1, len(series)))
+
+
+async def test_draining_tells_clients_to_come_back_and_exits_clean(world: World) -> None:
+    request = await world.request()
+    await Author(world, request).claim()
+    async with connect(world.ws, additional_headers=world.headers()) as ws:
+        await ws.send(json.dumps({"type": "watch", "response_id": request.rid}))
+        await asyncio.wait_for(ws.recv(), 20)
+        broken = asyncio.create_task(sse(world, request.rid))
+        await asyncio.sleep(0.5)
+        world.process.send_signal(signal.SIGTERM)
+        kinds = []
+        with pytest.raises(websockets.exceptions.ConnectionClosed) as e:  # noqa: PT012 (it ends at whichever message is the last)
+            while True:
+                kinds.append(json.loads(await asyncio.wait_for(ws.recv(), 20))["type"])
+        assert "watch.draining" in kinds
+        assert e.value.rcvd is not None
+        assert e.value.rcvd.code == 4002
+    with pytest.raises(httpx.RemoteProtocolError):  # an abnormal break, not a clean early end
+        await broken
+    assert await asyncio.wait_for(world.process.wait(), 20) == 0
+
+
+async def test_a_misconfiguration_is_named_and_exits_2(tmp_path: Path) -> None:
+    for env, name in (({}, "TAILRACE_ISSUERS"), ({"TAILRACE_ISSUERS": "x", "TAILRACE_PORT": "no"}, "TAILRACE_PORT")):
+        base = {k: v for k, v in os.environ.items() if not k.startswith("TAILRACE_")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "push", env={**base, **env}, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        _, err = await asyncio.wait_for(process.communicate(), 30)
+        assert process.returncode == 2
+        assert name in err.decode()

@@ -1,0 +1,151 @@
+"""The Redis users of a deployment, on a real server: each service can do its work, and nothing besides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+import redis.asyncio
+import redis.exceptions
+
+from k8s import make_secrets
+from wire import credentials, sessions
+
+if TYPE_CHECKING:
+    from tests.support import local
+
+PASSWORDS = {user: f"password-of-{user}" for user in make_secrets.REDIS_USERS}
+ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
+ORIGIN = "https://page.test"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[local.LocalRedis]:
+    """A server with the users of `users.acl`; `default` goes last, because it is who sets them up."""
+    from tests.support import local
+
+    with local.LocalRedis() as server:
+        with redis.Redis(port=server.port) as admin:
+            lines = make_secrets.users_acl(PASSWORDS).splitlines()
+            for line in sorted(lines, key=lambda text: text.startswith("user default")):
+                assert admin.execute_command("ACL", "SETUSER", *line.split()[1:]) in (True, b"OK", "OK")
+        yield server
+
+
+def url(server: local.LocalRedis, user: str) -> str:
+    return f"redis://{user}:{PASSWORDS[user]}@127.0.0.1:{server.port}/0"
+
+
+@pytest.fixture
+async def gateway(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
+    async with sessions.Sessions(url(guarded, "gateway"), timeout_s=2.0) as client:
+        yield client
+
+
+@pytest.fixture
+async def push(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
+    async with sessions.Sessions(url(guarded, "push"), timeout_s=2.0) as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
+    async with sessions.Sessions(url(guarded, "worker"), timeout_s=2.0) as client:
+        yield client
+
+
+async def test_a_gateway_can_do_its_work(gateway: sessions.Sessions) -> None:
+    assert await gateway.reachable()
+    await gateway.mint_ticket(ALICE, ORIGIN, time.time())
+    assert await gateway.put_turn("resp_a", b"state")
+    assert await gateway.get_turn("resp_a") == b"state"
+    await gateway.drop_turn("resp_a")
+    assert await gateway.claim_key(ALICE.key, "key", "resp_a", 60) == "resp_a"
+    assert await gateway.claim_key(ALICE.key, "key", "resp_b", 60) == "resp_a"
+    await gateway.release_key(ALICE.key, "key", "resp_a")
+    assert await gateway.lookup_prefix("default", ["d"]) is None
+    assert await gateway.workers("default") == []
+    assert not await gateway.is_revoked(ALICE.key)
+    assert (await gateway.take(ALICE.key, 1, rate=1, burst=2)).allowed
+
+
+async def test_push_can_take_what_a_gateway_minted(gateway: sessions.Sessions, push: sessions.Sessions) -> None:
+    ticket = await gateway.mint_ticket(ALICE, ORIGIN, time.time())
+    assert await push.reachable()
+    assert await push.take_ticket(ticket, ORIGIN) == ALICE
+    assert not await push.is_revoked(ALICE.key)
+
+
+async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(gateway: sessions.Sessions, worker: sessions.Sessions) -> None:
+    assert await worker.reachable()
+    await worker.heartbeat("default", "worker-1", {"state": "ready"})
+    await worker.publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
+    assert [w["name"] for w in await gateway.workers("default")] == ["worker-1"]
+    assert await gateway.lookup_prefix("default", ["short"]) == sessions.PrefixHit(3, 1)
+    await worker.forget_worker("default", "worker-1")
+    assert await gateway.workers("default") == []
+
+
+async def test_a_worker_may_drop_what_is_too_much(worker: sessions.Sessions, gateway: sessions.Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_PREFIXES_PER_POOL", 1)
+    await worker.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
+    await worker.publish_prefix("full", ["b-second"], 2, 64, "worker-1")
+    assert await gateway.lookup_prefix("full", ["a-first"]) is None
+    assert await gateway.lookup_prefix("full", ["b-second"]) == sessions.PrefixHit(2, 1)
+
+
+async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(gateway: sessions.Sessions, worker: sessions.Sessions) -> None:
+    """The gateway's question removes what has run out, inside a script that runs with the gateway's rights."""
+    await worker.heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
+    await worker.heartbeat("default", "worker-3", {"state": "ready"})
+    time.sleep(0.05)
+    assert [w["name"] for w in await gateway.workers("default")] == ["worker-3"]
+
+
+@pytest.mark.parametrize("user", make_secrets.REDIS_USERS)
+@pytest.mark.parametrize(
+    "command", ["FLUSHALL", "CONFIG GET *", "KEYS *", "ACL LIST", "SHUTDOWN", "MONITOR", "SAVE", "DEBUG SLEEP 0", "GET other:key"]
+)
+async def test_nobody_may_administer_or_read_foreign_keys(guarded: local.LocalRedis, user: str, command: str) -> None:
+    client = redis.asyncio.Redis.from_url(url(guarded, user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        await client.execute_command(*command.split())
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("user", "command"),
+    [
+        ("push", "SET ticket:x 1"),
+        ("push", "GET session:x"),
+        ("push", "SET revoked:x 1"),
+        ("worker", "GETDEL ticket:x"),
+        ("worker", "SET session:x 1"),
+        ("worker", "EXISTS revoked:x"),
+        ("gateway", "ZADD prefix:{default} 1 x"),
+    ],
+)
+async def test_no_service_does_anothers_work(guarded: local.LocalRedis, user: str, command: str) -> None:
+    client = redis.asyncio.Redis.from_url(url(guarded, user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        await client.execute_command(*command.split())
+    await client.aclose()
+
+
+async def test_nobody_comes_in_without_a_user_or_with_a_wrong_password(guarded: local.LocalRedis) -> None:
+    for address in (guarded.url, f"redis://push:wrong@127.0.0.1:{guarded.port}/0"):
+        client = redis.asyncio.Redis.from_url(address)
+        with pytest.raises(redis.exceptions.AuthenticationError):
+            await client.ping()
+        await client.aclose()
+
+
+async def test_the_probe_may_ping_and_nothing_else(guarded: local.LocalRedis) -> None:
+    client = redis.asyncio.Redis(port=guarded.port, username="probe", password="probe")
+    assert await client.ping()
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        await client.get("session:x")
+    await client.aclose()

@@ -1,0 +1,308 @@
+"""Workers with the scripted engine on a real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support import workers
+from wire import fold, ids, records, topics
+from worker.engines import scripted
+
+FAST = {"script_pace_ms": "1"}
+SESSION_MS = 1500
+
+
+@pytest.fixture
+async def bench(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[workers.Bench]:
+    async with workers.bench(kafka, redis_url, tmp_path) as made:
+        yield made
+
+
+async def finished(bench: workers.Bench, partition: int, offset: int) -> None:
+    """Wait until the group committed past `offset`."""
+    end = time.monotonic() + 15
+    while (await bench.committed(partition))[0] <= offset:
+        assert time.monotonic() < end, "not committed in time"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_request_becomes_one_claim_its_tokens_and_one_end_in_this_order(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("order", cues={"script_tokens": "50", **FAST})
+
+    answer = await bench.done(request.rid)
+
+    kinds = answer.kinds()
+    assert kinds[0] == "Claim"
+    assert kinds[-1] == "End"
+    assert set(kinds[1:-1]) == {"Tok"}
+    assert answer.text == scripted.expected_text(request.messages, 50)
+    assert answer.ended.status == "completed"
+    assert answer.ended.usage.output_tokens == 50
+    assert answer.fold.voids == {}
+    assert answer.fold.first is not None
+    assert answer.fold.first.echo == request.echo
+
+
+async def test_a_finished_response_is_metered_once_and_its_offset_committed_with_the_claims_offset(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("meter", cues={"script_tokens": "3", **FAST})
+    await bench.done(request.rid)
+
+    await finished(bench, 0, 0)
+    usage, audit = await bench.beside(topics.USAGE, request.rid), await bench.beside(topics.AUDIT, request.rid)
+    assert len(usage) == len(audit) == 1
+    metered = msgspec.json.decode(usage[0], type=records.Metered)
+    assert (metered.rid, metered.status, metered.usage.output_tokens, metered.claims) == (request.rid, "completed", 3, 1)
+    assert b"meter" not in audit[0].replace(b"metered", b"")  # no prompt
+
+
+async def test_commits_stop_below_the_first_unfinished_request(bench: workers.Bench) -> None:
+    await bench.serve()
+    await bench.ask("first", cues={"script_tokens": "1", **FAST})
+    hanging = await bench.ask("second", cues={"script_tokens": "5", "script_fault": "hang", "script_fault_at": "2"})
+    later = [await bench.ask(f"later {i}", cues={"script_tokens": "1", **FAST}) for i in range(5)]
+    for request in later:
+        await bench.done(request.rid)
+    await finished(bench, 0, 0)
+    await asyncio.sleep(1.5)  # more than one commit interval: a wrong commit would have happened
+
+    low, metadata = await bench.committed(0)
+    claim = (await bench.read(hanging.rid)).records[0]
+    assert low == 1
+    assert int(metadata) <= claim[0]
+
+    await bench.cancel(hanging)
+    await finished(bench, 0, 6)
+
+
+async def test_a_cancel_in_mid_answer_stops_the_engine_and_nothing_is_written_after_it(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("cancel me", cues={"script_tokens": "100000", "script_pace_ms": "5"})
+    await bench.tokens(request.rid, 5)
+
+    await bench.cancel(request)
+    answer = await bench.done(request.rid)
+    await finished(bench, 0, 0)
+
+    assert answer.ended.status == "cancelled"
+    later = await bench.read(request.rid)
+    tokens_after = sum(len(r.ids) for _, r, outcome in later.records if isinstance(r, records.Tok) and outcome is fold.Void.AFTER_DONE)
+    assert tokens_after < 100  # half a second's worth; without W6 the script would go on for minutes
+    await asyncio.sleep(0.5)
+    assert len((await bench.read(request.rid)).records) == len(later.records)
+
+
+async def test_a_response_cancelled_before_any_claim_is_never_claimed(bench: workers.Bench) -> None:
+    rid = await bench.mint(1)
+    request = await bench.ask("too late", partition=1, rid=rid, cues={"script_tokens": "5", **FAST})
+    await bench.cancel(request)
+    await bench.serve()
+    await finished(bench, 1, 0)
+
+    answer = await bench.read(rid)
+    assert answer.kinds() == ["Cancel"]
+    assert answer.ended.status == "cancelled"
+
+
+async def test_a_request_redelivered_after_its_end_is_finished_without_a_claim(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("again", cues={"script_tokens": "4", **FAST})
+    await bench.done(request.rid)
+    await bench.append(topics.requests(bench.pool, "interactive"), 0, request.rid, records.encode(request))
+    await finished(bench, 0, 1)
+
+    assert (await bench.read(request.rid)).kinds().count("Claim") == 1
+
+
+async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_happened(bench: workers.Bench) -> None:
+    a = await bench.worker(session_ms=SESSION_MS).ready()
+    request = await bench.ask("take over", cues={"script_tokens": "300", "script_pace_ms": "10"})
+    await bench.tokens(request.rid, 20)
+    await bench.worker(session_ms=SESSION_MS).ready()
+    a.kill()
+
+    answer = await bench.done(request.rid)
+
+    assert answer.text == scripted.expected_text(request.messages, 300)
+    assert answer.fold.ids == scripted.expected_ids(request.messages, 300)
+    assert answer.fold.epoch == 2
+    assert answer.kinds().count("End") == 1
+    assert len({worker for _, worker in answer.fold.claims}) == 2
+
+
+async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: workers.Bench) -> None:
+    a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="0").ready()
+    request = await bench.ask("drain", cues={"script_tokens": "300", "script_pace_ms": "10"})
+    await bench.tokens(request.rid, 20)
+    await bench.worker(session_ms=SESSION_MS).ready()
+    owner = (await bench.read(request.rid)).fold.claims[0][1]
+    first, second = (bench.workers[0], bench.workers[1])
+    assert owner.startswith(first.name)
+
+    a.terminate()
+    assert await a.exit_code() == 0, a.logs()
+    answer = await bench.done(request.rid)
+
+    assert "Yield" in answer.kinds()
+    assert answer.text == scripted.expected_text(request.messages, 300)
+    assert answer.fold.epoch == 2
+    assert answer.fold.claims[1][1].startswith(second.name)
+
+
+async def test_a_drain_finishes_what_fits_into_its_time(bench: workers.Bench) -> None:
+    a = await bench.serve(TAILRACE_DRAIN_S="10")
+    request = await bench.ask("short", cues={"script_tokens": "60", "script_pace_ms": "10"})
+    await bench.tokens(request.rid, 5)
+    assert await a.leave() == 0
+
+    answer = await bench.read(request.rid)
+    assert answer.ended.status == "completed"
+    assert "Yield" not in answer.kinds()
+    assert (await bench.committed(0))[0] == 1
+
+
+async def test_garbage_in_both_topics_is_skipped_and_committed_past(bench: workers.Bench) -> None:
+    requests = topics.requests(bench.pool, "interactive")
+    good = await bench.mint(0)
+    wrong_place = records.encode(records.Request(await bench.mint(3), workers.OWNER, workers.MODEL_NAME, [], records.Sampling(1), {}))
+    for value in (b"", b"\xff\xfe", b"{}", b'{"t":"REQUEST","rid":"x"}', wrong_place, os.urandom(300)):
+        await bench.append(requests, 0, "garbage", value)
+        await bench.append(topics.TOKENS, 0, good, value)
+    await bench.serve()
+    request = await bench.ask("still fine", rid=good, cues={"script_tokens": "4", **FAST})
+
+    assert (await bench.done(request.rid)).ended.status == "completed"
+    await finished(bench, 0, 6)
+
+
+async def test_a_request_that_waited_too_long_is_ended_as_expired_without_a_token(bench: workers.Bench) -> None:
+    request = await bench.ask("late", ttl_ms=50, cues={"script_tokens": "4", **FAST})
+    await asyncio.sleep(0.2)
+    await bench.ask("tells the broker's time", partition=0, cues={"script_tokens": "1", **FAST})
+    await bench.serve()
+
+    answer = await bench.done(request.rid)
+    assert answer.kinds() == ["Claim", "End"]
+    assert (answer.ended.reason, answer.ended.status) == ("expired", "failed")
+
+
+async def test_a_warm_up_ends_at_once_with_no_output(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("warm", generate=False)
+    answer = await bench.done(request.rid)
+    assert answer.kinds() == ["Claim", "End"]
+    assert (answer.ended.reason, answer.ended.status, answer.ended.usage.output_tokens) == ("warmup", "completed", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "code"),
+    [("x " * 40_000, {}, "context_length_exceeded"), ("hi", {"model": "another"}, "model_not_found")],
+    ids=["too long", "unknown model"],
+)
+async def test_an_invalid_request_fails_at_its_first_attempt_and_says_why(bench: workers.Bench, text: str, more: dict[str, str], code: str) -> None:
+    await bench.serve()
+    request = await bench.ask(text, **more)
+    answer = await bench.done(request.rid)
+    assert answer.kinds() == ["Claim", "End"]
+    assert answer.ended.error is not None
+    assert answer.ended.error[0] == code
+
+
+async def test_an_engine_error_is_retried_and_then_fails_the_response_with_one_dead_letter(bench: workers.Bench) -> None:
+    await bench.serve()
+    request = await bench.ask("broken", cues={"script_tokens": "9", "script_fault": "error", "script_fault_at": "4", **FAST})
+    answer = await bench.done(request.rid)
+    await finished(bench, 0, 0)
+
+    assert answer.ended.status == "failed"
+    assert answer.fold.epoch == 4
+    assert answer.text == scripted.expected_text(request.messages, 9)[: len(answer.text)]
+    assert answer.fold.next == 4
+    letters = await bench.beside(topics.DLQ, request.rid)
+    assert len(letters) == 1
+    assert b"broken" not in letters[0]
+
+
+async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its_neighbours_finish(bench: workers.Bench) -> None:
+    await bench.worker(session_ms=SESSION_MS).ready()
+    before = [await bench.ask(f"before {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(10)]
+    poison = await bench.ask("poison", cues={"script_tokens": "9", "script_fault": "crash", "script_fault_at": "4", "script_pace_ms": "20"})
+    after = [await bench.ask(f"after {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(10)]
+
+    end = time.monotonic() + 50
+    while (answer := await bench.read(poison.rid)).fold.phase is not fold.Phase.DONE:
+        assert time.monotonic() < end, answer.kinds()
+        if bench.workers[-1].process.poll() is not None:
+            bench.worker(session_ms=SESSION_MS)
+        await asyncio.sleep(0.2)
+
+    for request in before + after:
+        good = await bench.done(request.rid)
+        assert good.text == scripted.expected_text(request.messages, 20)
+    assert answer.ended.status == "failed"
+    assert answer.fold.epoch == 4
+    assert not any(isinstance(r, records.Tok) and r.own == answer.fold.owner for _, r, _ in answer.records)
+    await finished(bench, 0, 20)
+    assert len(await bench.beside(topics.DLQ, poison.rid)) == 1
+
+
+async def test_a_dead_engine_yields_everything_and_ends_the_process(bench: workers.Bench) -> None:
+    a = await bench.worker(session_ms=SESSION_MS).ready()
+    running = await bench.ask("neighbour", cues={"script_tokens": "400", "script_pace_ms": "10"})
+    await bench.tokens(running.rid, 5)
+    await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_death", "script_fault_at": "2"})
+    assert await a.exit_code() == 1, a.logs()
+    assert "Yield" in (await bench.read(running.rid)).kinds()
+
+
+async def test_an_engine_that_says_nothing_is_given_up(bench: workers.Bench) -> None:
+    await bench.serve(TAILRACE_ENGINE_STALL_S="1")
+    request = await bench.ask("hang", cues={"script_tokens": "9", "script_fault": "hang", "script_fault_at": "4", **FAST})
+    answer = await bench.done(request.rid)
+    assert answer.ended.status == "failed"
+    assert answer.fold.next == 4
+
+
+async def test_a_response_of_another_log_is_never_claimed(bench: workers.Bench) -> None:
+    rid = ids.mint(ids.Address(b"\0\0\0\0", 0, 0), os.urandom(ids.RANDOM_BYTES))
+    await bench.ask("old log", rid=rid)
+    await bench.serve()
+    await finished(bench, 0, 0)
+    assert (await bench.read(rid)).records == []
+
+
+async def test_interactive_requests_go_before_batch_ones_that_came_earlier(bench: workers.Bench) -> None:
+    batch = [await bench.ask(f"batch {i}", priority="batch", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(6)]
+    urgent = [await bench.ask(f"urgent {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(6)]
+    await bench.serve(TAILRACE_MAX_NUM_SEQS="2")
+    ends = {r.rid: (await bench.done(r.rid)).ended.timestamp for r in batch + urgent}
+
+    slow, quick = sorted(ends[r.rid] for r in batch), sorted(ends[r.rid] for r in urgent)
+    assert slow[4] > quick[3]  # four may come before: what the worker had taken (capacity and queue) when it saw the first urgent one
+    assert slow[-1] > quick[-1]
+
+
+async def test_stop_strings_end_the_answer_before_them(bench: workers.Bench) -> None:
+    await bench.serve()
+    probe = await bench.ask("stop", cues={"script_tokens": "40", **FAST})
+    text = scripted.expected_text(probe.messages, 40)
+    stop = text[60:66]  # reaches over a token's edge
+    request = await bench.ask("stop", cues={"script_tokens": "40", **FAST}, sampling=records.Sampling(4096, stop=(stop,)))
+    answer = await bench.done(request.rid)
+    assert answer.text == text[: text.index(stop)]
+    assert answer.ended.reason == "stop"
+
+
+async def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_2(bench: workers.Bench) -> None:
+    broken = bench.worker(engine="ftp://nowhere")
+    assert await broken.exit_code() == 2
+    assert broken.logs().startswith("TAILRACE_ENGINE: ")
+    assert broken.logs().count("\n") == 1

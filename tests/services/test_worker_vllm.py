@@ -1,0 +1,164 @@
+"""Workers with the real engine on a real Kafka. One story for all, because an engine takes most of a minute to start on a small machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import workers
+from wire import records, sessions
+
+MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct")
+BOOT_S = 240.0
+ANSWER_S = 90.0
+SESSION_MS = 6000
+
+MISSING = "vLLM is NOT tested: no engine environment or model here (make install)"
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.timeout(700),
+    pytest.mark.skipif(
+        not workers.ENGINE_PYTHON.exists() or not MODEL.is_dir(), reason="vLLM is NOT tested: no engine environment or model (make install)"
+    ),
+]
+
+
+@pytest.fixture
+async def bench(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[workers.Bench]:
+    async with workers.bench(kafka, redis_url, tmp_path) as made:
+        yield made
+
+
+def start(bench: workers.Bench) -> workers.Worker:
+    return bench.worker(engine="vllm", python=workers.ENGINE_PYTHON, session_ms=SESSION_MS, TAILRACE_MODEL=str(MODEL), TAILRACE_MAX_NUM_SEQS="8")
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes below `pid`, by /proc."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+                found.add(pid)
+    return found
+
+
+async def all_gone(pids: set[int]) -> None:
+    end = time.monotonic() + 15
+    while left := alive(pids):
+        assert time.monotonic() < end, f"left behind: {left}"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_behind(bench: workers.Bench) -> None:
+    first = start(bench)
+    loading = None
+    while loading is None:
+        await asyncio.sleep(0.1)
+        loading = await asyncio.to_thread(first.status)
+    assert loading["state"] == "loading"
+    await first.ready(BOOT_S)
+    second = start(bench)
+
+    await an_answer(bench)
+    await a_cancel(bench, first)
+    await second.ready(BOOT_S)
+    await a_takeover(bench, first)
+    await an_orderly_end(bench, second)
+
+
+async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(bench: workers.Bench) -> None:
+    """An engine process whose service died during the start waited five minutes for it: vLLM loads its plugins only behind that wait."""
+    worker = start(bench)
+    end = time.monotonic() + BOOT_S
+    while len(engine := descendants(worker.process.pid)) < 2:
+        assert time.monotonic() < end
+        assert worker.process.poll() is None, worker.logs()
+        await asyncio.sleep(0.05)
+
+    worker.kill()
+
+    await all_gone(engine)
+
+
+async def an_answer(bench: workers.Bench) -> None:
+    request = await bench.ask("Explain quantum entanglement.", sampling=records.Sampling(40, temperature=0.0))
+    answer = await bench.done(request.rid, ANSWER_S)
+    assert answer.ended.status == "incomplete"
+    assert answer.ended.usage.output_tokens == 40 == len(answer.fold.ids)
+    assert answer.ended.usage.input_tokens > 20
+    assert "quantum" in answer.text.lower()
+    assert answer.fold.first is not None
+    assert answer.fold.first.model_rev.startswith("smollm2-135m-instruct@")
+
+
+async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
+    request = await bench.ask("Write a very long story about the sea.", sampling=records.Sampling(3000, temperature=0.0, logit_bias={"2": -100.0}))
+    await bench.tokens(request.rid, 3, ANSWER_S)
+    await bench.cancel(request)
+    async with sessions.Sessions(bench.redis_url) as cache:
+        end = time.monotonic() + 10
+        while True:
+            beats = {beat["name"]: beat for beat in await cache.workers(bench.pool)}
+            if worker.name in beats and beats[worker.name]["running"] == 0:
+                return
+            assert time.monotonic() < end, beats
+            await asyncio.sleep(0.2)
+
+
+async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
+    asked = [
+        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(400, temperature=0.0, logit_bias={"2": -100.0})) for p in range(2)
+    ]
+    asked += [
+        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(400, temperature=0.0, logit_bias={"2": -100.0})) for p in (6, 7)
+    ]
+    for request in asked:
+        await bench.tokens(request.rid, 10, ANSWER_S)
+    before = [await bench.read(request.rid) for request in asked]
+    mine = [i for i, answer in enumerate(before) if answer.fold.claims[0][1].startswith(f"{first.name}/")]
+    assert mine, "the first worker owns none of these partitions"
+    engine = descendants(first.process.pid)
+    assert len(engine) >= 2
+
+    first.kill()
+
+    await all_gone(engine)
+    for i, request in enumerate(asked):
+        answer = await bench.done(request.rid, ANSWER_S)
+        k = before[i].fold.next
+        assert answer.fold.ids[:k] == before[i].fold.ids
+        assert answer.text.startswith(before[i].text)
+        assert "\ufffd" not in answer.text
+        assert answer.fold.next == 400
+        assert answer.fold.epoch == (2 if i in mine else 1)
+        assert answer.kinds().count("End") == 1
+
+
+async def an_orderly_end(bench: workers.Bench, second: workers.Worker) -> None:
+    engine = descendants(second.process.pid)
+    second.terminate()
+    assert await second.exit_code(40) == 0, second.logs()
+    await all_gone(engine)

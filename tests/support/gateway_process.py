@@ -1,0 +1,166 @@
+"""A real gateway process and a real worker process (scripted engine) on a given Kafka and Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tailrace import processes
+from wire import credentials
+
+ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
+MODEL = "scripted"
+START_DEADLINE_S = 90.0  # two seconds on an idle machine
+ORIGIN = "http://page.test"
+
+
+@dataclass
+class Keys:
+    """An issuer of the test's own."""
+
+    folder: Path
+    private: str = field(repr=False)
+
+    @classmethod
+    def make(cls, folder: Path) -> Keys:
+        private, public = credentials.generate_dev_key()
+        issuer = {"iss": ISS, "audience": AUDIENCE, "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 86400, "leeway": 0, "keys": {KID: public}}
+        (folder / "issuers.json").write_text(json.dumps({"issuers": [issuer]}))
+        return cls(folder, private)
+
+    @property
+    def issuers(self) -> Path:
+        return self.folder / "issuers.json"
+
+    def token(self, subject: str = "alice", ttl: int = 3600) -> str:
+        return credentials.issue(self.private, KID, ISS, AUDIENCE, subject, time.time(), ttl)
+
+
+@dataclass
+class Process:
+    """One service. `kill` and `stop` are idempotent."""
+
+    name: str
+    child: subprocess.Popen[bytes]
+    log: Path
+
+    def stop(self, deadline_s: float = 20.0) -> int:
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        try:
+            return self.child.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+            raise AssertionError(f"{self.name} did not stop:\n{self.tail()}") from None
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def tail(self, lines: int = 60) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass
+class Gateway(Process):
+    port: int
+    keys: Keys
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def ws(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/responses"
+
+    def headers(self, subject: str = "alice", ttl: int = 3600) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys.token(subject, ttl)}"}
+
+    def client(self, subject: str = "alice") -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers=self.headers(subject), timeout=30.0)
+
+    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            assert self.child.poll() is None, f"{self.name} ended:\n{self.tail()}"
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/ready", timeout=2.0).status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{self.name} is not ready:\n{self.tail()}")
+
+
+def _environment(kafka: str, redis: str, pool: str, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
+    pools = json.dumps({pool: {"models": [MODEL], "max_model_len": 4096}})
+    return {**kept, "TAILRACE_KAFKA": kafka, "TAILRACE_REDIS": redis, "TAILRACE_POOLS": pools, **more}
+
+
+def _start(module: str, log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("ab") as out:
+        return subprocess.Popen([sys.executable, "-m", module], env=dict(env), stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, kafka: str, redis: str, pool: str, keys: Keys, name: str = "gateway-1", **more: str) -> Iterator[Gateway]:
+    """A ready gateway; stopped at the end."""
+    port = int(more.pop("TAILRACE_PORT", 0)) or processes.free_port()
+    settings = {
+        "TAILRACE_PORT": str(port),
+        "TAILRACE_NAME": name,
+        "TAILRACE_ISSUERS": str(keys.issuers),
+        "TAILRACE_ORIGINS": ORIGIN,
+        "TAILRACE_ACCEPT_MS": "0",
+        "TAILRACE_DRAIN_S": "1",
+        **more,
+    }
+    log = folder / f"{name}.log"
+    started = Gateway(name, _start("gateway", log, _environment(kafka, redis, pool, **settings)), log, port, keys)
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        if started.child.poll() is None:
+            started.stop()
+
+
+@contextlib.contextmanager
+def worker(folder: Path, kafka: str, redis: str, pool: str, name: str = "worker-1", **more: str) -> Iterator[Process]:
+    """A worker on the scripted engine; it need not be ready, a question waits in the log."""
+    settings = {
+        "TAILRACE_NAME": name,
+        "TAILRACE_POOL": pool,
+        "TAILRACE_ENGINE": "scripted",
+        "TAILRACE_MODEL_NAME": MODEL,
+        "TAILRACE_SESSION_TIMEOUT_MS": "6000",
+        **more,
+    }
+    log = folder / f"{name}.log"
+    started = Process(name, _start("worker", log, _environment(kafka, redis, pool, **settings)), log)
+    try:
+        yield started
+    finally:
+        if started.child.poll() is None:
+            started.stop()
+
+
+def cues(tokens: int = 20, pace_ms: int = 5, **more: Any) -> dict[str, str]:
+    """Metadata the scripted engine obeys."""
+    return {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms), **{f"script_{k}": str(v) for k, v in more.items()}}

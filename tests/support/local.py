@@ -1,0 +1,165 @@
+"""`LocalKafka` and `LocalRedis`: the programs `tailrace up` starts, in a temporary folder.
+
+with LocalKafka() as kafka:
+    kafka.bootstrap            # "127.0.0.1:41234"
+    kafka.apply_topics()       # the table of wire/topics.py
+    kafka.kill(); kafka.start()  # the log is still there, and so is the port
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tailrace import kafka_broker, paths, processes, redis_server
+from wire import log as wire_log
+
+PARTITIONS = 8
+
+# For tests that kill the broker: by default a killed broker may not register again until its old session has run out (9 s).
+QUICK_RETURN = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "2000"}
+
+
+def _run_id() -> str:
+    return f"test-{secrets.token_hex(6)}"
+
+
+class _Scratch:
+    """A folder that goes away with what used it."""
+
+    def __init__(self, prefix: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class LocalKafka:
+    """One real broker. `settings` are added to its server.properties."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None, heap_mb: int = 256) -> None:
+        self._scratch = _Scratch("tailrace-kafka-")
+        port = processes.free_port()
+        self._broker = kafka_broker.Broker(
+            self._scratch.folder / "kafka",
+            port,
+            processes.free_port({port}),
+            run=_run_id(),
+            log=self._scratch.folder / "kafka.log",
+            heap_mb=heap_mb,
+            extra=settings,
+        )
+        self._format()
+
+    def _format(self) -> None:
+        """A JVM start saved: the formatted folder holds no path and no port, so one serves all (one node each, so one cluster id too)."""
+        golden = paths.cache() / "golden" / f"kafka-{paths.KAFKA_VERSION}"
+        target = self._scratch.folder / "kafka" / "log"
+        if (golden / "meta.properties").exists():
+            shutil.copytree(golden, target)
+            return
+        self._broker.prepare()
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        fresh = golden.with_name(f"{golden.name}.{os.getpid()}")
+        shutil.copytree(target, fresh)
+        try:
+            fresh.rename(golden)
+        except OSError:  # another run was first
+            shutil.rmtree(fresh)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._broker.bootstrap
+
+    @property
+    def pid(self) -> int:
+        assert self._broker.child is not None
+        return self._broker.child.pid
+
+    def start(self) -> None:
+        """Start and wait until it serves; also after kill() or stop(), with the same port and log."""
+        self._broker.start()
+        self._broker.wait_ready()
+
+    def stop(self) -> None:
+        self._broker.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._broker.kill()
+
+    def apply_topics(self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS) -> None:
+        asyncio.run(wire_log.apply_topics(self.bootstrap, tuple(pools), partitions=partitions, replication=1))
+
+    def output(self) -> str:
+        """The broker's log, for a test that wants to show it."""
+        return self._broker.log.read_text(errors="replace")
+
+    def close(self) -> None:
+        self.stop()
+        self._scratch.remove()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class LocalRedis:
+    """One real Redis, persisting nothing: after kill() and start() it is empty."""
+
+    def __init__(self) -> None:
+        self._scratch = _Scratch("tailrace-redis-")
+        self._server = redis_server.Server(self._scratch.folder, processes.free_port(), run=_run_id(), log=self._scratch.folder / "redis.log")
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def pid(self) -> int:
+        assert self._server.child is not None
+        return self._server.child.pid
+
+    def start(self) -> None:
+        self._server.start()
+        self._server.wait_ready()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._server.kill()
+
+    def close(self) -> None:
+        self.stop()
+        self._scratch.remove()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

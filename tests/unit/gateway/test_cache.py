@@ -1,0 +1,96 @@
+"""Redis may be away; what is known of the engines is a hint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import cache, fleet
+from wire import sessions
+
+
+class Store:
+    """Sessions that answer, or do not."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.away:
+                raise sessions.SessionsUnavailable("away")
+            return {
+                "get_turn": b"turn",
+                "claim_key": "first",
+                "lookup_prefix": sessions.PrefixHit(5, 2),
+                "take": sessions.Taken(False, 3.0, 0.0),
+            }.get(name)
+
+        return call
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def parts() -> tuple[Store, Clock, list[int], cache.Cache]:
+    store, clock, failures = Store(), Clock(), [0]
+
+    def count() -> None:
+        failures[0] += 1
+
+    return store, clock, failures, cache.Cache(store, count, clock)  # type: ignore[arg-type]
+
+
+async def test_answers_are_passed_on(parts: Any) -> None:
+    _, _, _, cached = parts
+    assert await cached.turn("r") == b"turn"
+    assert await cached.claim_key("p", "k", "mine", 1.0) == "first"
+    assert await cached.warm_partition("pool", ["short", "long"]) == 5
+    assert (await cached.take("p", 1, 1, 1, "requests")).allowed is False
+
+
+async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(parts: Any) -> None:
+    store, _, failures, cached = parts
+    store.away = True
+    assert await cached.turn("r") is None
+    assert await cached.claim_key("p", "k", "mine", 1.0) == "mine"
+    assert await cached.warm_partition("pool", ["d"]) is None
+    assert await cached.take("p", 1, 1, 1, "requests") is None
+    assert await cached.workers("pool") == []
+    assert failures == [1]
+
+
+async def test_after_a_failure_it_is_asked_again_only_a_moment_later(parts: Any) -> None:
+    store, clock, _, cached = parts
+    store.away = True
+    for _ in range(5):
+        await cached.turn("r")
+    assert store.calls == 1
+    store.away = False
+    assert await cached.turn("r") is None
+    clock.now += cache.AWAY_S
+    assert await cached.turn("r") == b"turn"
+
+
+@pytest.mark.parametrize(
+    ("workers", "state", "detail"),
+    [
+        ([], "none", ""),
+        ([{"state": "loading", "detail": "reading weights"}], "loading", "reading weights"),
+        ([{"state": "loading"}, {"state": "ready", "detail": "d"}], "ready", "d"),
+        ([{"state": "draining"}], "none", ""),
+        ([{"state": "failed", "detail": "no model"}], "none", "no model"),
+        ([{}], "none", ""),
+    ],
+)
+def test_engine_state(workers: list[dict[str, Any]], state: str, detail: str) -> None:
+    assert fleet.engine_state(workers) == {"state": state, "workers": len(workers), "detail": detail}

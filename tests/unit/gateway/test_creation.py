@@ -1,0 +1,313 @@
+"""What a client may ask, and how it is told what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from gateway import creation, settings
+from wire import errors
+
+POOLS = (
+    settings.Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),
+    settings.Pool("big", ("large",), max_model_len=8192, default_output_tokens=1024),
+)
+
+
+def responses(body: dict[str, Any], *, websocket: bool = False) -> creation.Create:
+    return creation.of_responses({"input": "hi", **body}, POOLS, websocket=websocket)
+
+
+def chat(body: dict[str, Any]) -> creation.Create:
+    return creation.of_chat({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
+
+
+class TestAccepted:
+    def test_a_bare_question_gets_the_default_model_and_its_defaults(self) -> None:
+        create = creation.of_responses({"input": "hi"}, POOLS)
+        assert (create.model, create.pool, create.priority, create.store, create.background, create.stream) == (
+            "small", "default", "interactive", True, False, False,
+        )  # fmt: skip
+        assert create.input == [{"role": "user", "content": "hi"}]
+        assert create.sampling.max_tokens == 40
+        assert create.max_output_tokens is None
+
+    def test_a_pool_says_how_to_sample_for_those_who_do_not(self) -> None:
+        pools = (settings.Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),)
+        bare = creation.of_responses({"input": "hi"}, pools).sampling
+        named = creation.of_responses({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
+        assert (bare.temperature, bare.top_p) == (0.2, 0.9)
+        assert (named.temperature, named.top_p) == (1.0, 0.5)
+
+    def test_the_model_chooses_the_pool(self) -> None:
+        create = responses({"model": "large", "max_output_tokens": 8192})
+        assert (create.pool, create.sampling.max_tokens, create.max_output_tokens) == ("big", 8192, 8192)
+
+    def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
+        pools = (settings.Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
+        given = creation.of_responses({"input": "x"}, pools).sampling
+        assert (given.temperature, given.top_p) == (0.6, 0.9)
+        asked = creation.of_responses({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
+        assert (asked.temperature, asked.top_p) == (0.0, 1.0)
+
+    def test_items_of_all_roles_become_messages_and_developer_is_system(self) -> None:
+        items = [
+            {"role": "developer", "content": "be brief"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            {
+                "type": "message",
+                "id": "msg_1",
+                "status": "completed",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "c", "annotations": []}],
+            },
+            {"role": "user", "content": "d"},
+        ]
+        create = responses({"input": items})
+        assert [(m["role"], m["content"]) for m in create.input] == [("system", "be brief"), ("user", "ab"), ("assistant", "c"), ("user", "d")]
+        assert create.items[1]["content"] == [{"type": "input_text", "text": "ab"}]
+        assert create.items[2]["content"][0]["type"] == "output_text"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"stream_options": {"include_obfuscation": True}, "client_metadata": {"a": [1]}, "anything": {"deep": {"er": 1}}},
+            {
+                "tools": [],
+                "tool_choice": "auto",
+                "parallel_tool_calls": False,
+                "reasoning": {"effort": "low"},
+                "include": ["reasoning.encrypted_content"],
+            },
+            {"text": {"format": {"type": "text"}, "verbosity": "low"}, "truncation": "disabled", "service_tier": "auto", "max_tool_calls": 3},
+            dict.fromkeys(("instructions", "temperature", "metadata", "store", "stream", "tools", "text", "user", "previous_response_id", "include")),
+        ],
+    )
+    def test_fields_that_clients_send_and_that_change_nothing_are_tolerated(self, body: dict[str, Any]) -> None:
+        assert responses(body).input == [{"role": "user", "content": "hi"}]
+
+    def test_a_warm_up_needs_no_input(self) -> None:
+        assert creation.of_responses({"generate": False}, POOLS, websocket=True).input == []
+
+    def test_a_continuation_needs_no_input(self) -> None:
+        assert creation.of_responses({"previous_response_id": "resp_x", "input": []}, POOLS).previous == "resp_x"
+
+    def test_stream_true_in_a_socket_frame_is_ignored_and_false_too(self) -> None:
+        assert responses({"stream": False}, websocket=True).stream
+
+    def test_generate_false_means_nothing_over_http(self) -> None:
+        assert responses({"generate": False}).generate
+
+    def test_flex_is_the_batch_class(self) -> None:
+        assert responses({"service_tier": "flex"}).priority == "batch"
+
+    def test_an_identity_in_the_body_reaches_no_field(self) -> None:
+        create = responses({"owner": {"issuer": "mallory"}, "own": "1", "partition": 3, "priority": "batch", "rid": "resp_1"})
+        assert "mallory" not in repr(create)
+        assert create.priority == "interactive"
+
+    def test_chat_speaks_its_own_names(self) -> None:
+        create = chat({"max_completion_tokens": 7, "stop": "END", "seed": 3, "stream": True, "stream_options": {"include_usage": True}, "n": 1})
+        assert (create.sampling.max_tokens, create.sampling.stop, create.sampling.seed) == (7, ("END",), 3)
+        assert create.stream
+        assert create.usage_in_stream
+
+    def test_chat_takes_the_older_name_of_the_token_bound(self) -> None:
+        assert chat({"max_tokens": 9}).sampling.max_tokens == 9
+
+    def test_logit_bias_within_its_bounds(self) -> None:
+        assert chat({"logit_bias": {"5": -100, "6": 0.5}}).sampling.logit_bias == {"5": -100.0, "6": 0.5}
+
+
+REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
+    ({"input": None}, "input", "missing_required_parameter"),
+    ({"input": []}, "input", "missing_required_parameter"),
+    ({"input": 5}, "input", "invalid_type"),
+    ({"input": [5]}, "input[0]", "invalid_type"),
+    ({"input": [{"content": "x"}]}, "input[0].role", "missing_required_parameter"),
+    ({"input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
+    ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "unsupported_value"),
+    ({"input": [{"role": ["user"], "content": "x"}]}, "input[0].role", "unsupported_value"),
+    ({"input": [{"role": "user", "content": 5}]}, "input[0].content", "invalid_type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type", "unsupported_value"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input[0].content[0].type", "unsupported_value"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]}, "input[0].content[0].text", "invalid_type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 65}]}, "input[0].content", "invalid_type"),
+    ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].type", "unsupported_value"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "unsupported_value"),
+    ({"input": [{"role": "user", "content": "x"}] * 513}, "input", "invalid_value"),
+    ({"input": "x" * 1601}, "input", "context_length_exceeded"),
+    ({"model": 5}, "model", "invalid_type"),
+    ({"tools": [{"type": "function", "name": "f"}]}, "tools", "unsupported_parameter"),
+    ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
+    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "unsupported_value"),
+    ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
+    ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
+    ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format", "unsupported_value"),
+    ({"text": {"format": {"type": "json_object"}}}, "text.format", "unsupported_value"),
+    ({"text": "x"}, "text", "invalid_type"),
+    ({"truncation": "auto"}, "truncation", "unsupported_value"),
+    ({"top_logprobs": 3}, "top_logprobs", "unsupported_parameter"),
+    ({"include": ["message.output_text.logprobs"]}, "include", "unsupported_value"),
+    ({"include": "x"}, "include", "invalid_type"),
+    ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
+    ({"max_output_tokens": -1}, "max_output_tokens", "invalid_value"),
+    ({"max_output_tokens": 101}, "max_output_tokens", "invalid_value"),
+    ({"max_output_tokens": 10**400}, "max_output_tokens", "invalid_value"),
+    ({"max_output_tokens": 1.0}, "max_output_tokens", "invalid_type"),
+    ({"max_output_tokens": True}, "max_output_tokens", "invalid_type"),
+    ({"max_output_tokens": "5"}, "max_output_tokens", "invalid_type"),
+    ({"temperature": 2.01}, "temperature", "invalid_value"),
+    ({"temperature": -0.1}, "temperature", "invalid_value"),
+    ({"temperature": True}, "temperature", "invalid_type"),
+    ({"temperature": "1"}, "temperature", "invalid_type"),
+    ({"top_p": 0}, "top_p", "invalid_value"),
+    ({"top_p": 1.5}, "top_p", "invalid_value"),
+    ({"presence_penalty": 2.5}, "presence_penalty", "invalid_value"),
+    ({"frequency_penalty": -3}, "frequency_penalty", "invalid_value"),
+    ({"store": "yes"}, "store", "invalid_type"),
+    ({"store": 1}, "store", "invalid_type"),
+    ({"stream": "true"}, "stream", "invalid_type"),
+    ({"background": True, "store": False}, "background", "invalid_value"),
+    ({"metadata": {str(i): "x" for i in range(17)}}, "metadata", "invalid_value"),
+    ({"metadata": {"k" * 65: "x"}}, "metadata", "invalid_value"),
+    ({"metadata": {"k": "x" * 513}}, "metadata", "invalid_value"),
+    ({"metadata": {"k": 5}}, "metadata", "invalid_type"),
+    ({"metadata": []}, "metadata", "invalid_type"),
+    ({"instructions": 5}, "instructions", "invalid_type"),
+    ({"instructions": "x" * 1601}, "instructions", "invalid_value"),
+    ({"previous_response_id": 5}, "previous_response_id", "invalid_type"),
+    ({"previous_response_id": "r" * 513}, "previous_response_id", "invalid_value"),
+    ({"user": "u" * 513}, "user", "invalid_value"),
+    ({"seed": 2**63}, "seed", "invalid_value"),
+    ({"seed": 0.5}, "seed", "invalid_type"),
+    ({"service_tier": 1}, "service_tier", "invalid_type"),
+]
+
+REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
+    ({"messages": None}, "messages", "missing_required_parameter"),
+    ({"messages": []}, "messages", "missing_required_parameter"),
+    ({"messages": "hi"}, "messages", "invalid_type"),
+    ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages", "invalid_value"),
+    ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]}, "messages[0].role", "unsupported_value"),
+    ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]}, "messages[0].tool_calls", "unsupported_parameter"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0].type",
+        "unsupported_value",
+    ),
+    ({"n": 2}, "n", "unsupported_value"),
+    ({"n": 10**9}, "n", "unsupported_value"),
+    ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+    ({"top_logprobs": 5}, "top_logprobs", "unsupported_parameter"),
+    ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+    ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
+    ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "unsupported_value"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
+    ({"stop": "x" * 65}, "stop", "invalid_value"),
+    ({"stop": ""}, "stop", "invalid_value"),
+    ({"stop": [1]}, "stop", "invalid_type"),
+    ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"the": 1}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"12345678": 1}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"1": 101}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": {"1": "x"}}, "logit_bias", "invalid_value"),
+    ({"logit_bias": [1]}, "logit_bias", "invalid_type"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens", "invalid_value"),
+    ({"max_tokens": 101}, "max_tokens", "invalid_value"),
+    ({"stream_options": []}, "stream_options", "invalid_type"),
+]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("body", "param", "code"), REFUSED_RESPONSES)
+    def test_responses(self, body: dict[str, Any], param: str, code: str) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            responses(body)
+        assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+
+    @pytest.mark.parametrize(("body", "param", "code"), REFUSED_CHAT)
+    def test_chat(self, body: dict[str, Any], param: str, code: str) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            chat(body)
+        assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+
+    def test_an_unknown_model_is_404(self) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            responses({"model": "gpt-9"})
+        assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+    def test_background_over_a_socket(self) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            responses({"background": True}, websocket=True)
+        assert refused.value.param == "background"
+
+
+class TestDecode:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"{",
+            b"nul",
+            b'{"a":NaN}',
+            b'{"a":1e999}',
+            b'{"a":"\\ud800"}',
+            b'{"a":"\xff"}',
+            '{"a":"\ud800"}',
+            b"[" * 100_000,
+            b'{"a":' * 50_000,
+            b"\xef\xbb\xbf{}",
+        ],
+        ids=["empty", "open", "word", "nan", "infinite", "surrogate-escape", "bad-utf8", "surrogate", "deep-list", "deep-object", "bom"],
+    )
+    def test_what_is_not_json_is_said_to_be_so(self, data: bytes | str) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            creation.decode(data)
+        assert refused.value.code == "invalid_json"
+
+    @pytest.mark.parametrize("data", ["[]", "5", '"x"', "null", "true"])
+    def test_what_is_no_object_is_refused(self, data: str) -> None:
+        with pytest.raises(errors.ApiError):
+            creation.decode(data)
+
+
+def test_a_key_from_the_header_is_bounded() -> None:
+    assert creation.with_key(responses({}), "k").idempotency_key == "k"
+    assert creation.with_key(responses({}), None).idempotency_key is None
+    with pytest.raises(errors.ApiError):
+        creation.with_key(responses({}), "k" * 513)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+FIELDS = sorted({name for body, _, _ in (*REFUSED_RESPONSES, *REFUSED_CHAT) for name in body} | {"generate", "safety_identifier", "idempotency_key"})
+
+
+@hypothesis.given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6), st.booleans())
+def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(body: dict[str, Any], websocket: bool) -> None:
+    for make in (lambda: creation.of_responses(body, POOLS, websocket=websocket), lambda: creation.of_chat(body, POOLS)):
+        outcome = outcome_of(make)
+        if isinstance(outcome, errors.ApiError):
+            assert outcome.status in (400, 404)
+            msgspec.json.encode(errors.ws_event(outcome))
+        else:
+            assert 1 <= outcome.sampling.max_tokens <= 8192
+            msgspec.json.encode(outcome)
+
+
+def outcome_of(make: Callable[[], creation.Create]) -> creation.Create | errors.ApiError:
+    try:
+        return make()
+    except errors.ApiError as e:
+        return e

@@ -1,0 +1,249 @@
+"""State file, lock, development credentials, logs, settings of the broker, Java and Node versions."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from tailrace import announce, dev_credentials, install, java, kafka_broker, logs, models, paths, plan, processes, state, supervisor
+from wire import credentials
+
+
+def a_state(**fields: object) -> state.State:
+    part = state.Part(name="supervisor", role="supervisor", pid=1, started=2)
+    return state.State(run="r", supervisor=part, **fields)  # type: ignore[arg-type]
+
+
+class TestState:
+    def test_comes_back_as_it_was_saved(self, tmp_path: Path) -> None:
+        saved = a_state(phase="ready", parts=[state.Part(name="kafka", role="kafka", pid=3, started=4, exit_code=-9)])
+        state.save(tmp_path / "state.json", saved)
+        assert state.load(tmp_path / "state.json") == saved
+        assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", '{"run": 7}'])
+    def test_a_file_of_something_else_is_no_state(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "state.json").write_text(content)
+        assert state.load(tmp_path / "state.json") is None
+
+    def test_a_folder_has_one_supervisor(self, tmp_path: Path) -> None:
+        lock = tmp_path / "lock"
+        assert not state.is_held(lock)
+        with state.hold(lock):
+            assert state.is_held(lock)
+            with pytest.raises(state.AlreadyRunning):
+                state.hold(lock)
+        assert not state.is_held(lock)
+
+
+class TestDevelopmentCredentials:
+    def test_are_accepted_by_the_issuers_file_beside_the_key(self, tmp_path: Path) -> None:
+        data = paths.Data(tmp_path)
+        token = dev_credentials.issue(data, "ada", 60)
+        principal = credentials.verify(token, credentials.load_issuers(data.issuers), time.time())
+        assert principal.subject == "ada"
+        with pytest.raises(credentials.InvalidCredential):
+            credentials.verify(token, credentials.load_issuers(data.issuers), time.time() + 60 + dev_credentials.LEEWAY + 1)
+
+    def test_the_key_is_for_its_owner_only_and_stays_the_same(self, tmp_path: Path) -> None:
+        data = paths.Data(tmp_path / "data")
+        dev_credentials.ensure(data)
+        key = data.dev_key.read_text()
+        assert stat.S_IMODE(data.dev_key.stat().st_mode) == 0o600
+        assert stat.S_IMODE(data.root.stat().st_mode) == 0o700
+        dev_credentials.ensure(data)
+        assert data.dev_key.read_text() == key
+        assert "PRIVATE" not in data.issuers.read_text()
+
+    def test_the_page_gets_a_new_one_when_its_own_is_an_hour_old(self, tmp_path: Path) -> None:
+        import os
+
+        data = paths.Data(tmp_path)
+        dev_credentials.renew_page_credential(data)
+        first = data.credential.read_text()
+        dev_credentials.renew_page_credential(data)
+        assert data.credential.read_text() == first
+        old = time.time() - dev_credentials.RENEW_AFTER - 1
+        os.utime(data.credential, (old, old))
+        dev_credentials.renew_page_credential(data)
+        assert data.credential.stat().st_mtime > old + 1
+
+    @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("24h", 86_400), ("1d", 86_400)])
+    def test_lifetimes(self, text: str, value: int) -> None:
+        assert dev_credentials.seconds(text) == value
+
+    @pytest.mark.parametrize("text", ["", "0", "-1", "1w", "25h", "2d", "1.5h", "h"])
+    def test_no_lifetimes(self, text: str) -> None:
+        with pytest.raises(ValueError, match="is no lifetime"):
+            dev_credentials.seconds(text)
+
+
+class TestLogs:
+    def test_only_whole_lines_are_shown_and_each_once(self, tmp_path: Path) -> None:
+        file = tmp_path / "log"
+        follower = logs.Follower(file)
+        assert follower.lines() == []
+        file.write_bytes(b"one\ntw")
+        assert follower.lines() == ["one"]
+        with file.open("ab") as stream:
+            stream.write("o\nthr\u00e9e\n".encode())
+        assert follower.lines() == ["two", "thr\u00e9e"]
+        assert follower.lines() == []
+
+    def test_a_record_is_shown_as_a_person_reads_it(self) -> None:
+        record = {
+            "time": "2026-01-01T00:00:00Z",
+            "level": "WARNING",
+            "action": "log.lost",
+            "service": "gateway",
+            "reason": "no broker",
+            "n": 3,
+            "x": None,
+        }
+        assert logs.readable(json.dumps(record)) == "warning log.lost reason=no broker n=3"
+        assert logs.readable('{"level": "info", "event": "started"}') == "started"
+
+    @pytest.mark.parametrize("line", ["Traceback (most recent call last):", "[1, 2]", "7", '{"half": '])
+    def test_any_other_line_is_shown_as_it_is(self, line: str) -> None:
+        assert logs.readable(line) == line
+
+
+class TestBroker:
+    def test_settings_name_the_ports_everywhere_and_take_additions(self, tmp_path: Path) -> None:
+        text = kafka_broker.properties(1111, 2222, tmp_path, {"log.retention.hours": "1", "x": "y"})
+        values = dict(line.split("=", 1) for line in text.splitlines())
+        assert values["listeners"] == values["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1111,CONTROLLER://127.0.0.1:2222"
+        assert values["controller.quorum.bootstrap.servers"] == "127.0.0.1:2222"
+        assert values["log.retention.hours"] == "1"
+        assert values["x"] == "y"
+
+    def test_a_cluster_id_never_reads_as_an_option(self) -> None:
+        ids = {kafka_broker.cluster_id() for _ in range(500)}
+        assert len(ids) == 500
+        assert all(len(one) == 22 and not one.startswith("-") for one in ids)
+
+    def test_the_classpath_is_sorted_and_explicit_and_its_absence_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(processes.StartError, match="run `make install`"):
+            kafka_broker.classpath(tmp_path)
+        for name in ("b.jar", "a.jar", "notes.txt"):
+            (tmp_path / name).touch()
+        assert kafka_broker.classpath(tmp_path) == f"{tmp_path}/a.jar:{tmp_path}/b.jar"
+
+
+class TestInstall:
+    @pytest.mark.parametrize(
+        ("text", "major"),
+        [
+            ('openjdk version "17.0.15" 2025-04-15', 17),
+            ('openjdk version "25" 2025-09-16', 25),
+            ('java version "1.8.0_402"', 8),
+            ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "21.0.2"', 21),
+            ("command not found", None),
+        ],
+    )
+    def test_java_versions(self, text: str, major: int | None) -> None:
+        assert java.parse_version(text) == major
+
+    @pytest.mark.parametrize(("text", "version"), [("v20.19.2", (20, 19)), ("v22.1.0\n", (22, 1)), ("", (0, 0)), ("20.1", (0, 0))])
+    def test_node_versions(self, text: str, version: tuple[int, int]) -> None:
+        assert install.parse_node_version(text) == version
+
+    def test_an_altered_missing_or_additional_jar_is_named(self, tmp_path: Path) -> None:
+        import hashlib
+
+        for name in ("good.jar", "altered.jar", "additional.jar"):
+            (tmp_path / name).write_text(name)
+        good = hashlib.sha256(b"good.jar").hexdigest()
+        sums = {"good.jar": good, "altered.jar": good, "missing.jar": good}
+        with pytest.raises(install.InstallError, match=r": additional\.jar, altered\.jar, missing\.jar$"):
+            install.check_jars(tmp_path, sums)
+
+    def test_the_committed_list_is_that_of_the_version_in_the_pom(self) -> None:
+        pom = (paths.ROOT / "locks" / "kafka" / "pom.xml").read_text()
+        assert f"<kafka.version>{paths.KAFKA_VERSION}</kafka.version>" in pom
+        sums = install.committed_sums()
+        assert f"kafka_2.13-{paths.KAFKA_VERSION}.jar" in sums
+        assert all(len(value) == 64 for value in sums.values())
+
+    def test_a_digest_changes_with_name_and_content_of_any_file(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        one.write_text("x")
+        two.write_text("y")
+        before = install.digest(one, two)
+        assert install.digest(two, one) == before
+        two.write_text("z")
+        assert install.digest(one, two) != before
+
+    def test_without_a_model_engine_nothing_of_it_is_installed(self) -> None:
+        names = {engine: [step.name for lane in install.lanes(engine, page=False) for step in lane] for engine in ("vllm", "scripted", "http://e/v1")}
+        assert "model" in names["vllm"]
+        assert names["scripted"] == names["http://e/v1"]
+        assert not {"model", "model engine (vLLM)"} & set(names["scripted"])
+
+
+class TestModels:
+    def test_a_folder_is_named_by_its_last_part_and_asked_for_its_length(self, tmp_path: Path) -> None:
+        folder = tmp_path / "My-Model"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"max_position_embeddings": 2048}')
+        assert models.resolve("vllm", str(folder)) == plan.Model(str(folder), "my-model", 2048)
+
+    def test_the_sampling_its_makers_recommend_is_the_default(self, tmp_path: Path) -> None:
+        (tmp_path / "generation_config.json").write_text('{"temperature": 0.2, "top_p": 0.9}')
+        found = models.in_folder(tmp_path, "m")
+        assert (found.temperature, found.top_p) == (0.2, 0.9)
+
+    @pytest.mark.parametrize("content", ["{}", "[]", '{"temperature": "hot"}', '{"top_p": 0}'])
+    def test_without_a_usable_recommendation_the_api_default_holds(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "generation_config.json").write_text(content)
+        found = models.in_folder(tmp_path, "m")
+        assert (found.temperature, found.top_p) == (1.0, 1.0)
+
+    def test_a_folder_that_is_not_there_is_named(self) -> None:
+        with pytest.raises(processes.StartError, match=r"--model \./nowhere: no such folder"):
+            models.resolve("vllm", "./nowhere")
+
+    def test_a_hub_name_is_passed_on(self) -> None:
+        assert models.resolve("vllm", "Org/Model-7B") == plan.Model("Org/Model-7B", "model-7b")
+
+    def test_an_engine_that_does_not_answer_is_named_with_what_to_do(self) -> None:
+        url = f"http://127.0.0.1:{processes.free_port()}/v1"
+        with pytest.raises(processes.StartError, match=r"does not answer GET .*/v1/models"):
+            models.resolve(url, "")
+
+    def test_the_scripted_engine_answers_to_the_default_name(self) -> None:
+        assert models.resolve("scripted", "") == plan.Model("scripted", paths.MODEL)
+
+    def test_a_model_named_for_a_url_is_taken_without_asking(self) -> None:
+        assert models.resolve("http://127.0.0.1:9/v1", "Llama") == plan.Model("Llama", "Llama")
+
+
+class TestProbes:
+    def test_readiness_is_the_status_code_and_the_rest_is_told(self) -> None:
+        assert supervisor.read_probe(200, b'{"ready": true, "state": "ready"}') == supervisor.Probe(ready=True, state="ready")
+        loading = supervisor.read_probe(503, b'{"ready": false, "state": "loading", "detail": "weights"}')
+        assert loading == supervisor.Probe(ready=False, state="loading", detail="weights")
+
+    @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
+    def test_a_body_of_anything_else_is_no_reason_to_fail(self, body: bytes) -> None:
+        assert supervisor.read_probe(503, body) == supervisor.Probe()
+
+    def test_no_answer_is_not_ready(self) -> None:
+        assert supervisor.ask(f"http://127.0.0.1:{processes.free_port()}/ready") == supervisor.Probe()
+
+
+def test_the_announcement_has_everything_to_begin_with() -> None:
+    text = "\n".join(announce.lines(a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"), "the-credential"))
+    for part in (
+        "http://127.0.0.1:8000\n",
+        "http://127.0.0.1:8001",
+        "the-credential",
+        "curl -N http://127.0.0.1:8000/v1/responses",
+        '"model": "m"',
+        "OpenAI(base_url=",
+    ):
+        assert part in text

@@ -1,0 +1,439 @@
+"""M1: a judge that cannot fail is worth nothing. One thing is broken in a good history; the check that is there for it has to say so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tailrace.verify import history, report, tenure, transcript
+from tests.unit.tailrace import verify_histories as worlds
+from wire import records, topics
+from worker.engines import scripted
+
+Planting = Callable[[worlds.Good, random.Random], None]
+PLANTED: dict[str, tuple[str, Planting]] = {}
+
+
+def planted(check: str) -> Callable[[Planting], Planting]:
+    """Register a planting and the check that has to catch it."""
+
+    def register(planting: Planting) -> Planting:
+        PLANTED[planting.__name__] = (check, planting)
+        return planting
+
+    return register
+
+
+def drop(w: worlds.World, index: int) -> None:
+    del w.log[index]
+    w.renumber()
+
+
+def edit(w: worlds.World, index: int, **changes: Any) -> None:
+    import msgspec
+
+    w.replace(index, msgspec.structs.replace(w.decoded(index), **changes))
+
+
+def beside(w: worlds.World, topic: str, rid: str) -> int:
+    return next(i for i, r in enumerate(w.log) if r.topic == topic and rid.encode() in (r.value or b""))
+
+
+def watch_of(w: worlds.World, request: records.Request, watcher: str = "steady") -> list[transcript.Line]:
+    """All lines of one watcher, in order; they are the objects in the file."""
+    lines = w.lines["client"]
+    mine = {line.n for line in lines if line.op == "watch" and line.f == "invoke" and line.watcher == f"{watcher}-{request.rid}"}
+    return [line for line in lines if line.n in mine]
+
+
+def batches(w: worlds.World, request: records.Request, watcher: str = "steady") -> list[transcript.Line]:
+    return [line for line in watch_of(w, request, watcher) if line.op == "events"]
+
+
+def end_line(w: worlds.World, request: records.Request, watcher: str = "steady") -> transcript.Line:
+    return next(line for line in watch_of(w, request, watcher) if line.op == "end")
+
+
+# ---- in the log ------------------------------------------------------------------------------------
+
+
+@planted("R1")
+def a_frame_is_missing_in_the_log(g: worlds.Good, rng: random.Random) -> None:
+    drop(g.world, g.world.find(g.plain.rid, records.Tok, rng.randrange(9)))
+
+
+@planted("R1")
+def two_frames_are_swapped_in_the_log(g: worlds.Good, rng: random.Random) -> None:
+    w, n = g.world, rng.randrange(8)
+    a, b = w.find(g.plain.rid, records.Tok, n), w.find(g.plain.rid, records.Tok, n + 1)
+    w.log[a], w.log[b] = w.log[b], w.log[a]
+    w.renumber()
+
+
+@planted("R1")
+def the_end_is_missing(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, g.world.find(g.plain.rid, records.End))
+
+
+@planted("R1")
+def the_end_counts_wrong(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.plain.rid, records.End), seq=19)
+
+
+@planted("R1")
+def the_request_has_no_answer_at_all(g: worlds.Good, _: random.Random) -> None:
+    g.world.log = [r for r in g.world.log if r.topic != topics.TOKENS or r.key != g.plain.rid.encode()]
+    g.world.renumber()
+
+
+@planted("R1")
+def an_acknowledged_request_is_not_in_the_log(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, beside(g.world, worlds.REQUESTS, g.plain.rid))
+
+
+@planted("L2")
+def the_end_has_another_digest(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.plain.rid, records.End), digest=tenure.link(tenure.START, [1]).hex())
+
+
+@planted("L2")
+def two_generations_are_spliced_at_a_random_index(g: worlds.Good, rng: random.Random) -> None:
+    """Every hash is right: only who knows what the engine had to write can tell."""
+    w, keep = g.world, 2 * rng.randrange(1, 9)
+    other = scripted.expected_ids([{"role": "user", "content": "another prompt"}], 20)
+    frames = [i for i, r in enumerate(w.log) if r.key == g.plain.rid.encode() and isinstance(records.decode_token(r.value), records.Tok)]
+    own = scripted.expected_ids(g.plain.messages, 20)
+    mixed = own[:keep] + other[keep:]
+    for n, index in enumerate(frames):
+        before = mixed[: 2 * n]
+        edit(w, index, ids=mixed[2 * n : 2 * n + 2], parent=tenure.link(tenure.START, before).hex())
+    edit(w, w.find(g.plain.rid, records.End), digest=tenure.link(tenure.START, mixed).hex())
+
+
+@planted("L2")
+def a_takeover_continues_a_prefix_it_did_not_read_to_its_claim(g: worlds.Good, _: random.Random) -> None:
+    """No barrier: the successor's first frame that fits by index was generated behind other tokens."""
+    w = g.world
+    at = w.find(g.taken.rid, records.Tok, 7)
+    edit(w, at, parent=tenure.link(tenure.START, [7] * 14).hex())
+
+
+@planted("L2")
+def two_workers_claim_with_one_nonce(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    claim = w.decoded(w.find(g.taken.rid, records.Claim, 1))
+    assert isinstance(claim, records.Claim)
+    twin = records.Claim(claim.rid, claim.own, claim.prev, claim.owner, "worker-9/z", claim.req_topic, 0, claim.model_rev, claim.tokenizer_digest)
+    w.token(twin)
+
+
+@planted("L5")
+def the_text_of_a_frame_is_another(g: worlds.Good, rng: random.Random) -> None:
+    edit(g.world, g.world.find(g.plain.rid, records.Tok, rng.randrange(10)), text=" gap")
+
+
+@planted("L5")
+def withheld_text_is_lost_at_the_end(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    frames = [w.find(g.plain.rid, records.Tok, n) for n in range(10)]
+    last = next(i for i in reversed(frames) if w.decoded(i).text)  # type: ignore[union-attr]
+    edit(w, last, text=w.decoded(last).text[:-1])  # type: ignore[union-attr]
+
+
+@planted("L5")
+def a_character_is_torn_at_the_seam(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = w.find(g.taken.rid, records.Tok, 7)
+    edit(w, at, text="�" + w.decoded(at).text)  # type: ignore[union-attr]
+
+
+@planted("L6")
+def the_bill_counts_another_number(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
+    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":21'))
+
+
+@planted("L6")
+def usage_in_end_and_bill_is_wrong_alike(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
+    edit(w, w.find(g.plain.rid, records.End), usage=records.Usage(2, 40))
+    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":40'))
+
+
+@planted("L6")
+def a_response_is_never_billed(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, beside(g.world, topics.USAGE, g.taken.rid))
+
+
+@planted("L6")
+def a_response_is_billed_twice_and_differently(g: worlds.Good, _: random.Random) -> None:
+    g.world.bill(g.plain, "completed", records.Usage(2, 19), "0" * 16)
+
+
+@planted("L6")
+def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
+    metered = history.beside(w.log[at])
+    assert isinstance(metered, records.Metered)
+    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(metered.ids_digest.encode(), b"0" * 16))
+
+
+@planted("L6")
+def an_open_response_is_billed(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, g.world.find(g.keyed.rid, records.End))
+
+
+@planted("L7")
+def a_fourth_attempt_generates(g: worlds.Good, _: random.Random) -> None:
+    """The closing claim writes a token before its end."""
+    w = g.world
+    closing = w.decoded(w.find(g.failed.rid, records.Claim, 3))
+    ids = scripted.expected_ids(g.failed.messages, 8)
+    end = w.find(g.failed.rid, records.End)
+    chain = tenure.link(tenure.START, ids[:6]).hex()
+    w.log.insert(end, w.log[end]._replace(value=records.encode(records.Tok(g.failed.rid, closing.own, 6, ids[6:], " x", chain))))  # type: ignore[union-attr]
+    w.renumber()
+
+
+@planted("L7")
+def attempts_are_used_up_and_nobody_fails_it(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.failed.rid, records.End), reason="stop")
+
+
+@planted("L7")
+def the_dead_letter_is_missing(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, beside(g.world, topics.DLQ, g.failed.rid))
+
+
+@planted("L7")
+def there_are_two_dead_letters_that_differ(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    w.append(topics.DLQ, 0, g.failed.rid, records.Dead(g.failed.rid, g.failed.owner, "m", "engine_failed", 2, worlds.REQUESTS, 0, ""))
+
+
+@planted("L7")
+def a_good_response_has_a_dead_letter(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    w.append(topics.DLQ, 0, g.plain.rid, records.Dead(g.plain.rid, g.plain.owner, "m", "attempts_exhausted", 3, worlds.REQUESTS, 0, ""))
+
+
+@planted("R5")
+def an_expired_response_has_tokens(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.plain.rid, records.End), reason="expired")
+
+
+@planted("R5")
+def a_request_expires_before_its_time(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, worlds.REQUESTS, g.expired.rid)
+    w.log[at] = w.log[at]._replace(timestamp=w.log[at].timestamp + 1900)
+
+
+@planted("R6")
+def an_offset_is_committed_past_unfinished_work(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, g.world.find(g.keyed.rid, records.End))
+
+
+@planted("R6")
+def an_offset_was_committed_before_the_end(g: worlds.Good, _: random.Random) -> None:
+    """All is well when the log is read; at the time of the commit it was not."""
+    next(line for line in g.world.lines["worker"] if line.op == "commit").wall -= 1.0
+
+
+@planted("R6")
+def a_successor_would_fold_from_behind_a_claim(g: worlds.Good, _: random.Random) -> None:
+    g.world.committed[(worlds.REQUESTS, worlds.PARTITION)] = history.Commit(5, "10000")
+
+
+@planted("R2")
+def one_key_has_two_responses_in_the_log(g: worlds.Good, _: random.Random) -> None:
+    again = g.world.ask("once", key="k-1")
+    g.world.writer(again, "worker-2/b").frames(20).end()
+
+
+@planted("R2")
+def one_key_is_answered_with_two_responses(g: worlds.Good, _: random.Random) -> None:
+    w, n = g.world, next(g.world.numbers)
+    w.line("other", op="submit", f="invoke", n=n, user="alice", key="k-1")
+    w.line("other", op="submit", f="ok", n=n, rid=g.plain.rid)
+
+
+@planted("R3")
+def a_refused_request_runs(g: worlds.Good, _: random.Random) -> None:
+    done = next(line for line in g.world.lines["client"] if line.op == "submit" and line.rid == g.plain.rid)
+    done.f, done.rid = "fail", ""
+
+
+@planted("R3")
+def one_request_became_two_responses(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    marks = [line.mark for line in w.lines["client"] if line.op == "submit" and line.f == "invoke"]
+    at = beside(w, worlds.REQUESTS, g.taken.rid)
+    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(f'"{marks[1]}"'.encode(), f'"{marks[0]}"'.encode()))
+
+
+@planted("R4")
+def a_cancel_was_acknowledged_and_the_response_completed(g: worlds.Good, _: random.Random) -> None:
+    w, n = g.world, next(g.world.numbers)
+    w.line("client", op="cancel", f="invoke", n=n, user="alice", rid=g.plain.rid)
+    w.line("client", op="cancel", f="ok", n=n, status="cancelled")
+
+
+@planted("R4")
+def an_acknowledged_cancel_is_not_in_the_log(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, g.world.find(g.cancelled.rid, records.Cancel))
+
+
+@planted("L4")
+def an_acknowledged_record_is_gone(g: worlds.Good, _: random.Random) -> None:
+    """The last one, so that nothing else shows it."""
+    places = [i for i, r in enumerate(g.world.log) if r.topic == topics.USAGE]
+    del g.world.log[places[-1]]
+
+
+@planted("L4")
+def an_acknowledged_record_has_other_bytes(g: worlds.Good, _: random.Random) -> None:
+    at = beside(g.world, topics.DLQ, g.failed.rid)
+    g.world.log[at] = g.world.log[at]._replace(value=(g.world.log[at].value or b"") + b" ")
+
+
+# ---- at the watchers -------------------------------------------------------------------------------
+
+
+@planted("C1")
+def a_watcher_misses_one_event(g: worlds.Good, rng: random.Random) -> None:
+    line = rng.choice(batches(g.world, g.plain)[:-1])
+    del line.events[rng.randrange(len(line.events))]
+
+
+@planted("C1")
+def a_watcher_gets_one_event_twice(g: worlds.Good, rng: random.Random) -> None:
+    line = rng.choice(batches(g.world, g.plain))
+    line.events.insert(1, line.events[0])
+
+
+@planted("C1")
+def two_events_are_swapped(g: worlds.Good, rng: random.Random) -> None:
+    events = rng.choice(batches(g.world, g.plain)[:-1]).events
+    events[0], events[1] = events[1], events[0]
+
+
+@planted("C1")
+def a_reconnect_resumes_one_event_too_late(g: worlds.Good, _: random.Random) -> None:
+    del batches(g.world, g.taken, "shaky")[1].events[0]
+
+
+@planted("C1")
+def a_reconnect_resumes_one_event_too_early(g: worlds.Good, _: random.Random) -> None:
+    first, second = batches(g.world, g.taken, "shaky")[:2]
+    second.events.insert(0, first.events[-1])
+
+
+@planted("C1")
+def an_event_follows_the_end(g: worlds.Good, _: random.Random) -> None:
+    last = batches(g.world, g.plain)[-1]
+    last.events.append([last.events[-1][0] + 1, "response.output_text.delta", " more"])
+
+
+@planted("C1")
+def the_end_is_announced_without_a_terminal_event(g: worlds.Good, _: random.Random) -> None:
+    batches(g.world, g.plain)[-1].events.pop()
+
+
+@planted("C1")
+def a_watcher_waits_in_vain(g: worlds.Good, _: random.Random) -> None:
+    w, mine = g.world, watch_of(g.world, g.plain)
+    gone = [id(end_line(w, g.plain))]
+    w.lines["client"] = [line for line in w.lines["client"] if id(line) not in gone]
+    mine[-1].code = transcript.IN_VAIN
+
+
+@planted("C2")
+def one_watchers_text_is_changed(g: worlds.Good, rng: random.Random) -> None:
+    event = rng.choice([e for line in batches(g.world, g.plain) for e in line.events if len(e) > 2 and e[2]])
+    event[2] = event[2][::-1] + "!"
+
+
+@planted("C2")
+def a_watcher_gets_two_texts_spliced(g: worlds.Good, rng: random.Random) -> None:
+    """From a random index on, the deltas of another response; the numbers are right."""
+    deltas = [e for line in batches(g.world, g.plain) for e in line.events if len(e) > 2 and e[2]]
+    foreign = [e[2] for line in batches(g.world, g.taken) for e in line.events if len(e) > 2 and e[2]]
+    for i in range(rng.randrange(1, len(deltas) - 1), len(deltas)):
+        deltas[i][2] = foreign[i]
+
+
+@planted("C2")
+def push_reads_from_a_lossy_path(g: worlds.Good, rng: random.Random) -> None:
+    """Events are numbered where they are delivered, so a lost one leaves no gap in the numbers."""
+    lines = batches(g.world, g.plain)
+    lost = rng.choice([e for line in lines for e in line.events if len(e) > 2 and e[2]])[0]
+    for line in lines:
+        line.events = [[e[0] - (e[0] > lost), *e[1:]] for e in line.events if e[0] != lost]
+
+
+@planted("C2")
+def the_final_text_is_another(g: worlds.Good, _: random.Random) -> None:
+    line = end_line(g.world, g.plain)
+    line.text = (line.text or "") + "!"
+
+
+@planted("C3")
+def an_index_overwriting_client_mixes_two_generations(g: worlds.Good, _: random.Random) -> None:
+    """It keeps the last writer's token for every index: the zombie's win."""
+    w, kept = g.world, dict[int, str]()
+    for e in w.entries(g.taken.rid):
+        if isinstance(e.record, records.Tok):
+            kept[e.record.seq] = e.record.text + ("?" if e.record.own == w.decoded(w.find(g.taken.rid, records.Claim)).own else "")  # type: ignore[union-attr]
+    end_line(w, g.taken).text = "".join(kept[seq] for seq in sorted(kept))
+
+
+@planted("C3")
+def watchers_count_different_tokens(g: worlds.Good, _: random.Random) -> None:
+    end_line(g.world, g.plain).tokens = 19
+
+
+@planted("C3")
+def one_watcher_sees_it_cancelled(g: worlds.Good, _: random.Random) -> None:
+    end_line(g.world, g.plain).status = "cancelled"
+
+
+@planted("C5")
+def a_stranger_gets_events(g: worlds.Good, _: random.Random) -> None:
+    watch_of(g.world, g.plain)[0].user = "mallory"
+
+
+@planted("C5")
+def events_of_another_response_come_on_a_watch(g: worlds.Good, _: random.Random) -> None:
+    batches(g.world, g.plain)[2].rid = g.taken.rid
+
+
+def test_the_good_history_passes() -> None:
+    out = worlds.good().world.judge()
+    assert out.verdict is report.Verdict.PASS, "\n".join(out.lines())
+    unjudged = [name for name, r in out.results.items() if r.verdict is report.Verdict.NOT_JUDGED]
+    assert unjudged == ["L8", "C4"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_history_is_caught_by_its_check(name: str) -> None:
+    check, planting = PLANTED[name]
+    world = worlds.good()
+    planting(world, random.Random(name))
+    out = world.world.judge()
+    assert check in out.failed(), f"failed were {out.failed()}"
+    assert out.exit_code == 1
+    assert out.results[check].witnesses[0].what
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_planted_histories_are_caught_n_of_n(seed: int) -> None:
+    caught = 0
+    for name, (check, planting) in PLANTED.items():
+        world = worlds.good()
+        planting(world, random.Random(f"{seed}{name}"))
+        caught += check in world.world.judge().failed()
+    print(f"M1: planted histories caught: {caught}/{len(PLANTED)} (seed {seed})")
+    assert caught == len(PLANTED)

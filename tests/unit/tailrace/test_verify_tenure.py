@@ -1,0 +1,183 @@
+"""The judge's own fold agrees with `wire.fold` on any history, and tells a broken one from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tailrace.verify import checks, history, report, tenure
+from tests.unit.tailrace import verify_histories as worlds
+from wire import fold, ids, records
+
+RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
+OWNER = records.Owner("i", "s")
+NONCES = ("a", "b", "c")
+
+
+def chain(found: Sequence[int]) -> str:
+    return tenure.link(tenure.START, found).hex()
+
+
+def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
+    """Any records of three nonces. Hashes are mostly those of the tokens 0, 1, 2, …, which every writer writes, so that much is accepted."""
+    nonce, previous = st.sampled_from(NONCES), st.sampled_from((None, *NONCES))
+    prefix = st.integers(0, 4).map(lambda n: list(range(n)))
+    right = st.booleans() | st.just(True)
+    claim = st.builds(lambda own, prev: records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t"), nonce, previous)
+    tok = st.builds(
+        lambda own, before, n, ok: records.Tok(
+            RID, own, len(before), list(range(len(before), len(before) + n)), "x" * n, chain(before) if ok else chain([9])
+        ),
+        nonce,
+        prefix,
+        st.integers(1, 2),
+        right,
+    )
+    end = st.builds(
+        lambda own, before, ok: records.End(RID, own, len(before), "stop", chain(before) if ok else chain([9]), "."), nonce, prefix, right
+    )
+    rare = st.sampled_from([records.Cancel(RID, OWNER), *(records.Yield(RID, own, 0) for own in NONCES)])
+    return st.lists(st.one_of(claim, tok, tok, tok, end, claim, tok, rare), max_size=14)
+
+
+def placed(found: Sequence[records.TokenRecord]) -> list[history.Placed]:
+    return [history.Placed(i, 1000 + i, r) for i, r in enumerate(found)]
+
+
+def agreement(found: Sequence[records.TokenRecord], fold_class: type[fold.Fold] = fold.Fold) -> report.Report:
+    out = report.Report()
+    response = history.Response(RID, 0, placed(found))
+    checks._agreement(out, response, tenure.account(response.entries), fold_class)
+    checks._shape(out, response, tenure.account(response.entries), True, fold_class)
+    return out
+
+
+@hypothesis.given(_records())
+@hypothesis.settings(max_examples=600, deadline=None)
+def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> None:
+    assert agreement(found).failed() == []
+    real, account = fold.Fold(keep_ids=True), tenure.account(placed(found))
+    for e in placed(found):
+        real.apply(e.record, e.offset, e.timestamp)
+    assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.tenures))
+    assert real.yielded == set(account.yielded)
+    assert (real.ended.reason if real.ended else None) == account.reason
+
+
+def test_a_record_read_twice_is_one_record() -> None:
+    w = worlds.World()
+    request = w.ask("twice")
+    w.writer(request, "worker-1/a").frames(6).end()
+    entries = w.entries(request.rid)
+    assert tenure.account(sorted([*entries, *entries])).accepted() == tenure.account(entries).accepted()
+
+
+# ---- M2: the fold of the product, with one rule removed --------------------------------------------
+
+
+class LatestClaimWins(fold.Fold):
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        self.owner = record.prev
+        return super()._claim(record)
+
+
+class NoOwnCheck(fold.Fold):
+    def _token(self, record: records.Tok) -> fold.Outcome:
+        self.owner = record.own
+        return super()._token(record)
+
+
+class NoSeqCheck(fold.Fold):
+    def _token(self, record: records.Tok) -> fold.Outcome:
+        if record.own != self.owner:
+            return fold.Void.STALE_OWNER
+        self.next += len(record.ids)
+        self.ids.extend(record.ids)
+        return fold.Accepted(record.seq, record.ids, record.text)
+
+
+class NoChainCheck(fold.Fold):
+    def _token(self, record: records.Tok) -> fold.Outcome:
+        self.h = record.parent
+        return super()._token(record)
+
+
+class ClaimTruncates(fold.Fold):
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        outcome = super()._claim(record)
+        if isinstance(outcome, fold.Claimed):
+            self.next, self.h, self.ids = 0, fold.H0, []
+        return outcome
+
+
+class EndWithoutCount(fold.Fold):
+    def _end(self, record: records.End, timestamp: int) -> fold.Outcome:
+        self.next, self.h = record.seq, record.digest
+        return super()._end(record, timestamp)
+
+
+class EndOfAnybody(fold.Fold):
+    def _end(self, record: records.End, timestamp: int) -> fold.Outcome:
+        self.owner = record.own
+        return super()._end(record, timestamp)
+
+
+class GoesOnAfterTheEnd(fold.Fold):
+    def _decide(self, record: records.TokenRecord, timestamp: int) -> fold.Outcome:
+        self.phase = fold.Phase.LIVE if self.phase is fold.Phase.DONE else self.phase
+        return super()._decide(record, timestamp)
+
+
+class CancelIsAHint(fold.Fold):
+    def _decide(self, record: records.TokenRecord, timestamp: int) -> fold.Outcome:
+        return fold.Void.STALE_OWNER if isinstance(record, records.Cancel) else super()._decide(record, timestamp)
+
+
+BROKEN = (LatestClaimWins, NoOwnCheck, NoSeqCheck, NoChainCheck, ClaimTruncates, EndWithoutCount, EndOfAnybody, GoesOnAfterTheEnd, CancelIsAHint)
+
+
+def unlucky() -> list[records.TokenRecord]:
+    """A lost race, a double, a zombie's frames, a gap, a wrong parent, a stale end, a cancel, and records behind the end."""
+
+    def claim(own: str, prev: str | None) -> records.Claim:
+        return records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t")
+
+    def tok(own: str, before: Sequence[int], new: Sequence[int]) -> records.Tok:
+        return records.Tok(RID, own, len(before), list(new), "x" * len(new), chain(before))
+
+    return [
+        claim("a", None),
+        claim("b", None),
+        tok("b", [], [0]),
+        tok("a", [], [0]),
+        tok("a", [], [0]),
+        tok("a", [0], [1, 2]),
+        records.Tok(RID, "a", 3, [7], "x", chain([0, 1, 9])),
+        tok("a", [0, 1, 2, 3], [4]),
+        claim("c", "a"),
+        tok("a", [0, 1, 2], [3]),
+        records.End(RID, "a", 3, "stop", chain([0, 1, 2])),
+        records.End(RID, "c", 9, "stop", chain([0, 1, 2])),
+        tok("c", [0, 1, 2], [5]),
+        records.Cancel(RID, OWNER),
+        tok("c", [0, 1, 2, 5], [6]),
+        records.End(RID, "c", 4, "stop", chain([0, 1, 2, 5])),
+    ]
+
+
+def test_the_unlucky_history_is_judged_alike_by_both() -> None:
+    assert agreement(unlucky()).failed() == []
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda c: c.__name__)
+def test_a_broken_fold_is_caught(broken: type[fold.Fold]) -> None:
+    assert set(agreement(unlucky(), broken).failed()) & {"L1", "L3"}
+
+
+def test_broken_folds_are_caught_n_of_n() -> None:
+    caught = sum(bool(agreement(unlucky(), broken).failed()) for broken in BROKEN)
+    print(f"M2: broken folds caught: {caught}/{len(BROKEN)}")
+    assert caught == len(BROKEN)

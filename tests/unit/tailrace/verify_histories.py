@@ -1,0 +1,267 @@
+"""Good histories for tests of the judge: a log with takeovers, zombies, cancels and failures, and watchers that reconnected."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.verify import checks, clients, history, report, tenure, transcript
+from wire import events, ids, log, records, topics
+from worker.engines import scripted
+
+INCARNATION = "planted"
+TAG = ids.incarnation_tag(INCARNATION)
+PARTITION = 3
+REQUESTS = topics.requests("default", "interactive")
+T0 = 1_700_000_000_000
+
+
+def owner(user: str) -> records.Owner:
+    return records.Owner("https://tests", user)
+
+
+@dataclass
+class World:
+    """A log and what clients saw of it. Records lie in `log` in the order of their appends; offsets are theirs by topic and partition.
+
+    Attributes:
+        log: every record.
+        lines: transcripts by file.
+        now: broker time of the next append, ms.
+    """
+
+    log: list[log.Record] = field(default_factory=list)
+    lines: dict[str, list[transcript.Line]] = field(default_factory=dict)
+    committed: dict[tuple[str, int], history.Commit] = field(default_factory=dict)
+    now: int = T0
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def append(self, topic: str, partition: int, key: str, record: records.Record) -> int:
+        offset = sum(1 for r in self.log if (r.topic, r.partition) == (topic, partition))
+        self.now += 10
+        self.log.append(log.Record(topic, partition, offset, self.now, key.encode(), records.encode(record), ()))
+        return offset
+
+    def token(self, record: records.TokenRecord) -> int:
+        return self.append(topics.TOKENS, PARTITION, record.rid, record)
+
+    def line(self, file: str, **fields: object) -> None:
+        self.lines.setdefault(file, []).append(transcript.Line(wall=self.now / 1000, mono=self.now / 1000, **fields))  # type: ignore[arg-type]
+
+    # ---- what honest parts do
+
+    def ask(self, text: str, user: str = "alice", n: int = 20, key: str | None = None, ttl_ms: int = 600_000, **cues: str) -> records.Request:
+        mark = f"mark-{next(self.numbers)}"
+        operation = next(self.numbers)
+        self.line("client", op="submit", f="invoke", n=operation, user=user, mark=mark, key=key)
+        end = sum(1 for r in self.log if r.topic == topics.TOKENS)
+        rid = ids.mint(ids.Address(TAG, PARTITION, end), next(self.numbers).to_bytes(11, "big"))
+        metadata = {"mark": mark, "script_tokens": str(n), **cues}
+        request = records.Request(
+            rid=rid,
+            owner=owner(user),
+            model="m",
+            messages=[{"role": "user", "content": text}],
+            sampling=records.Sampling(4096),
+            echo=events.echo(rid, T0 // 1000, "m", background=True, metadata=metadata),
+            idempotency_key=key,
+            ttl_ms=ttl_ms,
+        )
+        self.append(REQUESTS, PARTITION, rid, request)
+        self.line("client", op="submit", f="ok", n=operation, rid=rid)
+        return request
+
+    def writer(self, request: records.Request, worker: str, prev: Writer | None = None, accepted: Sequence[int] = (), held: int = 0) -> Writer:
+        own = f"{next(self.numbers):032x}"
+        claim = records.Claim(
+            request.rid,
+            own,
+            prev.own if prev else None,
+            request.owner,
+            worker,
+            REQUESTS,
+            0,
+            "scripted-1",
+            "scripted-1",
+            2,
+            {} if prev else request.echo,
+        )
+        self.token(claim)
+        return Writer(self, request, own, worker, list(accepted), held)
+
+    def bill(self, request: records.Request, status: str, usage: records.Usage, digest: str, claims: int = 1) -> None:
+        metered = records.Metered(request.rid, request.owner, "m", "scripted-1", status, usage, claims, "w", self.now, "", digest)
+        self.append(topics.USAGE, 0, request.owner.key, metered)
+
+    def watch(self, request: records.Request, user: str, watcher: str, cuts: Sequence[int] = ()) -> None:
+        """A watcher that loses its connection after so many events, and comes back by its position."""
+        series = checks.events(tenure.account(self.entries(request.rid)), background=True)
+        account = tenure.account(self.entries(request.rid))
+        start = 0
+        for stop in [*cuts, len(series)]:
+            n = next(self.numbers)
+            self.line("client", op="watch", f="invoke", n=n, user=user, watcher=watcher, rid=request.rid, after=start - 1)
+            self.line("client", op="watch", f="ok", n=n)
+            for a in range(start, stop, 4):
+                batch = [[i, kind, delta] for i, (kind, delta, _) in enumerate(series)][a : min(a + 4, stop)]
+                self.line("client", op="events", n=n, rid=request.rid, events=batch)
+            if stop == len(series) and account.status:
+                self.line("client", op="end", n=n, rid=request.rid, status=account.status, text=account.text, tokens=account.total)
+            self.line("client", op="close", n=n, code=1000 if stop == len(series) else 4002)
+            start = stop
+
+    def entries(self, rid: str) -> list[history.Placed]:
+        return self.history().responses[rid].entries
+
+    # ---- judging
+
+    def history(self) -> history.History:
+        found = history.gather([], incarnation=INCARNATION, partitions=8)
+        found.digests, found.beginnings = {}, {(topics.TOKENS, PARTITION): 0, (REQUESTS, PARTITION): 0, (topics.USAGE, 0): 0, (topics.DLQ, 0): 0}
+        for r in self.log:
+            found.add(r)
+        found.committed = dict(self.committed)
+        return found
+
+    def judge(self, **options: object) -> report.Report:
+        found = self.history()
+        out, outcomes = checks.judge(found, checks.Options(settle_s=0.0, content=content, **options))  # type: ignore[arg-type]
+        clients.judge(
+            out,
+            found,
+            outcomes,
+            [(name, transcript.read(b"".join(map(transcript.encode, lines)), name)) for name, lines in self.lines.items()],
+            settle_s=0.0,
+        )
+        return out
+
+    def copy(self) -> World:
+        return World(list(self.log), copy.deepcopy(self.lines), dict(self.committed), self.now, self.numbers)
+
+    # ---- breaking: everything behind a record that goes or comes is renumbered, as if it had been appended so
+
+    def find(self, rid: str, kind: type[records.TokenRecord], nth: int = 0) -> int:
+        """Index in `log` of a response's nth record of a kind."""
+        found = [
+            i
+            for i, r in enumerate(self.log)
+            if r.topic == topics.TOKENS and (d := records.decode_token(r.value)) and d.rid == rid and isinstance(d, kind)
+        ]
+        return found[nth]
+
+    def decoded(self, index: int) -> records.TokenRecord:
+        found = records.decode_token(self.log[index].value)
+        assert found is not None
+        return found
+
+    def replace(self, index: int, record: records.Record) -> None:
+        self.log[index] = self.log[index]._replace(value=records.encode(record))
+
+    def renumber(self) -> None:
+        counts: dict[tuple[str, int], int] = {}
+        for i, r in enumerate(self.log):
+            place = (r.topic, r.partition)
+            self.log[i] = r._replace(offset=counts.get(place, 0))
+            counts[place] = counts.get(place, 0) + 1
+
+
+@dataclass
+class Writer:
+    """An honest owner of a response. `held`: characters of text that former owners emitted."""
+
+    world: World
+    request: records.Request
+    own: str
+    worker: str
+    ids: list[int]
+    held: int = 0
+
+    def frames(self, n: int, size: int = 2) -> Writer:
+        """The next `n` tokens of the greedy answer."""
+        for _ in range(0, n, size):
+            step = list(itertools.islice(scripted.tokens(self.request.messages, self.ids), size))
+            text = scripted.Detokenizer().push([*self.ids, *step])
+            self.world.token(
+                records.Tok(self.request.rid, self.own, len(self.ids), step, text[self.held :], tenure.link(tenure.START, self.ids).hex())
+            )
+            self.ids += step
+            self.held = len(text)
+        return self
+
+    def end(self, reason: str = "stop", error: tuple[str, str] | None = None, bill: bool = True) -> None:
+        chain, usage = tenure.link(tenure.START, self.ids).hex(), records.Usage(2, len(self.ids))
+        whole = scripted.Detokenizer()
+        tail = (whole.push(self.ids) + whole.flush())[self.held :]
+        self.world.token(records.End(self.request.rid, self.own, len(self.ids), reason, chain, tail, usage, error))
+        if bill:
+            self.world.bill(self.request, tenure.STATUS.get(reason, "failed"), usage, chain)
+
+
+def content(response: history.Response, account: tenure.Account) -> Iterator[str]:
+    """What the scripted engine had to write, greedy."""
+    if not response.asked:
+        return
+    messages = response.asked[0].request.messages
+    whole = scripted.expected_ids(messages, account.total)
+    if account.ids != whole:
+        at = next(i for i, (a, b) in enumerate(itertools.zip_longest(account.ids, whole)) if a != b)
+        yield f"token {at} is not what the engine had to write"
+    text = scripted.Detokenizer()
+    expected = text.push(whole) + (text.flush() if account.end else "")
+    if (account.end is not None and account.text != expected) or not expected.startswith(account.text):
+        yield "text is not the text of the ids"
+
+
+@dataclass
+class Good:
+    """A world in which everything held, and the responses in it."""
+
+    world: World
+    plain: records.Request
+    taken: records.Request  # taken over once, with a zombie's late records
+    cancelled: records.Request
+    failed: records.Request  # three attempts, a closing claim, one dead letter
+    expired: records.Request
+    keyed: records.Request
+
+
+def good() -> Good:
+    """Six responses; two watchers each, one of which reconnects twice."""
+    w = World()
+    plain = w.ask("plain")
+    w.writer(plain, "worker-1/a").frames(20).end()
+    taken = w.ask("taken over", "bob", 40)
+    first = w.writer(taken, "worker-1/a").frames(14)
+    second = w.writer(taken, "worker-2/b", first, first.ids, first.held).frames(6)
+    first.frames(4)  # the zombie's records are void
+    second.frames(20).end()
+    cancelled = w.ask("cancel me", n=40)
+    half = w.writer(cancelled, "worker-1/a").frames(10)
+    n = next(w.numbers)
+    w.line("client", op="cancel", f="invoke", n=n, user="alice", rid=cancelled.rid)
+    w.token(records.Cancel(cancelled.rid, cancelled.owner, cancelled.echo))
+    w.line("client", op="cancel", f="ok", n=n, status="cancelled")
+    half.frames(2)
+    w.bill(cancelled, "cancelled", records.Usage(2, 10), tenure.link(tenure.START, half.ids[:10]).hex())
+    failed = w.ask("kills its worker", "bob")
+    owners: list[Writer] = []
+    for name in ("worker-1/a", "worker-2/b", "worker-3/c"):
+        prev = owners[-1] if owners else None
+        owners.append(w.writer(failed, name, prev, prev.ids if prev else (), prev.held if prev else 0).frames(2))
+    w.writer(failed, "worker-4/d", owners[-1], owners[-1].ids, owners[-1].held).end("failed", ("server_error", "…"))
+    w.append(topics.DLQ, 0, failed.rid, records.Dead(failed.rid, failed.owner, "m", "attempts_exhausted", 3, REQUESTS, 0, ""))
+    expired = w.ask("too late", ttl_ms=1000)
+    w.now += 2000
+    w.writer(expired, "worker-1/a").end("expired")
+    keyed = w.ask("once", key="k-1")
+    w.writer(keyed, "worker-1/a").frames(20).end()
+    for request in (plain, taken, cancelled, failed, expired, keyed):
+        w.watch(request, request.owner.subject, f"steady-{request.rid}")
+        w.watch(request, request.owner.subject, f"shaky-{request.rid}", cuts=(2, 3) if request is expired else (3, 7))
+    for r in w.log:
+        w.line("worker", op="acked", topic=r.topic, partition=r.partition, offset=r.offset, digest=transcript.digest(r.value or b""))
+    w.committed[(REQUESTS, PARTITION)] = history.Commit(6, str(len(w.entries(plain.rid))))
+    w.line("worker", op="commit", f="invoke", topic=REQUESTS, partition=PARTITION, offset=6, metadata="0")
+    return Good(w, plain, taken, cancelled, failed, expired, keyed)

@@ -1,0 +1,134 @@
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from wire import errors
+
+EVERY_ERROR = [
+    (errors.invalid_request("No.", "input", "bad"), 400, "bad", "input"),
+    (errors.invalid_json(), 400, "invalid_json", None),
+    (errors.missing_required_parameter("model"), 400, "missing_required_parameter", "model"),
+    (errors.unsupported_parameter("background"), 400, "unsupported_parameter", "background"),
+    (errors.unsupported_value("input", "Only text."), 400, "unsupported_value", "input"),
+    (errors.invalid_value("n", "Too many."), 400, "invalid_value", "n"),
+    (errors.invalid_type("temperature", "a number"), 400, "invalid_type", "temperature"),
+    (errors.out_of_range("temperature", 0, 2), 400, "invalid_value", "temperature"),
+    (errors.context_length_exceeded(8192), 400, "context_length_exceeded", "input"),
+    (errors.unknown_event("response.dance"), 400, "unknown_event", "type"),
+    (errors.previous_response_not_found("resp_1"), 400, "previous_response_not_found", "previous_response_id"),
+    (errors.invalid_stream_id(), 400, "invalid_stream_id", "stream_id"),
+    (errors.websocket_stream_limit_reached(), 400, "websocket_stream_limit_reached", "stream_id"),
+    (errors.websocket_connection_limit_reached(), 400, "websocket_connection_limit_reached", None),
+    (errors.invalid_api_key(), 401, "invalid_api_key", None),
+    (errors.forbidden(), 403, "forbidden", None),
+    (errors.forbidden_origin(), 403, "forbidden_origin", None),
+    (errors.model_not_found("m"), 404, "model_not_found", "model"),
+    (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
+    (errors.history_lost("resp_1"), 410, "history_lost", "response_id"),
+    (errors.not_found("/v2/x"), 404, "not_found", None),
+    (errors.method_not_allowed("PUT", "GET, POST"), 405, "method_not_allowed", None),
+    (errors.payload_too_large(131072), 413, "payload_too_large", None),
+    (errors.unsupported_media_type(), 415, "unsupported_media_type", None),
+    (errors.websocket_disabled(), 426, "websocket_disabled", None),
+    (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
+    (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
+    (errors.server_error(), 500, "server_error", None),
+    (errors.unavailable(), 503, "service_unavailable", None),
+]
+each_error = pytest.mark.parametrize(
+    ("error", "status", "code", "param"), EVERY_ERROR, ids=[f"{error.code}-{n}" for n, (error, *_) in enumerate(EVERY_ERROR)]
+)
+
+
+@each_error
+def test_http_body_has_all_four_keys_and_nothing_else(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+    body = errors.http_body(error)
+    assert list(body) == ["error"]
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert (error.status, body["error"]["code"], body["error"]["param"]) == (status, code, param)
+    assert body["error"]["message"]
+    json.dumps(body)
+
+
+@each_error
+def test_ws_event_is_nested_with_status_and_a_string_code(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+    event = errors.ws_event(error)
+    assert event["type"] == "error"
+    assert event["status"] == status
+    assert (event["error"]["code"], event["error"]["param"]) == (code, param)
+    assert "stream_id" not in event
+    assert "sequence_number" not in event
+    json.dumps(event)
+
+
+@each_error
+def test_sse_event_is_flat_because_a_truthy_error_member_makes_sdks_raise(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+    event = errors.sse_event(error, 7)
+    assert not event.get("error")
+    assert (event["type"], event["sequence_number"], event["code"], event["param"]) == ("error", 7, code, param)
+
+
+def test_every_constructor_is_in_the_table_above() -> None:
+    shapes = {"http_body", "ws_event", "sse_event"}
+    constructors = {name for name, value in vars(errors).items() if callable(value) and value.__module__ == errors.__name__}
+    public = {name for name in constructors if not name.startswith("_")} - shapes - {"ApiError"}
+    assert len(public) == len(EVERY_ERROR)
+
+
+def test_ws_event_echoes_lane_and_sequence_number_zero() -> None:
+    event = errors.ws_event(errors.invalid_stream_id(), stream_id="main", sequence_number=0)
+    assert (event["stream_id"], event["sequence_number"]) == ("main", 0)
+
+
+def test_an_error_without_code_still_gives_sockets_a_string_code() -> None:
+    error = errors.invalid_request("No.")
+    assert errors.http_body(error)["error"]["code"] is None
+    assert errors.ws_event(error)["error"]["code"] == "invalid_request_error"
+    assert errors.sse_event(error, 0)["code"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("seconds", "whole", "milliseconds"), [(0, "1", "1"), (0.25, "1", "250"), (1.0, "1", "1000"), (2.001, "3", "2001")])
+def test_retry_after_is_a_whole_second_from_one_and_the_exact_milliseconds(seconds: float, whole: str, milliseconds: str) -> None:
+    error = errors.rate_limit_exceeded(seconds, "tokens", {"x-ratelimit-limit-tokens": "10"})
+    assert dict(error.headers) == {
+        "x-ratelimit-limit-tokens": "10",
+        "retry-after": whole,
+        "retry-after-ms": milliseconds,
+    }
+    assert error.type == "tokens"
+    assert errors.ws_event(error)["error"]["headers"] == dict(error.headers)
+
+
+def test_messages_clients_recover_on_are_exact() -> None:
+    assert errors.previous_response_not_found("resp_abc").message == "Previous response with id 'resp_abc' not found."
+    assert errors.websocket_connection_limit_reached().message.startswith("Responses websocket connection limit reached (60 minutes).")
+
+
+def test_text_of_a_client_is_bounded_and_printable_in_a_message() -> None:
+    message = errors.model_not_found("a\x1b[31m\n" + "x" * 10_000).message
+    assert len(message) < 300
+    assert message.isprintable()
+
+
+def test_a_value_that_is_no_text_can_be_named() -> None:
+    assert "{'a': 1}" in errors.unknown_event({"a": 1}).message
+
+
+def test_headers_cannot_change_after_construction() -> None:
+    given = {"a": "b"}
+    error = errors.ApiError(400, "t", None, "m", headers=given)
+    given["a"] = "c"
+    assert error.headers == {"a": "b"}
+    with pytest.raises(TypeError):
+        error.headers["a"] = "c"  # type: ignore[index]
+
+
+def test_it_survives_a_context_manager_which_assigns_the_traceback() -> None:
+    @contextlib.contextmanager
+    def passing() -> Iterator[None]:
+        yield
+
+    with pytest.raises(errors.ApiError, match="404 model_not_found"), passing():
+        raise errors.model_not_found("m")

@@ -1,0 +1,536 @@
+import asyncio
+import contextlib
+import http.server
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import prometheus_client
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from wire import credentials, log, telemetry
+from wire.telemetry import Action
+
+ROOT = Path(__file__).parents[3]
+CANARY = "the prompt of a person"
+
+
+class Lines:
+    """What the process would have written to stderr."""
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+    def read(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    def only(self) -> dict[str, Any]:
+        (line,) = self.read()
+        return line
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    captured = Lines()
+    handler = logging.StreamHandler(captured.stream)
+    handler.setFormatter(telemetry.JsonFormatter("worker", "worker-1"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield captured
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+# ---- lines ---------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_one_json_object_with_who_when_and_what(lines: Lines) -> None:
+    telemetry.log(Action.RESPONSE_ENDED, response="resp_1", status="completed", output_tokens=12, seconds=1.5, partitions=[1, 2])
+    line = lines.only()
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info",
+        "service": "worker",
+        "name": "worker-1",
+        "action": "response_ended",
+        "response": "resp_1",
+        "status": "completed",
+        "output_tokens": 12,
+        "seconds": 1.5,
+        "partitions": [1, 2],
+    }
+
+
+@pytest.mark.parametrize(("action", "level"), [(Action.SERVICE_STARTED, "info"), (Action.KAFKA_AWAY, "warning"), (Action.ENGINE_FAILED, "error")])
+def test_the_level_follows_from_the_action(lines: Lines, action: Action, level: str) -> None:
+    telemetry.log(action)
+    assert lines.only()["level"] == level
+
+
+def test_a_line_of_code_without_an_action_is_a_note(lines: Lines) -> None:
+    logging.getLogger("some.library").warning("disk %s is full", "a")
+    line = lines.only()
+    assert (line["action"], line["logger"], line["message"]) == ("note", "some.library", "disk a is full")
+
+
+def test_control_characters_and_broken_text_cannot_leave_the_line(lines: Lines) -> None:
+    telemetry.log(Action.WAITING, reason="a\nb\x1b[31m\ud800 é")
+    assert lines.text.isascii()
+    assert lines.text.count("\n") == 1
+    assert lines.only()["reason"] == "a\nb\x1b[31m\ud800 é"
+
+
+def test_a_number_that_json_does_not_have_keeps_the_line_readable(lines: Lines) -> None:
+    telemetry.log(Action.WAITING, seconds=float("nan"), most=float("inf"))
+    assert "NaN" not in lines.text
+    assert (lines.only()["seconds"], lines.only()["most"]) == ("nan", "inf")
+
+
+# ---- what must never be in a line ------------------------------------------------------------------------
+
+_PRIVATE, _ = credentials.generate_dev_key()
+_JWT = credentials.issue(_PRIVATE, "dev-1", "https://i", "tailrace", "me", time.time(), 60)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        _JWT,
+        f"Bearer {_JWT}",
+        f"credential={_JWT}&x=1",
+        "ticket.AAAAAAAAAAAAAAAAAAAAAA",
+        "Authorization: bearer hunter2",
+        "sk-" + "a" * 20,
+        "redis://user:hunter2@host/0",
+    ],
+)
+def test_a_secret_is_cut_out_of_any_text(lines: Lines, secret: str) -> None:
+    telemetry.log(Action.WAITING, reason=f"before {secret} after")
+    logging.getLogger("library").warning("refused %s", secret)
+    logging.getLogger("library").warning("refused %s", [secret])
+    for needle in (_JWT, _JWT.split(".")[1], "AAAAAAAAAAAA", "hunter2", "aaaaaaaaaa"):
+        assert needle not in lines.text
+    assert "[redacted]" in lines.text
+
+
+@pytest.mark.parametrize("name", ["prompt", "input", "output_text", "messages", "token", "Authorization", "user_prompt", "ids", "dev_credential"])
+@pytest.mark.parametrize("value", [CANARY, [CANARY], {"role": CANARY}, {CANARY}], ids=["text", "list", "dict", "set"])
+def test_fields_made_for_content_or_secrets_show_nothing_but_numbers(lines: Lines, name: str, value: Any) -> None:
+    telemetry.log(Action.WAITING, **{name: value, "detail": {name: value}})
+    assert CANARY not in lines.text
+    assert lines.only()[name] == "[redacted]"
+
+
+def test_an_object_is_named_by_its_type_and_a_text_is_bounded(lines: Lines) -> None:
+    class Request:
+        def __repr__(self) -> str:
+            return CANARY
+
+    deep: Any = CANARY
+    for _ in range(50):
+        deep = [deep]
+    telemetry.log(Action.WAITING, request=Request(), several=[Request()], deep=deep, blob=b"bytes", reason="x" * 10_000, many=list(range(1000)))
+    assert CANARY not in lines.text
+    line = lines.only()
+    assert (line["request"], line["several"], line["blob"]) == ("<Request>", ["<Request>"], "<bytes>")
+    assert len(line["reason"]) <= telemetry.MAX_TEXT + 1
+    assert len(line["many"]) == 64
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(CANARY),
+        KeyError(CANARY),
+        AssertionError(CANARY),
+        TypeError(CANARY),
+        UnicodeEncodeError("utf-8", CANARY, 0, 1, CANARY),
+        json.JSONDecodeError("x", CANARY, 0),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_message_of_an_error_that_may_quote_content_is_not_shown(lines: Lines, error: Exception) -> None:
+    def failing() -> None:
+        try:
+            raise error
+        except Exception as cause:
+            raise ExceptionGroup(CANARY, [ValueError(CANARY)]) from cause
+
+    try:
+        failing()
+    except ExceptionGroup as group:
+        telemetry.log(Action.TASK_FAILED, exc_info=group)
+    assert CANARY not in lines.text
+    line = lines.only()
+    assert line["error"] == "ExceptionGroup"
+    assert line["cause"].endswith(type(error).__name__)
+    assert any("test_telemetry.py" in frame and frame.endswith("failing") for frame in line["trace"])
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ConnectionRefusedError(111, "refused"), "ConnectionRefusedError: [Errno 111] refused"),
+        (log.LogUnavailable("no broker"), "wire.log.LogUnavailable: no broker"),
+        (RuntimeError("CUDA out of memory"), "RuntimeError: CUDA out of memory"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_errors_of_the_system_and_of_our_own_say_what_went_wrong(error: Exception, shown: str) -> None:
+    assert telemetry.describe(error) == shown
+
+
+async def test_an_exception_nobody_retrieved_does_not_show_its_message(lines: Lines) -> None:
+    async def failing() -> None:
+        raise ValueError(CANARY)
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(None)
+    task = asyncio.create_task(failing())
+    await asyncio.wait([task])
+    del task
+    assert lines.only()["message"] == "Task exception was never retrieved"
+    assert CANARY not in lines.text
+
+
+# ---- Kafka's client while the broker is away ---------------------------------------------------------------
+
+CONNECT = "Unable connect to node with id %s: %s"
+
+
+def test_hundreds_of_complaints_become_one_away_and_one_back() -> None:
+    complaints = telemetry.KafkaComplaints()
+    verdicts = [complaints.complain(CONNECT, 100 + n / 20) for n in range(400)]
+    verdicts += [complaints.complain("OffsetCommit failed", 119.95)]
+    assert verdicts == [Action.KAFKA_AWAY] + [None] * 400
+    assert complaints.back(120) is None
+    assert complaints.back(124.9) is None
+    assert complaints.back(124.96) == pytest.approx(19.95)
+    assert complaints.complaints == 401
+    assert complaints.back(200) is None
+    assert complaints.complain(CONNECT, 300) is Action.KAFKA_AWAY
+
+
+def test_another_complaint_is_shown_once_a_minute_and_is_not_called_away() -> None:
+    complaints = telemetry.KafkaComplaints()
+    assert complaints.complain("Group Coordinator Request failed: %s", 10) is Action.NOTE
+    assert complaints.complain("Group Coordinator Request failed: %s", 69) is None
+    assert complaints.complain("Auto offset commit failed: %s", 69) is Action.NOTE
+    assert complaints.complain("Group Coordinator Request failed: %s", 70) is Action.NOTE
+    assert complaints.away_since is None
+
+
+async def test_the_return_is_noticed_without_another_complaint(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "QUIET_S", 0.2)
+    handler = telemetry.KafkaHandler()
+    record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "refused"), None)
+    for _ in range(50):
+        handler.emit(record)
+    assert prometheus_client.REGISTRY.get_sample_value("tailrace_kafka_away") == 1
+    async with asyncio.timeout(5):
+        while len(lines.read()) < 2:  # noqa: ASYNC110 - a timer of the loop is waited for
+            await asyncio.sleep(0.05)
+    away, back = lines.read()
+    assert (away["action"], away["reason"]) == ("kafka_away", "Unable connect to node with id 1: refused")
+    assert (back["action"], back["complaints"]) == ("kafka_back", 50)
+    assert prometheus_client.REGISTRY.get_sample_value("tailrace_kafka_away") == 0
+
+
+def test_without_a_loop_the_return_is_noticed_at_the_next_complaint(lines: Lines) -> None:
+    now = 100.0
+    handler = telemetry.KafkaHandler(lambda: now)
+    handler.emit(logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "x"), None))
+    now = 200.0
+    handler.emit(logging.LogRecord("aiokafka", logging.WARNING, "", 0, "something %s", ("else",), None))
+    assert [line["action"] for line in lines.read()] == ["kafka_away", "kafka_back", "note"]
+
+
+# ---- metrics -----------------------------------------------------------------------------------------------
+
+
+def _metrics() -> dict[str, Any]:
+    wrapped = (prometheus_client.Counter, prometheus_client.Gauge, prometheus_client.Histogram)
+    return {name: value for name, value in vars(telemetry).items() if isinstance(value, wrapped)}
+
+
+def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() -> None:
+    closed = {"outcome", "code", "status", "reason", "kind", "verdict", "pool", "stage", "tokens", "topic", "partition"}
+    assert len(_metrics()) > 30
+    for metric in _metrics().values():
+        (family,) = metric.describe()
+        assert family.name.startswith("tailrace_")
+        assert len(family.documentation) > 10
+        assert set(metric._labelnames) <= closed
+
+
+def test_no_other_module_defines_metrics() -> None:
+    packages = [ROOT / name for name in ("wire", "gateway", "push", "worker", "tailrace")]
+    sources = [path for package in packages for path in package.rglob("*.py") if path.name != "telemetry.py"]
+    assert len(sources) > 10
+    assert not [path for path in sources if "prometheus_client" in path.read_text(encoding="utf-8")]
+
+
+# ---- spans -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))  # the global provider can be set only once per process
+    return exporter
+
+
+def test_a_span_goes_on_in_whoever_reads_the_record(spans: InMemorySpanExporter, lines: Lines) -> None:
+    with telemetry.span("submit", pool="default"):
+        headers = telemetry.trace_headers()
+        telemetry.log(Action.RESPONSE_ACCEPTED)
+    assert [name for name, _ in headers] == ["traceparent"]
+    with telemetry.span("generate", telemetry.trace_context(headers)):
+        pass
+    submit, generate = spans.get_finished_spans()
+    assert submit.context is not None
+    assert generate.parent is not None
+    assert generate.parent.span_id == submit.context.span_id
+    assert dict(submit.attributes or {}) == {"tailrace.pool": "default"}
+    assert lines.only()["trace_id"] == f"{submit.context.trace_id:032x}"
+
+
+def test_a_failed_span_names_the_error_and_quotes_nothing(spans: InMemorySpanExporter) -> None:
+    with pytest.raises(ValueError, match=CANARY), telemetry.span("submit", prompt=CANARY):
+        raise ValueError(CANARY)
+    (span,) = spans.get_finished_spans()
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert CANARY not in span.to_json()
+
+
+def test_without_export_headers_are_empty_but_a_callers_context_is_handed_on() -> None:
+    assert telemetry.trace_headers() == []
+    given = [("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+    token = otel_context.attach(telemetry.trace_context(given))
+    try:
+        assert telemetry.trace_headers() == given
+    finally:
+        otel_context.detach(token)
+
+
+@pytest.mark.parametrize(
+    "headers", [[], [("traceparent", b"\xff\xfe")], [("traceparent", b"00-x")], [("traceparent", b"x" * 10_000)], [("other", b"1")]]
+)
+def test_unreadable_headers_give_no_context(headers: list[tuple[str, bytes]]) -> None:
+    context = telemetry.trace_context(headers)
+    assert not trace.get_current_span(context).get_span_context().is_valid
+
+
+# ---- setup, in a process of its own --------------------------------------------------------------------------
+
+
+def _run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, cwd=ROOT, env=inherited | environ, capture_output=True, text=True, timeout=50, check=False)
+
+
+def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
+    done = _run(
+        "import logging, warnings; from wire import telemetry as t\n"
+        "t.setup('push', 'push-1'); t.setup('push', 'push-1')\n"
+        "t.log(t.Action.SERVICE_STARTED, port=8001); logging.getLogger('httpx').info('GET /?q=secret')\n"
+        "warnings.simplefilter('always'); warnings.warn('old', stacklevel=1)\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["name"], line["action"]) for line in lines] == [("push-1", "service_started"), ("push-1", "note")]
+    assert lines[1]["logger"] == "py.warnings"
+
+
+def test_without_an_endpoint_nothing_of_the_exporter_is_loaded() -> None:
+    done = _run(
+        "import sys; from wire import telemetry as t\n"
+        "t.setup('push', 'push-1')\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry.exporter')])\n"
+    )
+    assert done.stdout == "[]\n"
+
+
+class _Collector(http.server.BaseHTTPRequestHandler):
+    received: list[tuple[str, bytes]]
+
+    def do_POST(self) -> None:
+        self.received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    received: list[tuple[str, bytes]] = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Collector", (_Collector,), {"received": received}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
+    url, received = collector
+    done = _run(
+        "from wire import telemetry as t\n"
+        "from fastapi import FastAPI\n"
+        "from fastapi.testclient import TestClient\n"
+        "t.setup('gateway', 'gateway-7'); t.setup('gateway', 'gateway-7')\n"
+        "app = FastAPI(); t.instrument(app)\n"
+        "@app.get('/v1/models')\n"
+        "def models():\n"
+        "    with t.span('inside'):\n"
+        "        return [name for name, _ in t.trace_headers()]\n"
+        "print(TestClient(app).get('/v1/models').json())\n",
+        OTEL_EXPORTER_OTLP_ENDPOINT=url,
+    )
+    assert done.stdout == "['traceparent']\n", done.stderr
+    assert {path for path, _ in received} == {"/v1/traces"}
+    body = b"".join(content for _, content in received)
+    for word in (b"tailrace-gateway", b"gateway-7", b"inside", b"GET /v1/models"):
+        assert word in body
+
+
+# ---- admin listener --------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _admin(ready: telemetry.Readiness = lambda: {"ready": True}) -> AsyncIterator[tuple[telemetry.AdminServer, httpx.AsyncClient]]:
+    admin = telemetry.AdminServer("127.0.0.1", 0, ready)
+    task = asyncio.create_task(admin.run())
+    try:
+        async with asyncio.timeout(5):
+            await admin.listening.wait()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.port}") as client:
+            yield admin, client
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_health_metrics_and_the_rest() -> None:
+    telemetry.REQUESTS.labels(outcome="accepted").inc()
+    async with _admin() as (_, client):
+        assert (await client.get("/health")).json() == {"status": "ok"}
+        metrics = await client.get("/metrics?x=1")
+        assert metrics.headers["content-type"].startswith("text/plain")
+        assert 'tailrace_requests_total{outcome="accepted"}' in metrics.text
+        assert (await client.get("/other")).status_code == 404
+        assert (await client.post("/health")).status_code == 405
+        head = await client.head("/health")
+        assert (head.status_code, head.headers["content-length"]) == (200, "15")
+
+
+async def test_head_has_no_body() -> None:
+    async with _admin() as (admin, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        writer.write(b"HEAD /health HTTP/1.1\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"\r\n\r\n")
+        writer.close()
+
+
+async def _later() -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"ready": True, "kafka": True}
+
+
+async def _never() -> dict[str, Any]:
+    await asyncio.sleep(60)
+    return {"ready": True}
+
+
+def _broken() -> dict[str, Any]:
+    raise ValueError(CANARY)
+
+
+@pytest.mark.parametrize(
+    ("ready", "status", "body"),
+    [
+        (lambda: {"ready": True, "state": "ready"}, 200, {"ready": True, "state": "ready"}),
+        (lambda: {"ready": False, "state": "loading"}, 503, {"ready": False, "state": "loading"}),
+        (lambda: {}, 503, {}),
+        (lambda: {"ready": "yes"}, 503, {"ready": "yes"}),
+        (_later, 200, {"ready": True, "kafka": True}),
+        (_never, 503, {"ready": False, "detail": "TimeoutError"}),
+        (_broken, 503, {"ready": False, "detail": "ValueError"}),
+    ],
+)
+async def test_ready_says_what_it_was_told_and_whoever_cannot_say_is_not(
+    monkeypatch: pytest.MonkeyPatch, ready: telemetry.Readiness, status: int, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(telemetry, "_READY_S", 0.1)
+    async with _admin(ready) as (_, client):
+        answer = await client.get("/ready")
+        assert (answer.status_code, answer.json()) == (status, body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"\r\n\r\n", b"HTTP/1.1 400"),
+        (b"GET\r\n\r\n", b"HTTP/1.1 400"),
+        (b"\x16\x03\x01\x00\r\n\r\n", b"HTTP/1.1 400"),
+        (b"GET / " + b"x" * 20_000 + b"\r\n\r\n", b""),
+        (b"GET /hea", b""),
+    ],
+)
+async def test_garbage_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, lines: Lines, sent: bytes, answer: bytes) -> None:
+    monkeypatch.setattr(telemetry, "_REQUEST_S", 0.2)
+    async with _admin() as (admin, client):
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        writer.write(sent)
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            got = await asyncio.wait_for(reader.read(), 5)
+        assert got[:12] == answer
+        writer.close()
+        assert (await client.get("/health")).status_code == 200
+    assert [line for line in lines.read() if line.get("logger") == "asyncio"] == []
+
+
+async def test_it_ends_with_its_task_and_frees_its_port() -> None:
+    async with _admin() as (admin, _):
+        port = admin.port
+        with pytest.raises(OSError, match="in use"):
+            await telemetry.AdminServer("127.0.0.1", port, dict).run()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_slow_client_does_not_hold_up_the_end() -> None:
+    async with _admin() as (admin, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        writer.write(b"GET /health HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+    writer.close()

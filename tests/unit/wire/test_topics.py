@@ -1,0 +1,130 @@
+"""The table of topics: co-partitioned, never compacted where history matters, and written by nobody beyond the access matrix."""
+
+from __future__ import annotations
+
+import pytest
+
+from wire import topics
+
+POOLS = ("default", "large")
+
+
+def rows() -> dict[str, topics.Topic]:
+    return {row.name: row for row in topics.table(POOLS)}
+
+
+def request_topics() -> list[str]:
+    return [topics.requests(pool, priority) for pool in POOLS for priority in topics.CLASSES]
+
+
+def test_the_table_holds_each_topic_once() -> None:
+    names = [row.name for row in topics.table(POOLS)]
+    assert sorted(names) == sorted(
+        [
+            *request_topics(),
+            *("llm.tokens", "llm.conversations", "llm.dlq", "llm.audit", "llm.usage", "llm.meta"),
+        ]
+    )
+
+
+def test_requests_and_tokens_have_the_logs_partition_count() -> None:
+    """P1 of the log rule: a request in partition p has its records in partition p of llm.tokens."""
+    co_partitioned = {name for name, row in rows().items() if row.partitions == 0}
+    assert co_partitioned == {*request_topics(), topics.TOKENS}
+
+
+def test_tokens_are_never_compacted_nor_deleted_by_size() -> None:
+    """By key, compaction would keep only the last record of a response."""
+    config = rows()[topics.TOKENS].config
+    assert config["cleanup.policy"] == "delete"
+    assert config["retention.bytes"] == "-1"
+
+
+def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
+    compacted = {name for name, row in rows().items() if "compact" in row.config["cleanup.policy"]}
+    assert compacted == {topics.CONVERSATIONS, topics.META}
+
+
+@pytest.mark.parametrize("name", request_topics())
+def test_tokens_outlive_requests(name: str) -> None:
+    """A request redelivered after its first records are gone would look new, and be answered twice."""
+    tokens, requests = rows()[topics.TOKENS].config, rows()[name].config
+    # Retention works on closed segments: a request may stay one segment longer than its own retention says.
+    assert int(requests["retention.ms"]) + int(requests["segment.ms"]) <= int(tokens["retention.ms"])
+    assert int(tokens["retention.ms"]) >= topics.DAY_MS  # the resume window
+    assert int(tokens["segment.ms"]) * 10 <= int(tokens["retention.ms"])
+
+
+def test_deadlines_and_freshness_depend_on_the_brokers_clock() -> None:
+    for name in (*request_topics(), topics.TOKENS, topics.USAGE, topics.AUDIT):
+        assert rows()[name].config["message.timestamp.type"] == "LogAppendTime"
+
+
+READ, WRITE = "Read", "Write"
+BOTH = {READ, WRITE}
+# The access matrix of the security document, one row per principal: what each may at most do.
+MATRIX: dict[topics.Service, dict[str, set[str]]] = {
+    "gateway": {"llm.requests": BOTH, topics.TOKENS: BOTH, topics.CONVERSATIONS: BOTH, topics.AUDIT: {WRITE}, topics.USAGE: {WRITE}},
+    "worker": {"llm.requests": {READ}, topics.TOKENS: BOTH, topics.DLQ: {WRITE}, topics.AUDIT: {WRITE}, topics.USAGE: {WRITE}},
+    "push": {"llm.requests": {READ}, topics.TOKENS: {READ}, topics.CONVERSATIONS: {READ}},
+    "operator": {name: {READ} for name in ("llm.requests", topics.TOKENS, topics.CONVERSATIONS, topics.DLQ, topics.AUDIT, topics.USAGE)},
+}
+# Granted by the matrix, and used by nobody yet: the table asks for less. A writer that comes must be added to the table first.
+UNUSED = {("gateway", topics.AUDIT, WRITE), ("gateway", topics.USAGE, WRITE)}
+
+
+def test_the_table_gives_each_service_what_the_access_matrix_grants_and_no_more() -> None:
+    granted = {
+        (service, name, right)
+        for service, row in MATRIX.items()
+        for prefix, rights in row.items()
+        for name in rows()
+        if name == prefix or name.startswith(prefix + ".")
+        for right in rights
+    }
+    asked = {(service, row.name, READ) for row in rows().values() for service in row.readers}
+    asked |= {(service, row.name, WRITE) for row in rows().values() for service in row.writers}
+    # The incarnation is younger than the matrix: everybody must know which log it is, and only the operator names it.
+    meta = {(service, topics.META, READ) for service in MATRIX} | {("operator", topics.META, WRITE)}
+    assert asked == (granted - UNUSED) | meta
+
+
+def test_every_topic_has_a_writer_and_a_reader() -> None:
+    for row in rows().values():
+        assert row.writers, row.name
+        assert row.readers, row.name
+
+
+@pytest.mark.parametrize(
+    ("pool", "priority"),
+    [
+        ("", "batch"),
+        ("Default", "batch"),
+        ("a.b", "batch"),
+        ("-a", "batch"),
+        ("a_b", "batch"),
+        ("a\n", "batch"),
+        ("a/../b", "batch"),
+        ("a" * 64, "batch"),
+        ("default", "urgent"),
+        ("default", ""),
+    ],
+)
+def test_a_name_that_kafka_or_the_access_rules_could_misread_is_refused(pool: str, priority: str) -> None:
+    with pytest.raises(ValueError):
+        topics.requests(pool, priority)
+
+
+def test_names_are_stable() -> None:
+    assert topics.requests("default", "interactive") == "llm.requests.default.interactive"
+    assert topics.group("default") == "tailrace.default"
+
+
+def test_two_tables_do_not_share_settings() -> None:
+    """The settings are dictionaries: one deployment's change must not reach another's."""
+    one, other = rows(), {row.name: row for row in topics.table(POOLS)}
+    one[topics.CONVERSATIONS].config["segment.ms"] = "1"
+    one[topics.TOKENS].config["segment.ms"] = "1"
+    assert other[topics.CONVERSATIONS].config["segment.ms"] != "1"
+    assert other[topics.TOKENS].config["segment.ms"] != "1"
+    assert other[topics.META].config["segment.ms"] != "1"

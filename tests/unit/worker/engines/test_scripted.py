@@ -1,0 +1,46 @@
+"""Self-describing tokens."""
+
+from __future__ import annotations
+
+from wire import fold, records
+from worker.engines import scripted
+
+MESSAGES = [{"role": "user", "content": "What is a tailrace?"}]
+
+
+def test_the_script_holds_what_makes_streams_hard() -> None:
+    ids = scripted.expected_ids(MESSAGES, 400)
+    kinds = [i >> 28 for i in ids]
+    assert {scripted.WORD, scripted.HALF, scripted.REST, scripted.EMPTY} == set(kinds)
+    assert all(kinds[i + 1] == scripted.REST for i, kind in enumerate(kinds[:-1]) if kind == scripted.HALF)
+    text = scripted.expected_text(MESSAGES, 400)
+    assert "\ufffd" not in text
+    assert any(ord(c) > 0xFFFF for c in text)
+
+
+def test_every_token_commits_to_all_tokens_before_it_and_to_the_prompt() -> None:
+    ids = scripted.expected_ids(MESSAGES, 50)
+    assert next(scripted.tokens(MESSAGES, ids[:20])) == ids[20]
+    changed = [*ids[:19], ids[19] ^ 1]
+    assert next(scripted.tokens(MESSAGES, changed)) != ids[20]
+    assert scripted.expected_ids([{"role": "user", "content": "other"}], 5) != ids[:5]
+
+
+def test_sampled_tokens_commit_to_the_claim() -> None:
+    a, b = (next(scripted.tokens(MESSAGES, (), nonce)) for nonce in ("a", "b"))
+    assert a != b
+
+
+def test_ids_fit_a_record_and_its_hash() -> None:
+    ids = scripted.expected_ids(MESSAGES, 100)
+    assert all(0 <= i < 2**32 for i in ids)
+    record = records.Tok("r", "o", 0, ids, "", fold.H0)
+    assert records.decode_token(records.encode(record)) == record
+
+
+def test_the_readable_answer_quotes_the_prompt() -> None:
+    ids = scripted.readable([*MESSAGES, {"role": "assistant", "content": "…"}, {"role": "user", "content": "Wörter und 😀?"}])
+    detokenizer = scripted.Detokenizer()
+    text = detokenizer.push(ids) + detokenizer.flush()
+    assert "Wörter und 😀?" in text
+    assert "\ufffd" not in text

@@ -1,0 +1,18 @@
+"""Messages as chat templates take them."""
+
+from __future__ import annotations
+
+from worker import chat
+
+
+def test_parts_become_text_and_developer_becomes_system() -> None:
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "x"}, {"text": "b"}]},
+        {"role": "assistant", "content": None},
+    ]
+    assert chat.plain(messages) == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": ""},
+    ]

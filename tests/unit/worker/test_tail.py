@@ -1,0 +1,74 @@
+"""What the tail keeps, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from wire import ids, records
+from worker import tail
+
+OWNER = records.Owner("i", "s")
+
+
+def rid(n: int) -> str:
+    return ids.mint(ids.Address(b"abcd", 0, n), n.to_bytes(11, "big"))
+
+
+def claim(name: str, own: str, prev: str | None = None) -> records.Claim:
+    return records.Claim(name, own, prev, OWNER, "w", "t", 0, "m", "t")
+
+
+def test_the_first_record_that_takes_effect_is_remembered_and_lost_claims_are_told_from_won_ones() -> None:
+    entry = tail.Entry(0)
+    entry.apply(claim("r", "late", prev="nobody"), 5, 0)
+    assert entry.first == -1
+    entry.apply(claim("r", "a"), 6, 0)
+    entry.apply(claim("r", "b"), 7, 0)
+    assert (entry.begun, entry.first) == (5, 6)
+    assert entry.seen == {"late": False, "a": True, "b": False}
+
+
+def test_who_listens_hears_of_ownership_and_ends_but_not_of_every_token() -> None:
+    entry, heard = tail.Entry(0), []
+    entry.listener = lambda: heard.append(entry.fold.next)
+    entry.apply(claim("r", "a"), 0, 0)
+    for seq in range(3):
+        entry.apply(records.Tok("r", "a", seq, [1], "x", entry.fold.h), 1 + seq, 0)
+    assert heard == [0]
+    entry.apply(records.Yield("r", "a", 3), 4, 0)
+    entry.apply(records.Cancel("r", OWNER), 5, 0)
+    assert heard == [0, 3, 3]
+
+
+def test_records_read_twice_change_nothing() -> None:
+    entry = tail.Entry(0)
+    for _ in range(2):
+        entry.apply(claim("r", "a"), 0, 0)
+        entry.apply(records.Tok("r", "a", 0, [7], "x", "0" * 16), 1, 0)
+    assert entry.fold.ids == [7]
+    assert entry.fold.voids == {}
+    assert entry.seen == {"a": True}
+
+
+def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MAX_FOLDS", 2)
+    state = tail.Partition(start=0, position=10, target=0)
+    for n in range(4):
+        state.entry(rid(n)).apply(claim(rid(n), f"own{n}"), n, 0)
+    state.entries[rid(0)].holds = 1
+
+    tail._forget(state)
+
+    assert list(state.entries) == [rid(0), rid(3)]
+    assert state.start == 3
+    again = state.entry(rid(2))
+    assert ids.parse(rid(2)).offset < again.complete  # so `known` reads it back
+    assert ids.parse(rid(3)).offset >= state.entries[rid(3)].complete
+
+
+def test_a_response_never_seen_is_known_to_be_new_only_from_the_start_on() -> None:
+    state = tail.Partition(start=50, position=60, target=60)
+    tail._look(state)
+    assert state.caught_up.is_set()
+    assert state.entry(rid(49)).complete == 50 > ids.parse(rid(49)).offset
+    assert state.entry(rid(50)).complete <= ids.parse(rid(50)).offset

@@ -1,0 +1,119 @@
+"""What a worker does about a request, for every state of the fold."""
+
+from __future__ import annotations
+
+import pytest
+
+from wire import fold, ids, records
+from worker import takeover
+
+OWNER = records.Owner("i", "s")
+RID = ids.mint(ids.Address(b"abcd", 0, 0), b"r" * 11)
+ME = takeover.Self("w-me", "m1", "t1")
+FAR = 10**9
+
+
+class Story:
+    """A fold and the records that made it."""
+
+    def __init__(self) -> None:
+        self.fold = fold.Fold(keep_ids=True)
+        self._offset = 0
+        self.now = 1_000
+
+    def apply(self, record: records.TokenRecord) -> Story:
+        self.fold.apply(record, self._offset, self.now)
+        self._offset += 1
+        return self
+
+    def claim(self, own: str, worker: str, model_rev: str = "m1") -> Story:
+        return self.apply(records.Claim(RID, own, self.fold.owner, OWNER, worker, "t", 0, model_rev, "t1"))
+
+    def token(self, token: int = 1) -> Story:
+        assert self.fold.owner
+        return self.apply(records.Tok(RID, self.fold.owner, self.fold.next, [token], "x", self.fold.h))
+
+    def yields(self) -> Story:
+        assert self.fold.owner
+        return self.apply(records.Yield(RID, self.fold.owner, self.fold.next))
+
+    def decide(self, after_ms: int = 0, me: takeover.Self = ME, expires_ms: float = FAR) -> takeover.Decision:
+        return takeover.decide(self.fold, me, now_ms=self.now + after_ms, expires_ms=expires_ms)
+
+
+def test_a_new_response_is_claimed_at_once() -> None:
+    assert Story().decide() == takeover.Claim(None)
+
+
+def test_an_expired_new_response_is_claimed_only_to_be_ended() -> None:
+    assert Story().decide(expires_ms=500) == takeover.Claim(None, expired=True)
+
+
+def test_a_started_response_never_expires() -> None:
+    assert Story().claim("a", "w-a").decide(after_ms=5_000, expires_ms=500) == takeover.Claim("a")
+
+
+def test_a_finished_response_is_finished_whoever_ended_it() -> None:
+    story = Story().apply(records.Cancel(RID, OWNER))
+    assert story.decide() == takeover.Finished()
+
+
+def test_a_fresh_owner_is_waited_for_until_its_last_record_is_older_than_the_grace() -> None:
+    story = Story().claim("a", "w-a").token()
+    assert story.decide(after_ms=500) == takeover.Wait(1_500)
+    assert story.decide(after_ms=2_000) == takeover.Claim("a")
+
+
+def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
+    assert Story().claim("a", "w-a").token().yields().decide() == takeover.Claim("a")
+
+
+def test_an_own_abandoned_nonce_is_replaced_without_grace() -> None:
+    me = takeover.Self("w-me", "m1", "t1", {"a"})
+    assert Story().claim("a", "w-me").token().decide(me=me) == takeover.Claim("a")
+
+
+def test_a_living_nonce_of_ours_is_waited_for_like_any_other() -> None:
+    assert isinstance(Story().claim("a", "w-me").decide(), takeover.Wait)
+
+
+def test_the_third_attempt_is_the_last_and_the_fourth_closes() -> None:
+    story = Story().claim("a", "w-a").claim("b", "w-b")
+    assert story.decide(after_ms=3_000) == takeover.Claim("b", last=True)
+    story.claim("c", "w-c")
+    assert story.decide(after_ms=3_000) == takeover.Close("c", "attempts_exhausted", 3)
+
+
+def test_claims_after_a_yield_and_by_the_same_incarnation_do_not_count() -> None:
+    story = Story().claim("a", "w-a").yields().claim("b", "w-b").claim("c", "w-b").yields().claim("d", "w-d")
+    assert takeover.attempts(story.fold.claims, story.fold.yielded) == 1
+    assert story.decide(after_ms=3_000) == takeover.Claim("d")
+
+
+def test_used_up_attempts_do_not_stop_a_successor_of_one_that_yielded() -> None:
+    story = Story().claim("a", "w-a").claim("b", "w-b").claim("c", "w-c").yields()
+    assert story.decide() == takeover.Claim("c")
+
+
+def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> None:
+    story = Story()
+    for i in range(takeover.MAX_CLAIMS):
+        story.claim(str(i), "w-me")
+    me = takeover.Self("w-me", "m1", "t1", {str(takeover.MAX_CLAIMS - 1)})
+    assert isinstance(story.decide(me=me), takeover.Close)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "after_ms", "expected"),
+    [
+        (0, 3_000, takeover.Claim("a")),
+        (1, 3_000, takeover.Wait(57_000)),
+        (1, 60_000, takeover.Close("a", "model_changed", 1)),
+    ],
+    ids=["no tokens yet: any model may start", "tokens of another model: left to a worker that has it", "nobody has it any more"],
+)
+def test_another_models_answer_is_not_continued(tokens: int, after_ms: int, expected: takeover.Decision) -> None:
+    story = Story().claim("a", "w-a", model_rev="m0")
+    for _ in range(tokens):
+        story.token()
+    assert story.decide(after_ms=after_ms) == expected

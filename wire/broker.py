@@ -1,0 +1,75 @@
+"""How `TAILRACE_KAFKA` says where Kafka is and how to get in.
+
+    host:port,host:port                                                          plain, for the loopback and for tests
+    sasl+ssl://USER@host:port,host:port?password_file=PATH&ca_file=PATH          TLS, then SCRAM-SHA-512
+
+The password is never in the text itself: environments are shown by `ps`, by crash reports and by whoever may read a pod's description.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+SCHEME = "sasl+ssl"
+
+
+class InvalidBootstrap(ValueError):
+    """The text is no address of Kafka; the message says why and repeats no secret."""
+
+
+class Bootstrap(NamedTuple):
+    """`user` is empty for a plain connection."""
+
+    servers: str
+    user: str = ""
+    password_file: str = ""
+    ca_file: str = ""
+
+
+def parse(text: str) -> Bootstrap:
+    """Read the address.
+
+    Raises:
+        InvalidBootstrap
+    """
+    if "://" not in text:
+        if not text or "@" in text or "?" in text:
+            raise InvalidBootstrap("expected host:port, or sasl+ssl://user@host:port?password_file=…&ca_file=…")
+        return Bootstrap(text)
+    parts = urlsplit(text)
+    user, _, servers = parts.netloc.rpartition("@")
+    if parts.scheme != SCHEME or not servers or parts.path not in ("", "/"):
+        raise InvalidBootstrap(f"expected {SCHEME}://user@host:port, not {parts.scheme}://…")
+    if not user or ":" in user:
+        raise InvalidBootstrap("expected a user without a password: the password is in the file that password_file names")
+    options = parse_qs(parts.query, strict_parsing=bool(parts.query))
+    if options.keys() != {"password_file", "ca_file"}:
+        raise InvalidBootstrap(f"expected password_file and ca_file, not {', '.join(sorted(options)) or 'nothing'}")
+    return Bootstrap(servers, unquote(user), options["password_file"][-1], options["ca_file"][-1])
+
+
+def options(text: str) -> dict[str, Any]:
+    """Constructor arguments of every aiokafka client. The files are read anew each time, so a rotated password or CA serves the next connection.
+
+    Raises:
+        InvalidBootstrap: also when a file is missing.
+    """
+    address = parse(text)
+    if not address.user:
+        return {"bootstrap_servers": address.servers}
+    try:
+        password = Path(address.password_file).read_text().strip()
+        context = ssl.create_default_context(cafile=address.ca_file)
+    except OSError as e:
+        raise InvalidBootstrap(f"{e.filename or address.ca_file}: {e.strerror or e}") from e
+    return {
+        "bootstrap_servers": address.servers,
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": address.user,
+        "sasl_plain_password": password,
+        "ssl_context": context,
+    }

@@ -1,0 +1,252 @@
+"""Every error a client can be told, and the three shapes it is told in.
+
+One constructor per case; nothing else in the product makes up a status, a code or a message. The wording and codes follow OpenAI's,
+because clients recover on exact strings (`previous_response_not_found`, `websocket_connection_limit_reached`).
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+INVALID_REQUEST: Final = "invalid_request_error"
+SERVER_ERROR: Final = "server_error"
+
+MAX_STREAM_IDS: Final = 32  # distinct named lanes on one socket
+MAX_CONNECTION_MINUTES: Final = 60
+
+_SHOWN_CHARS: Final = 128  # how much of a client's own text a message repeats
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class ApiError(Exception):
+    """Fields are never assigned after construction. It is no frozen dataclass: `contextlib` and `add_note` set attributes on
+    exceptions in flight, and a frozen one would answer them with FrozenInstanceError in place of the error."""
+
+    def __init__(
+        self,
+        status: int,
+        type: str,  # the name the protocol gives it
+        code: str | None,
+        message: str,
+        param: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        super().__init__(status, type, code, message, param)
+        self.status: Final = status
+        self.type: Final = type
+        self.code: Final = code
+        self.message: Final = message
+        self.param: Final = param
+        self.headers: Final = MappingProxyType(dict(headers))
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code or self.type}: {self.message}"
+
+
+# ---- shapes ---------------------------------------------------------------------------------------------
+
+
+def http_body(error: ApiError) -> dict[str, Any]:
+    """All four keys always: SDKs read them without asking whether they are there."""
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def ws_event(error: ApiError, stream_id: str | None = None, sequence_number: int | None = None) -> dict[str, Any]:
+    """Nested, with `status`. `code` is a string here even where HTTP says null, because the Open Responses schema demands one."""
+    detail: dict[str, Any] = {
+        "type": error.type,
+        "code": error.code or error.type,
+        "message": error.message,
+        "param": error.param,
+    }
+    if error.headers:
+        detail["headers"] = dict(error.headers)
+    event: dict[str, Any] = {"type": "error", "status": error.status, "error": detail}
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    if sequence_number is not None:
+        event["sequence_number"] = sequence_number
+    return event
+
+
+def sse_event(error: ApiError, sequence_number: int) -> dict[str, Any]:
+    """Flat: openai-python raises on any SSE object that has a truthy top-level `error`."""
+    return {
+        "type": "error",
+        "sequence_number": sequence_number,
+        "code": error.code or error.type,
+        "message": error.message,
+        "param": error.param,
+    }
+
+
+# ---- 400: the request -----------------------------------------------------------------------------------
+
+
+def invalid_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, INVALID_REQUEST, code, message, param)
+
+
+def invalid_json() -> ApiError:
+    return invalid_request("We could not parse the JSON body of your request.", code="invalid_json")
+
+
+def missing_required_parameter(param: str) -> ApiError:
+    return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def unsupported_parameter(param: str, message: str | None = None) -> ApiError:
+    return invalid_request(message or f"Unsupported parameter: '{param}'.", param, "unsupported_parameter")
+
+
+def unsupported_value(param: str, message: str) -> ApiError:
+    return invalid_request(message, param, "unsupported_value")
+
+
+def invalid_value(param: str, message: str) -> ApiError:
+    return invalid_request(message, param, "invalid_value")
+
+
+def invalid_type(param: str, expected: str) -> ApiError:
+    return invalid_request(f"Invalid type for '{param}': expected {expected}.", param, "invalid_type")
+
+
+def out_of_range(param: str, minimum: float, maximum: float) -> ApiError:
+    return invalid_request(f"Invalid '{param}': expected a value from {minimum} to {maximum}.", param, "invalid_value")
+
+
+def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError:
+    message = f"Your input exceeds the context window of this model ({limit} tokens). Please adjust your input and try again."
+    return invalid_request(message, param, "context_length_exceeded")
+
+
+def unknown_event(type: object) -> ApiError:  # the name the protocol gives it
+    return invalid_request(f"Unknown event type {_quoted(type)}.", "type", "unknown_event")
+
+
+def previous_response_not_found(response_id: str) -> ApiError:
+    message = f"Previous response with id {_quoted(response_id)} not found."
+    return invalid_request(message, "previous_response_id", "previous_response_not_found")
+
+
+def invalid_stream_id() -> ApiError:
+    message = (
+        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain letters, numbers, "
+        "underscores, hyphens, and periods."
+    )
+    return invalid_request(message, "stream_id", "invalid_stream_id")
+
+
+def websocket_stream_limit_reached() -> ApiError:
+    message = (
+        f"This WebSocket connection has reached its maximum number of distinct stream IDs ({MAX_STREAM_IDS}). "
+        "Reuse an existing stream ID or open a new WebSocket connection."
+    )
+    return invalid_request(message, "stream_id", "websocket_stream_limit_reached")
+
+
+def websocket_connection_limit_reached() -> ApiError:
+    message = f"Responses websocket connection limit reached ({MAX_CONNECTION_MINUTES} minutes). Create a new websocket connection to continue."
+    return invalid_request(message, code="websocket_connection_limit_reached")
+
+
+# ---- 401, 403: the caller -------------------------------------------------------------------------------
+
+
+def invalid_api_key() -> ApiError:
+    """One message for every cause: what exactly was wrong with a credential helps only those who forge them."""
+    message = "Incorrect or expired API key provided."
+    return ApiError(401, INVALID_REQUEST, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
+
+
+def forbidden(message: str = "You are not allowed to do this.") -> ApiError:
+    return ApiError(403, INVALID_REQUEST, "forbidden", message)
+
+
+def forbidden_origin() -> ApiError:
+    return ApiError(403, INVALID_REQUEST, "forbidden_origin", "This origin is not allowed.")
+
+
+# ---- 404 and its kin: the thing -------------------------------------------------------------------------
+
+
+def model_not_found(model: str) -> ApiError:
+    message = f"The model {_quoted(model)} does not exist or you do not have access to it."
+    return ApiError(404, INVALID_REQUEST, "model_not_found", message, "model")
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """Also for another principal's response, so that nobody learns which ids exist."""
+    message = f"Response with id {_quoted(response_id)} not found."
+    return ApiError(404, INVALID_REQUEST, "response_not_found", message, "response_id")
+
+
+def history_lost(response_id: str) -> ApiError:
+    """The log no longer reaches back to this id: a fact about the id alone, it tells nobody whether such a response ever was."""
+    message = f"The history of response {_quoted(response_id)} is no longer available."
+    return ApiError(410, INVALID_REQUEST, "history_lost", message, "response_id")
+
+
+def not_found(path: str) -> ApiError:
+    return ApiError(404, INVALID_REQUEST, "not_found", f"Invalid URL ({_shown(path)}).")
+
+
+def method_not_allowed(method: str, allow: str = "") -> ApiError:
+    message = f"Not allowed to {_shown(method)} on this path."
+    return ApiError(405, INVALID_REQUEST, "method_not_allowed", message, headers={"allow": allow} if allow else {})
+
+
+def payload_too_large(limit_bytes: int) -> ApiError:
+    message = f"The request is larger than the limit of {limit_bytes} bytes."
+    return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
+
+
+def unsupported_media_type() -> ApiError:
+    message = "The request body must be JSON (content-type: application/json)."
+    return ApiError(415, INVALID_REQUEST, "unsupported_media_type", message)
+
+
+def websocket_disabled() -> ApiError:
+    """426 makes a client fall back to HTTP at once; any other refused upgrade costs it its retries first."""
+    message = "WebSocket is not offered here. Use HTTP instead."
+    return ApiError(426, INVALID_REQUEST, "websocket_disabled", message)
+
+
+# ---- 429, 5xx: us ---------------------------------------------------------------------------------------
+
+
+def rate_limit_exceeded(retry_after_s: float, kind: Literal["requests", "tokens"] = "requests", headers: Mapping[str, str] = _NO_HEADERS) -> ApiError:
+    """The caller asked too much. `headers` may add the `x-ratelimit-*` family."""
+    message = f"Rate limit reached for {kind}. Please try again in {retry_after_s:.1f}s."
+    return ApiError(429, kind, "rate_limit_exceeded", message, headers={**headers, **_retry_after(retry_after_s)})
+
+
+def overloaded(retry_after_s: float) -> ApiError:
+    """All callers together ask too much: the deadline could not be met, so nothing was queued."""
+    message = f"The service is at its capacity. Please try again in {retry_after_s:.1f}s."
+    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s))
+
+
+def server_error(message: str = "The server had an error while processing your request. Sorry about that!") -> ApiError:
+    return ApiError(500, SERVER_ERROR, SERVER_ERROR, message)
+
+
+def unavailable(message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0) -> ApiError:
+    """A part we need is away (broker, Redis for a ticket, no engine), or this process is draining."""
+    return ApiError(503, SERVER_ERROR, "service_unavailable", message, headers=_retry_after(retry_after_s))
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    """`Retry-After` counts whole seconds from 1; the SDKs prefer the exact milliseconds when they find them."""
+    return {"retry-after": str(max(1, math.ceil(seconds))), "retry-after-ms": str(max(1, math.ceil(seconds * 1000)))}
+
+
+def _shown(value: object) -> str:
+    """A client's text inside our message: bounded, and without control characters that would break a terminal or a log line."""
+    text = value if isinstance(value, str) else repr(value)
+    return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARS])
+
+
+def _quoted(value: object) -> str:
+    return f"'{_shown(value)}'"

@@ -1,0 +1,198 @@
+"""The reader rule: how records of one response become exactly one token sequence (`docs/log-rule` §4; pure).
+
+    phase NEW  --CLAIM prev==null-->  LIVE  --END of the owner, complete-->  DONE
+                                      LIVE  --CLAIM prev==owner-->           LIVE (epoch + 1)
+    phase NEW or LIVE                 --CANCEL-->                            DONE
+    everything else                   void, counted by reason, no effect
+
+Every reader that applies the same prefix of the partition holds the same state; what was accepted is never taken back; there is at most one end.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from wire import records
+
+H0 = "0" * 16
+
+
+class Phase(enum.Enum):
+    """Where a response stands. DONE is final."""
+
+    NEW = "new"
+    LIVE = "live"
+    DONE = "done"
+
+
+class Void(enum.Enum):
+    """Why a record had no effect."""
+
+    SEEN = "seen"
+    AFTER_DONE = "after_done"
+    LOST_RACE = "lost_race"
+    STALE_OWNER = "stale_owner"
+    DUPLICATE = "duplicate"
+    GAP = "gap"
+    CHAIN = "chain"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A CLAIM took effect; `epoch` 1 is the first, a higher one is a takeover (readers may tell "resumed")."""
+
+    claim: records.Claim
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Tokens `seq .. seq+len(ids)-1`, for good."""
+
+    seq: int
+    ids: list[int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The one end. `status` is the client's: completed, incomplete, failed, cancelled; `timestamp` the broker's clock in ms."""
+
+    reason: str
+    status: str
+    text_tail: str
+    usage: records.Usage
+    error: tuple[str, str] | None
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The owner asks to be taken over now."""
+
+    own: str
+
+
+Effect = Claimed | Accepted | Ended | Yielded
+Outcome = Effect | Void
+
+STATUS_OF_REASON = {"stop": "completed", "warmup": "completed", "length": "incomplete", "expired": "failed", "failed": "failed"}
+
+
+def roll(h: str, ids: Iterable[int]) -> str:
+    """The rolling 8-byte hash after `ids`; per token, so that it does not depend on how tokens were cut into frames."""
+    state = bytes.fromhex(h)
+    for token in ids:
+        state = hashlib.blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
+    return state.hex()
+
+
+@dataclass(slots=True)
+class Fold:
+    """State of one response under the reader rule.
+
+    Attributes:
+        owner: nonce of the accepted claim; None while NEW.
+        epoch: number of accepted claims.
+        next: index of the next token.
+        h: rolling hash of all accepted ids.
+        phase: NEW, LIVE or DONE.
+        ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader does not), else empty.
+        text_length: characters of text accepted so far.
+        first: the first accepted claim; None while NEW.
+        claims: accepted claims in order as (own, worker).
+        yielded: nonces that asked to be taken over.
+        ended: the end; None until DONE.
+        last_offset: offset of the last applied record, -1 before; older offsets were seen before (reconnects re-read).
+        last_active: broker time (ms) of the last accepted record, 0 before.
+        voids: count by reason.
+    """
+
+    keep_ids: bool = False
+    owner: str | None = None
+    epoch: int = 0
+    next: int = 0
+    h: str = H0
+    phase: Phase = Phase.NEW
+    ids: list[int] = field(default_factory=list)
+    text_length: int = 0
+    first: records.Claim | None = None
+    claims: list[tuple[str, str]] = field(default_factory=list)
+    yielded: set[str] = field(default_factory=set)
+    ended: Ended | None = None
+    last_offset: int = -1
+    last_active: int = 0
+    voids: dict[Void, int] = field(default_factory=dict)
+
+    def apply(self, record: records.TokenRecord, offset: int, timestamp: int = 0) -> Outcome:
+        """Apply the record at `offset`; `timestamp` is the broker's, in ms."""
+        if offset <= self.last_offset:
+            return Void.SEEN  # not counted: it is not a fault of any writer
+        self.last_offset = offset
+        outcome = self._decide(record, timestamp)
+        if isinstance(outcome, Void):
+            self.voids[outcome] = self.voids.get(outcome, 0) + 1
+        elif not isinstance(outcome, Yielded):
+            self.last_active = timestamp
+        return outcome
+
+    def _decide(self, record: records.TokenRecord, timestamp: int) -> Outcome:
+        if self.phase is Phase.DONE:
+            return Void.AFTER_DONE
+        if isinstance(record, records.Tok):
+            return self._token(record)
+        if isinstance(record, records.Claim):
+            return self._claim(record)
+        if isinstance(record, records.End):
+            return self._end(record, timestamp)
+        if isinstance(record, records.Cancel):
+            usage = records.Usage(input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next)
+            return self._finish(Ended("cancelled", "cancelled", "", usage, None, timestamp))
+        return self._yield(record)
+
+    def _claim(self, record: records.Claim) -> Outcome:
+        if record.prev != self.owner:
+            return Void.LOST_RACE
+        self.owner = record.own
+        self.epoch += 1
+        self.phase = Phase.LIVE
+        self.first = self.first or record
+        self.claims.append((record.own, record.worker))
+        return Claimed(record, self.epoch)
+
+    def _token(self, record: records.Tok) -> Outcome:
+        if record.own != self.owner:
+            return Void.STALE_OWNER
+        if record.seq < self.next:
+            return Void.DUPLICATE
+        if record.seq > self.next:
+            return Void.GAP
+        if record.parent != self.h:
+            return Void.CHAIN
+        self.next += len(record.ids)
+        self.h = roll(self.h, record.ids)
+        self.text_length += len(record.text)
+        if self.keep_ids:
+            self.ids.extend(record.ids)
+        return Accepted(record.seq, record.ids, record.text)
+
+    def _end(self, record: records.End, timestamp: int) -> Outcome:
+        if record.own != self.owner or record.seq != self.next or record.digest != self.h:
+            return Void.END
+        status = STATUS_OF_REASON.get(record.reason, "failed")
+        return self._finish(Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp))
+
+    def _finish(self, ended: Ended) -> Ended:
+        self.phase = Phase.DONE
+        self.ended = ended
+        return ended
+
+    def _yield(self, record: records.Yield) -> Outcome:
+        if record.own != self.owner:
+            return Void.STALE_OWNER
+        self.yielded.add(record.own)
+        return Yielded(record.own)

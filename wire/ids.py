@@ -1,0 +1,88 @@
+"""Response ids: an id is its own address in the log (`docs/design.md`, identity).
+
+`resp_` + 32 characters of base64url over 24 bytes, big endian:
+
+    1 byte   format version
+    4 bytes  tag of the log's incarnation
+    2 bytes  partition p of `llm.tokens`
+    6 bytes  lower-bound offset: an end offset of p already seen when the id was minted
+    11 bytes random (88 bits)
+
+24 bytes are a multiple of three, so there is exactly one spelling of an id and no padding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass
+
+FORMAT = 1
+RANDOM_BYTES = 11
+PREFIX = "resp_"
+_SHAPE = re.compile(r"resp_[A-Za-z0-9_-]{32}\Z")
+_MAX_PARTITION = 2**16 - 1
+_MAX_OFFSET = 2**48 - 1
+
+
+class InvalidId(ValueError):
+    """Not an id this format can have minted; to a client it is the same 404 as an unknown response (log rule P8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a response lives: everything a cold instance needs to find it."""
+
+    incarnation: bytes
+    partition: int
+    offset: int
+
+
+def incarnation_tag(incarnation: str) -> bytes:
+    """The four bytes of a log's incarnation that travel in every id minted on it."""
+    return hashlib.blake2b(incarnation.encode(), digest_size=4).digest()
+
+
+def mint(address: Address, entropy: bytes) -> str:
+    """Write an id. `entropy` is 11 fresh random bytes: ids come in as arguments, never from a clock."""
+    if len(entropy) != RANDOM_BYTES or len(address.incarnation) != 4:
+        raise ValueError("an id takes 11 random bytes and a 4-byte incarnation tag")
+    if not (0 <= address.partition <= _MAX_PARTITION and 0 <= address.offset <= _MAX_OFFSET):
+        raise ValueError(f"address out of range: {address}")
+    raw = b"".join(
+        (
+            bytes((FORMAT,)),
+            address.incarnation,
+            address.partition.to_bytes(2, "big"),
+            address.offset.to_bytes(6, "big"),
+            entropy,
+        )
+    )
+    return PREFIX + base64.urlsafe_b64encode(raw).decode()
+
+
+def parse(rid: str, partitions: int | None = None) -> Address:
+    """Read the address out of an id; `partitions` bounds p (log rule P8).
+
+    Raises:
+        InvalidId: wrong shape, unknown format version, or a partition this log does not have.
+    """
+    if not isinstance(rid, str) or not _SHAPE.match(rid):
+        raise InvalidId("not a response id")
+    try:
+        raw = base64.urlsafe_b64decode(rid[len(PREFIX) :])
+    except (binascii.Error, ValueError) as e:  # the shape admits only the alphabet; kept so that no text can raise otherwise
+        raise InvalidId("not a response id") from e
+    if raw[0] != FORMAT:
+        raise InvalidId(f"unknown id format {raw[0]}")
+    partition = int.from_bytes(raw[5:7], "big")
+    if partitions is not None and partition >= partitions:
+        raise InvalidId("no such partition")
+    return Address(raw[1:5], partition, int.from_bytes(raw[7:13], "big"))
+
+
+def item_id(rid: str, prefix: str = "msg_") -> str:
+    """The id of a response's one output item: derived, so every reader names it alike."""
+    return prefix + rid[len(PREFIX) :]

@@ -1,0 +1,164 @@
+"""Key sets of issuers that publish them (JWKS). All I/O about keys is here; `credentials.verify` stays without any.
+
+    token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
+
+Rules: the address comes from the settings, never from a token; https, no redirect, no compression; one fetch at a time per issuer, and none for
+COOLDOWN_S after one that an unknown key id caused or that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.
+"""
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any, Final
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from wire import credentials
+
+FETCH_TIMEOUT_S: Final = 3.0
+MAX_BODY_BYTES: Final = 64 * 1024
+MAX_KEYS: Final = 32
+COOLDOWN_S: Final = 30.0
+REFRESH_S: Final = 300.0
+MAX_STALE_S: Final = 24 * 3600.0
+
+_KTY: Final = {"RS256": "RSA", "ES256": "EC"}
+
+
+class BadKeySet(Exception):
+    """What was fetched is no key set that may replace the old one."""
+
+
+class KeySets:
+    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that failed."""
+
+    def __init__(
+        self,
+        issuers: credentials.Issuers,
+        client: httpx.AsyncClient,
+        clock: Callable[[], float],
+        alarm: Callable[[str, str], None],
+    ) -> None:
+        self._issuers = issuers  # replaced as a whole by a good fetch, and when a set has become too old
+        self._client = client
+        self._clock = clock
+        self._alarm = alarm
+        self._urls = {iss: issuer.jwks_url for iss, issuer in issuers.by_name.items() if issuer.jwks_url is not None}
+        self._locks = {iss: asyncio.Lock() for iss in self._urls}
+        self._good_at: dict[str, float] = {}  # clock of the last good fetch; empty for an issuer before its first, and after its set was dropped
+        self._not_before: dict[str, float] = {}  # clock until which an unknown key id causes no fetch
+
+    async def verify(self, token: str, now: float) -> credentials.Principal:
+        """As `credentials.verify`, with one refresh when the key is unknown. `now` is wall time."""
+        self._drop_stale()
+        try:
+            return credentials.verify(token, self._issuers, now)
+        except credentials.InvalidCredential as refused:
+            if refused.issuer not in self._urls or not await self._refresh_for_unknown(refused.issuer):
+                raise
+        return credentials.verify(token, self._issuers, now)
+
+    async def run(self) -> None:
+        """Keeps all sets fresh: a removed key stops working at the next good fetch."""
+        while self._urls:
+            for iss in self._urls:
+                async with self._locks[iss]:
+                    await self._fetch(iss)
+            await asyncio.sleep(REFRESH_S)
+
+    async def _refresh_for_unknown(self, iss: str) -> bool:
+        """Whether there may be new keys now."""
+        asked_at = self._clock()
+        async with self._locks[iss]:
+            if self._good_at.get(iss, -1.0) >= asked_at:
+                return True  # somebody else fetched while we waited
+            if self._clock() < self._not_before.get(iss, 0.0):
+                return False
+            self._not_before[iss] = self._clock() + COOLDOWN_S
+            return await self._fetch(iss)
+
+    async def _fetch(self, iss: str) -> bool:
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                body = await self._get(self._urls[iss])
+            keys = parse(body, self._issuers.by_name[iss].algorithm)
+        except (httpx.HTTPError, TimeoutError, OSError, BadKeySet) as error:
+            self._not_before[iss] = self._clock() + COOLDOWN_S
+            self._alarm(iss, str(error) if isinstance(error, BadKeySet) else type(error).__name__)
+            return False
+        self._issuers = self._issuers.with_keys(iss, keys)
+        self._good_at[iss] = self._clock()
+        return True
+
+    async def _get(self, url: str) -> bytes:
+        body = bytearray()
+        # Without compression a body is as big as it looks, so the bound is exact.
+        headers = {"accept": "application/json", "accept-encoding": "identity"}
+        async with self._client.stream("GET", url, headers=headers, follow_redirects=False) as answer:
+            if answer.status_code != 200 or "content-encoding" in answer.headers:
+                raise BadKeySet(f"status {answer.status_code}, or a compressed body")
+            async for piece in answer.aiter_raw():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise BadKeySet("body too big")
+        return bytes(body)
+
+    def _drop_stale(self) -> None:
+        oldest = self._clock() - MAX_STALE_S
+        for iss in [iss for iss, good_at in self._good_at.items() if good_at < oldest]:
+            self._issuers = self._issuers.with_keys(iss, {})
+            del self._good_at[iss]
+            self._alarm(iss, "key set too old")
+
+
+# ---- what a key set must be ------------------------------------------------------------------------
+
+
+def parse(body: bytes, algorithm: credentials.Algorithm) -> dict[str, credentials.Key]:
+    """The usable keys by key id. Keys for other purposes are passed over; an ambiguous or useless set is refused as a whole."""
+    try:
+        entries = credentials.strict_object(body.decode("utf-8")).get("keys")
+    except (ValueError, RecursionError) as error:
+        raise BadKeySet("not strict JSON") from error
+    if type(entries) is not list or len(entries) > MAX_KEYS or any(type(entry) is not dict for entry in entries):
+        raise BadKeySet(f"not a list of up to {MAX_KEYS} keys")
+    kids = [entry["kid"] for entry in entries if type(entry.get("kid")) is str]
+    if len(set(kids)) != len(kids):
+        raise BadKeySet("a key id twice")
+    keys = {entry["kid"]: key for entry in entries if (key := _usable(entry, algorithm)) is not None}
+    if not keys:
+        raise BadKeySet("no usable key")
+    return keys
+
+
+def _usable(entry: dict[str, Any], algorithm: credentials.Algorithm) -> credentials.Key | None:
+    kid = entry.get("kid")
+    fits = entry.get("kty") == _KTY[algorithm] and entry.get("use", "sig") == "sig" and entry.get("alg", algorithm) == algorithm
+    # A published private key is one that anybody can sign with.
+    if not fits or "d" in entry or type(kid) is not str or not credentials.is_key_id(kid):
+        return None
+    try:
+        return credentials.checked_key(_loaded(entry), algorithm)
+    except (credentials.IssuersRefused, ValueError):
+        return None
+
+
+def _loaded(entry: dict[str, Any]) -> object:
+    """Raises ValueError."""
+    if entry["kty"] == "RSA":
+        return rsa.RSAPublicNumbers(_number(entry, "e"), _number(entry, "n")).public_key()
+    if entry.get("crv") != "P-256":
+        raise ValueError("another curve")
+    return ec.EllipticCurvePublicNumbers(_number(entry, "x"), _number(entry, "y"), ec.SECP256R1()).public_key()
+
+
+def _number(entry: dict[str, Any], name: str) -> int:
+    text = entry.get(name)
+    if type(text) is not str or not text.isascii():
+        raise ValueError(name)
+    try:
+        return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
+    except binascii.Error as error:
+        raise ValueError(name) from error

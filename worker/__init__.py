@@ -1,0 +1,1 @@
+"""The worker: takes requests from the log, runs the engine, writes tokens to the log."""

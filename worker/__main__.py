@@ -1,0 +1,42 @@
+"""`python -m worker`: one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from wire import telemetry
+from worker import app, settings
+
+
+def main() -> int:
+    """Exit code: 0 after a drain, 1 when the engine or the worker failed, 2 for a misconfiguration."""
+    try:
+        chosen = settings.load()
+    except settings.Misconfigured as e:
+        sys.stderr.write(f"{e}\n")
+        return 2
+    telemetry.setup("worker", chosen.name)
+    try:
+        return uvloop.run(_run(chosen))
+    except Exception as e:
+        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=e)
+        return 1
+
+
+async def _run(chosen: settings.Settings) -> int:
+    worker = app.App(chosen)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, worker.leave)
+    return await worker.run()
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    os._exit(code)  # the engine's threads must not keep a drained process alive

@@ -1,0 +1,239 @@
+"""The worker's composition root: what it is made of, in which order it starts, and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import time
+import uuid
+from typing import Any
+
+from wire import log, sessions, telemetry
+from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
+from worker.engines import base
+
+HEARTBEAT_S = 1.0
+LAYOUT_RETRY_S = 1.0
+SHUTDOWN_S = 10.0
+
+
+class State(enum.Enum):
+    """What `/ready` and the heartbeat say."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+def engine_for(s: settings.Settings) -> base.Engine:
+    """The engine the settings name; its module is imported only here, so that a worker without vLLM needs no torch."""
+    if s.engine == settings.SCRIPTED:
+        from worker.engines import scripted
+
+        return scripted.Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
+    if s.engine == settings.VLLM:
+        from worker.engines import vllm
+
+        return vllm.VLLM(model=s.model, capacity=s.max_num_seqs, max_model_len=s.max_model_len)
+    from worker.engines import openai
+
+    return openai.OpenAI(url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None)
+
+
+class App:
+    """One worker process.
+
+    Attributes:
+        state, detail: for `/ready` and the heartbeat.
+        writer: the one producer of this process.
+        _leave: set when the worker shall go: by a signal, or because the engine died.
+        _intake: None until the engine is ready.
+        _rate: tokens per second over the last heartbeats.
+    """
+
+    def __init__(self, s: settings.Settings, engine: base.Engine | None = None) -> None:
+        self._settings = s
+        self._engine = engine or engine_for(s)
+        self.state = State.LOADING
+        self.detail = "starting"
+        self._leave = asyncio.Event()
+        self._clock = clock.BrokerClock()
+        self._incarnation = f"{s.name}/{uuid.uuid4().hex[:12]}"
+        self.writer = log.Writer(s.kafka, client_id=s.name, on_replaced=_producer_replaced)
+        self._offsets = log.Offsets(s.kafka, client_id=f"{s.name}-offsets")
+        self._tail = tail.Tail(s.kafka, self._offsets, self._clock, client_id=s.name)
+        self._cache = sessions.Sessions(s.redis)
+        self._metering = metering.Metering(self.writer, self._cache, pool=s.pool, worker=s.name)
+        self._intake: intake.Intake | None = None
+        self._parts: serving.Parts | None = None
+        self._rate = 0.0
+
+    def leave(self) -> None:
+        """Drain and go; the first step of an orderly end."""
+        self._leave.set()
+
+    async def run(self) -> int:
+        """Serve until told to leave; the process's exit code."""
+        chosen = self._settings
+        telemetry.log(
+            telemetry.Action.SERVICE_STARTED, pool=chosen.pool, engine=chosen.engine, model=chosen.model_name, incarnation=self._incarnation
+        )
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(self._beat(), name="heartbeat")]
+            if chosen.admin_port:
+                listener = telemetry.AdminServer(chosen.host, chosen.admin_port, self.readiness)
+                background.append(tasks.create_task(listener.run(), name="admin"))
+            try:
+                await self._until_leaving(tasks, background)
+            finally:
+                await self._shut_down()
+                for task in background:
+                    task.cancel()
+        telemetry.log(telemetry.Action.SERVICE_STOPPED, state=self.state.value, detail=self.detail)
+        return 1 if self.state is State.FAILED else 0
+
+    async def _until_leaving(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]) -> None:
+        serving_task = tasks.create_task(self._serve(tasks, background), name="serve")
+        leaving = tasks.create_task(self._leave.wait(), name="leave")
+        dead = tasks.create_task(self._engine.dead.wait(), name="engine-dead")
+        background += [leaving, dead]
+        await asyncio.wait((serving_task, leaving, dead), return_when=asyncio.FIRST_COMPLETED)
+        if serving_task.done() and not serving_task.cancelled() and serving_task.exception() is not None:
+            return
+        if dead.done() and self.state is not State.FAILED:
+            self._fail("the engine died")
+        await self._drain()
+        serving_task.cancel()
+
+    async def _serve(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]) -> None:
+        """Load the engine, then take requests until the drain stops the intake."""
+        loading = time.monotonic()
+        self.detail = "loading the engine"
+        telemetry.log(telemetry.Action.ENGINE_LOADING, engine=self._settings.engine, model=self._settings.model)
+        try:
+            await self._engine.start()
+        except base.EngineDead as e:
+            self._fail(f"the engine did not start: {e}")
+            self._engine.dead.set()
+            return
+        telemetry.log(telemetry.Action.ENGINE_READY, seconds=round(time.monotonic() - loading, 1), model_rev=self._engine.model_rev)
+        telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
+        telemetry.ENGINE_READY.set(1)
+        layout = await self._layout()
+        self._intake = made = self._compose(layout, tasks)
+        background.append(tasks.create_task(self.writer.run(), name="writer"))
+        background.append(tasks.create_task(self._tail.run(), name="tail"))
+        self.state, self.detail = State.READY, ""
+        await made.run()
+
+    def _compose(self, layout: log.Layout, tasks: asyncio.TaskGroup) -> intake.Intake:
+        s = self._settings
+        places = slots.Slots(self._engine.capacity)
+        self._parts = parts = serving.Parts(
+            name=s.name,
+            incarnation=self._incarnation,
+            models=frozenset(s.models),
+            engine=self._engine,
+            writer=self.writer,
+            tail=self._tail,
+            clock=self._clock,
+            room=places,
+            alone=slots.Slots(1),
+            flusher=flush.Flusher(lambda: places.running),
+            metering=self._metering,
+            tag=layout.tag,
+            pulse=attempt.Pulse(s.stall_s),
+        )
+        return intake.Intake(s.kafka, self._offsets, parts, tasks, pool=s.pool, session_timeout_ms=s.session_timeout_ms, partitions=layout.partitions)
+
+    async def _layout(self) -> log.Layout:
+        while True:
+            try:
+                return await log.layout(self._settings.kafka)
+            except log.LogUnavailable as e:
+                self.detail = str(e)
+                await asyncio.sleep(LAYOUT_RETRY_S)
+
+    # ---- leaving ---------------------------------------------------------------------------------
+
+    def _fail(self, detail: str) -> None:
+        self.state, self.detail = State.FAILED, detail
+        telemetry.ENGINE_READY.set(0)
+        telemetry.log(telemetry.Action.ENGINE_FAILED, detail=detail)
+
+    async def _drain(self) -> None:
+        """Stop taking, finish what fits, yield the rest, commit, leave the group. Each step has its own deadline."""
+        if self.state is not State.FAILED:
+            self.state, self.detail = State.DRAINING, "leaving"
+        telemetry.log(telemetry.Action.DRAIN_STARTED, responses=self._intake.under_way if self._intake else 0)
+        if self._parts is None or self._intake is None:
+            return
+        self._parts.draining = True
+        self._intake.stop_taking()
+        await self._intake.finish(0.0 if self.state is State.FAILED else self._settings.drain_s)
+        await self._intake.leave()
+
+    async def _shut_down(self) -> None:
+        for stop in (
+            self._metering.stop,
+            self.writer.stop,
+            self._offsets.stop,
+            self._engine.shutdown,
+            self._forget,
+            self._cache.aclose,
+        ):
+            await _bounded(stop)
+
+    async def _forget(self) -> None:
+        with contextlib.suppress(sessions.SessionsUnavailable):
+            await self._cache.forget_worker(self._settings.pool, self._settings.name)
+
+    # ---- what it says of itself ------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Heartbeats to Redis; best effort."""
+        before, then = 0, time.monotonic()
+        while True:
+            tokens, now = self._parts.pulse.tokens if self._parts else 0, time.monotonic()
+            if now > then:
+                self._rate = 0.5 * self._rate + 0.5 * (tokens - before) / (now - then)
+            before, then = tokens, now
+            try:
+                await self._cache.heartbeat(self._settings.pool, self._settings.name, self._info())
+            except sessions.SessionsUnavailable:
+                telemetry.REDIS_FAILURES.inc()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _info(self) -> dict[str, Any]:
+        places = self._parts.room if self._parts else None
+        telemetry.ENGINE_RUNNING.set(places.running if places else 0)
+        telemetry.ENGINE_WAITING.set(places.queued if places else 0)
+        telemetry.ENGINE_TOKENS_PER_SECOND.set(self._rate)
+        return {
+            "state": self.state.value,
+            "detail": self.detail,
+            "model": self._settings.model_name,
+            "capacity": self._engine.capacity,
+            "running": places.running if places else 0,
+            "queued": places.queued if places else 0,
+            "tokens_per_s": round(self._rate, 1),
+            "partitions": self._intake.partitions if self._intake else [],
+        }
+
+    def readiness(self) -> dict[str, Any]:
+        """The JSON of `/ready`."""
+        return {"ready": self.state is State.READY, "state": self.state.value, "detail": self.detail}
+
+
+def _producer_replaced(why: str) -> None:
+    telemetry.PRODUCERS_REPLACED.labels(reason=why.partition(":")[0]).inc()
+    telemetry.log(telemetry.Action.PRODUCER_REPLACED, reason=why)
+
+
+async def _bounded(stop: Any) -> None:
+    try:
+        await asyncio.wait_for(stop(), SHUTDOWN_S)
+    except Exception as e:  # one part that cannot be stopped must not keep the others running
+        telemetry.log(telemetry.Action.TASK_FAILED, part=getattr(stop, "__qualname__", ""), exc_info=e)

@@ -1,0 +1,163 @@
+"""One attempt's I/O: the engine's steps in, TOK frames and one END out. Decisions are `worker.generation`'s."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import time
+
+from wire import log, records, telemetry, topics
+from worker import clock, flush, generation
+from worker.engines import base
+
+STALL_CHECK_S = 1.0
+ABORT_S = 5.0  # for the engine to let go of an attempt
+ALONE_FACTOR = 10  # how much longer one response may be silent while the engine speaks for others: a long queue is no stall
+
+
+class Pulse:
+    """Signs of life of the engine as a whole.
+
+    Attributes:
+        tokens: ids it made since the start.
+        at: monotonic time of its last sign; 0 before.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self.tokens = 0
+        self.at = 0.0
+        self._stall_s = stall_s
+
+    def beat(self, tokens: int, now: float) -> None:
+        """The engine said something, for whichever response."""
+        self.tokens += tokens
+        self.at = now
+
+    def stalled(self, last: float, now: float) -> bool:
+        """Whether a response that last heard from the engine at `last` must be given up."""
+        return now - max(last, self.at) > self._stall_s or now - last > self._stall_s * ALONE_FACTOR
+
+
+class Stop(enum.Enum):
+    """Why an attempt ended before its time."""
+
+    OVER = "over"  # the fold says DONE, or another owns it (log rule W6)
+    NONCE_DEAD = "nonce_dead"  # an append failed (W4)
+    DRAIN = "drain"  # the worker leaves
+    STALLED = "stalled"  # the engine said nothing for too long
+
+
+class Attempt:
+    """Runs one `Generation` in the engine. `interrupt` may be called by anyone, any number of times; the first reason counts.
+
+    Attributes:
+        stopped: why it was interrupted; None while it was not.
+        cached_tokens, usage: what the engine said of it; None or 0 before.
+        _reader: the task that reads the engine; None outside `run`.
+        _began, _last: when the engine was asked, and when it last said something.
+        _sent: frames were sent before; the first goes out at once.
+    """
+
+    def __init__(
+        self, made: generation.Generation, partition: int, writer: log.Writer, flusher: flush.Flusher, broker_clock: clock.BrokerClock
+    ) -> None:
+        self.generation = made
+        self.stopped: Stop | None = None
+        self.cached_tokens = 0
+        self.usage: records.Usage | None = None
+        self._partition = partition
+        self._writer = writer
+        self._flusher = flusher
+        self._clock = broker_clock
+        self._reader: asyncio.Task[None] | None = None
+        self._began = self._last = 0.0
+        self._sent = False
+
+    @property
+    def useless(self) -> bool:
+        """Nothing it could still write would have an effect, or may be written."""
+        return self.stopped in (Stop.OVER, Stop.NONCE_DEAD)
+
+    async def run(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
+        """Read the engine until the generation is over or interrupted; frames are written on the way.
+
+        Raises:
+            EngineError: the engine failed.
+        """
+        if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
+            return
+        self._began = self._last = time.monotonic()
+        self._reader = asyncio.create_task(self._read(engine, job, pulse))
+        try:
+            while not self._reader.done() and self.stopped is None:
+                await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
+                if pulse.stalled(self._last, time.monotonic()):
+                    self.interrupt(Stop.STALLED)
+            await asyncio.wait((self._reader,), timeout=ABORT_S)
+        finally:
+            self._reader.cancel()  # without effect unless we are being cancelled ourselves
+        self._settle(self._reader)
+
+    def _settle(self, reader: asyncio.Task[None]) -> None:
+        if not reader.done():
+            raise base.EngineDead("the engine does not stop when told to")
+        if not reader.cancelled() and (error := reader.exception()) is not None and self.stopped is None:
+            raise error
+
+    def interrupt(self, reason: Stop) -> None:
+        """Stop; the engine is told at once."""
+        if self.stopped is None:
+            self.stopped = reason
+            if self._reader is not None:
+                self._reader.cancel()
+
+    def write(self, record: records.TokenRecord, headers: log.Headers = ()) -> asyncio.Future[log.Appended]:
+        """Append a record of this attempt; should that fail, the nonce is dead."""
+        started = time.monotonic()
+        sent = self._writer.append(topics.TOKENS, self._partition, record.rid, records.encode(record), headers)
+        sent.add_done_callback(lambda done: self._written(done, started))
+        return sent
+
+    def flush(self) -> None:
+        """Write what is pending; nothing any more once the nonce is dead or the response over."""
+        self._flusher.forget(self.flush)
+        if not self.useless:
+            for frame in self.generation.frames(time.time() * 1000):
+                self.write(frame)
+                telemetry.FRAMES.inc()
+                telemetry.FRAME_TOKENS.observe(len(frame.ids))
+
+    def _written(self, sent: asyncio.Future[log.Appended], started: float) -> None:
+        if sent.cancelled():
+            return
+        if sent.exception() is not None:
+            self.interrupt(Stop.NONCE_DEAD)
+            return
+        now = time.monotonic()
+        self._clock.acknowledged(sent.result().timestamp, now)
+        telemetry.STAGE_SECONDS.labels(stage="append").observe(now - started)
+
+    async def _read(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
+        async with contextlib.aclosing(engine.generate(job)) as steps:
+            async for step in steps:
+                self._last = time.monotonic()
+                self._take(step)
+                pulse.beat(len(step.ids), self._last)
+                if self.generation.phase is not generation.Phase.RUNNING:
+                    return
+        raise base.Transient("the engine ended without an end")
+
+    def _take(self, step: base.Step) -> None:
+        if step.cached_tokens is not None:
+            self.cached_tokens = step.cached_tokens
+        self.usage = step.usage or self.usage
+        self.generation.push(step.ids, step.finish)
+        if not self.generation.pending:
+            return
+        if not self._sent:
+            self._sent = True
+            telemetry.STAGE_SECONDS.labels(stage="prefill").observe(self._last - self._began)
+            self.flush()
+        else:
+            self._flusher.mark(self.flush)

@@ -1,0 +1,176 @@
+"""Any OpenAI-compatible server over HTTP: streamed chat completions.
+
+Such a server gives text, not ids, so the ids of its responses are the text's Unicode code points, and the server counts and bounds tokens itself.
+It cannot go on in the middle of an answer either: a takeover with tokens in the log ends the response as `not_resumable`; one without starts afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any, Final
+
+import httpx
+
+from wire import records
+from worker import chat, generation
+from worker.engines import base
+
+CONNECT_S: Final = 5.0
+READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
+PROBE_S: Final = 2.0
+_RETRIABLE: Final = frozenset({408, 409, 425, 429})
+
+
+class Detokenizer:
+    """Ids are code points."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
+
+    def flush(self) -> str:
+        return ""
+
+
+def code_points(text: str) -> list[int]:
+    """A half of a surrogate pair is no character and could not be encoded: U+FFFD stands for it."""
+    return [0xFFFD if 0xD800 <= ord(c) <= 0xDFFF else ord(c) for c in text]
+
+
+class OpenAI:
+    """The engine; see the module's text.
+
+    Attributes:
+        _client: connections to the server; open from start to shutdown.
+    """
+
+    resumable = False
+    ids_are_tokens = False
+    tokenizer_digest = "unicode"
+    stop_ids: frozenset[int] = frozenset()
+
+    def __init__(self, *, url: str, model: str, capacity: int, key: str | None = None) -> None:
+        self.capacity = capacity
+        self.model_rev = model
+        self.dead = asyncio.Event()
+        self._model = model
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = httpx.Limits(max_connections=capacity + 4, max_keepalive_connections=capacity)
+        timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
+        self._client = httpx.AsyncClient(base_url=_base(url), headers=headers, limits=limits, timeout=timeout)
+
+    async def start(self) -> None:
+        """Waits until the server answers at all: it may still be loading its model."""
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                answer = await self._client.get("models", timeout=PROBE_S)
+                if answer.status_code < 500:
+                    return
+            await asyncio.sleep(0.5)
+
+    async def shutdown(self) -> None:
+        await self._client.aclose()
+
+    async def encode(self, request: records.Request) -> list[int]:
+        """The server renders and counts; its usage comes with the end."""
+        return []
+
+    async def generate(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+        if job.output_so_far:
+            raise base.NotResumable
+        try:
+            async with self._client.stream("POST", "chat/completions", json=self._body(job)) as answer:
+                if answer.status_code != 200:
+                    raise _refusal(answer.status_code, await answer.aread())
+                async for step in _steps(answer.aiter_lines()):
+                    yield step
+        except (httpx.TransportError, httpx.StreamError) as e:
+            raise base.Transient(f"{type(e).__name__}: {e}") from e
+
+    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+        return Detokenizer()
+
+    def _body(self, job: base.GenerationInput) -> dict[str, Any]:
+        s = job.request.sampling
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": chat.plain(job.request.messages),
+            "max_tokens": job.max_tokens,
+            "temperature": s.temperature,
+            "top_p": s.top_p,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        # Only what was asked for: servers differ in what they know.
+        optional = {
+            "presence_penalty": s.presence_penalty or None,
+            "frequency_penalty": s.frequency_penalty or None,
+            "stop": list(s.stop) or None,
+            "seed": s.seed,
+            "logit_bias": s.logit_bias or None,
+        }
+        return body | {k: v for k, v in optional.items() if v is not None}
+
+
+def _base(url: str) -> str:
+    parsed = httpx.URL(url)
+    return str(parsed.copy_with(path="/v1/")) if parsed.path in ("", "/") else f"{url.rstrip('/')}/"
+
+
+async def _steps(lines: AsyncIterator[str]) -> AsyncIterator[base.Step]:
+    """Chunks to steps; the finish is kept back until the usage, which comes behind it, is there."""
+    finish, usage, chunks = None, None, 0
+    async for line in lines:
+        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+        if data == "[DONE]":
+            break
+        chunk = _chunk(data)
+        if chunk is None:
+            continue
+        usage = _usage(chunk) or usage
+        choice = (chunk.get("choices") or [{}])[0]
+        text = (choice.get("delta") or {}).get("content")
+        finish = choice.get("finish_reason") or finish
+        if text:
+            chunks += 1
+            yield base.Step(code_points(text))
+    if finish is None:
+        raise base.Transient("the server's stream ended without a finish reason")
+    usage = usage or records.Usage(output_tokens=chunks)  # servers that count nothing send about a token per chunk
+    yield base.Step((), "length" if finish == "length" else "stop", usage.cached_tokens, usage)
+
+
+def _chunk(data: str) -> dict[str, Any] | None:
+    if not data:
+        return None
+    try:
+        chunk = json.loads(data)
+    except ValueError as e:
+        raise base.Transient("the server sent something that is no JSON") from e
+    if not isinstance(chunk, dict):
+        raise base.Transient("the server sent something that is no chunk")
+    if chunk.get("error"):
+        raise base.Transient("the server failed in mid-stream")
+    return chunk
+
+
+def _usage(chunk: dict[str, Any]) -> records.Usage | None:
+    found = chunk.get("usage")
+    if not isinstance(found, dict):
+        return None
+    details = found.get("prompt_tokens_details") or {}
+    return records.Usage(found.get("prompt_tokens") or 0, found.get("completion_tokens") or 0, details.get("cached_tokens") or 0)
+
+
+def _refusal(status: int, body: bytes) -> base.EngineError:
+    if status >= 500 or status in _RETRIABLE:
+        return base.Transient(f"the server answered {status}")
+    try:
+        error = json.loads(body)
+        error = error.get("error", error)
+        code, message = error.get("code"), error.get("message")
+    except (ValueError, AttributeError):
+        code, message = None, None
+    return base.Refused(code if isinstance(code, str) else "engine_refused", str(message or f"The engine refused the request ({status}).")[:1000])

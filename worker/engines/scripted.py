@@ -1,0 +1,191 @@
+"""The scripted engine: no model, for tests and load. Its tokens describe themselves, so a judge can tell every mix of two generations.
+
+Token i of a scripted response is a hash of the prompt, of all ids before it and of i (greedy), or of the claim's nonce too (`script_sampling`). Cues
+come in the request's metadata (strings, as the API has them):
+
+    script_tokens    how many tokens; without it the answer is a short readable text that quotes the prompt
+    script_pace_ms   pause before each token (default 15)
+    script_sampling  "1": tokens commit to the claim that made them
+    script_fault     hang | crash | error | slow | engine_death, once `script_fault_at` tokens (default 0) exist
+
+An id says what it shows: its upper four bits are the kind, the other 28 the content.
+
+    WORD   " " and letters, so that a stop string may straddle two tokens       HALF, REST   the two halves of one four-byte character
+    EMPTY  no text                                                              BYTES        up to three bytes of UTF-8 (the readable text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import hashlib
+import itertools
+import os
+import signal
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any, Final
+
+from wire import fold, records
+from worker import chat, generation
+from worker.engines import base
+
+WORD: Final = 1
+HALF: Final = 2
+REST: Final = 3
+EMPTY: Final = 4
+BYTES: Final = 5
+_PAYLOAD: Final = (1 << 28) - 1
+PACE_MS: Final = 15.0
+SLOW_MS: Final = 2_000.0
+MAX_TOKENS: Final = 100_000
+_SYLLABLES: Final = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+
+
+def token(prompt: str, h: str, index: int, previous: int | None, nonce: str = "") -> int:
+    """Id number `index` behind ids whose rolling hash is `h`; `prompt` is the prompt's digest."""
+    digest = hashlib.blake2b(f"{prompt}|{h}|{index}|{nonce}".encode(), digest_size=8).digest()
+    payload = int.from_bytes(digest[:4], "big") & _PAYLOAD
+    if previous is not None and previous >> 28 == HALF:
+        return REST << 28 | payload
+    kind = {0: HALF, 1: EMPTY}.get(digest[4] % 12, WORD)
+    return kind << 28 | payload
+
+
+def shown(token_id: int) -> bytes:
+    """The bytes an id stands for."""
+    kind, payload = token_id >> 28, token_id & _PAYLOAD
+    if kind == WORD:
+        n = len(_SYLLABLES)
+        return f" {_SYLLABLES[payload % n]}{_SYLLABLES[payload // n % n]}".encode()
+    if kind == HALF:
+        return b"\xf0\x9f"
+    if kind == REST:
+        return bytes((0x98, 0x80 + payload % 64))  # U+1F600 to U+1F63F
+    if kind == BYTES:
+        return payload.to_bytes(4, "big")[1 : 1 + (payload >> 24)]
+    return b""
+
+
+class Detokenizer:
+    """Bytes to text, never half a character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        return self._decoder.decode(b"".join(map(shown, ids)))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def tokens(messages: list[dict[str, Any]], before: Sequence[int] = (), nonce: str = "") -> Iterator[int]:
+    """The endless greedy (or, with `nonce`, sampled) continuation of `before`."""
+    prompt = records.prompt_digest(messages)
+    h, previous = fold.roll(fold.H0, before), before[-1] if before else None
+    for index in itertools.count(len(before)):
+        previous = token(prompt, h, index, previous, nonce)
+        h = fold.roll(h, (previous,))
+        yield previous
+
+
+def expected_ids(messages: list[dict[str, Any]], n: int) -> list[int]:
+    """The greedy answer's ids."""
+    return list(itertools.islice(tokens(messages), n))
+
+
+def expected_text(messages: list[dict[str, Any]], n: int) -> str:
+    """The greedy answer's text: what every reader must hold, whatever died on the way."""
+    detokenizer = Detokenizer()
+    return detokenizer.push(expected_ids(messages, n)) + detokenizer.flush()
+
+
+def readable(messages: list[dict[str, Any]]) -> list[int]:
+    """The default answer, three bytes to a token."""
+    asked = next((m["content"] for m in reversed(chat.plain(messages)) if m["role"] == "user"), "").strip()
+    quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
+    raw = f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it does not think.".encode()
+    pieces = [raw[at : at + 3] for at in range(0, len(raw), 3)]
+    return [BYTES << 28 | len(p) << 24 | int.from_bytes(p.ljust(3, b"\0"), "big") for p in pieces]
+
+
+def _number(cues: dict[str, Any], name: str, default: float) -> float:
+    try:
+        return float(cues[name]) if name in cues else default
+    except (TypeError, ValueError) as e:
+        raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from e
+
+
+class Scripted:
+    """The engine; see the module's text."""
+
+    resumable = True
+    ids_are_tokens = True
+    model_rev = "scripted-1"
+    tokenizer_digest = "scripted-1"
+    stop_ids: frozenset[int] = frozenset()
+
+    def __init__(self, *, capacity: int, max_model_len: int) -> None:
+        self.capacity = capacity
+        self.dead = asyncio.Event()
+        self._max_model_len = max_model_len
+        self.running = 0  # attempts inside the engine; a test of abort looks at it
+
+    async def start(self) -> None:
+        pass
+
+    async def shutdown(self) -> None:
+        self.dead.set()
+
+    async def encode(self, request: records.Request) -> list[int]:
+        """One id per four bytes: enough to count with."""
+        raw = "\n".join(f"{m['role']}: {m['content']}" for m in chat.plain(request.messages)).encode()
+        ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
+        base.check_length(len(ids), self._max_model_len)
+        return ids
+
+    async def generate(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+        cues = base.metadata(job.request)
+        pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
+        made = 0
+        self.running += 1
+        try:
+            for token_id in self._script(job, cues):
+                await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
+                made += 1
+                yield base.Step((token_id,), "length" if made >= job.max_tokens else None, 0)
+                if made >= job.max_tokens:
+                    return
+            await self._fault(cues, len(job.output_so_far) + made, pace_s)
+            yield base.Step((), "stop", 0)
+        finally:
+            self.running -= 1
+
+    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+        return Detokenizer()
+
+    @staticmethod
+    def _script(job: base.GenerationInput, cues: dict[str, Any]) -> Iterator[int]:
+        if "script_tokens" not in cues:
+            return iter(readable(job.request.messages)[len(job.output_so_far) :])
+        total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
+        nonce = job.own if str(cues.get("script_sampling", "")) in ("1", "true") else ""
+        return itertools.islice(tokens(job.request.messages, job.output_so_far, nonce), max(0, total - len(job.output_so_far)))
+
+    async def _fault(self, cues: dict[str, Any], index: int, pace_s: float) -> float:
+        """Fails as the cue says; else the pause before the next token."""
+        if self.dead.is_set():
+            raise base.EngineDead("scripted death")
+        fault = cues.get("script_fault")
+        if fault is None or index < int(_number(cues, "script_fault_at", 0)):
+            return pace_s
+        if fault == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault == "error":
+            raise base.Transient("scripted error")
+        if fault == "engine_death":
+            self.dead.set()
+            raise base.EngineDead("scripted death")
+        return SLOW_MS / 1000

@@ -1,0 +1,82 @@
+"""What is written about a response once it is finished: usage, audit, dead letters; and the prefix metadata in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import Final
+
+from wire import fold, log, records, sessions, telemetry, topics
+
+USAGE_PARTITIONS: Final = next(row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE)
+RETRY_S: Final = 0.5
+
+
+class Metering:
+    """Writes records beside the token log; each call returns once the broker has it.
+
+    Attributes:
+        _publishing: prefix publications under way; kept so that they are not collected, and waited for at the end.
+    """
+
+    def __init__(self, writer: log.Writer, cache: sessions.Sessions | None, *, pool: str, worker: str) -> None:
+        self._writer = writer
+        self._cache = cache
+        self._pool = pool
+        self._worker = worker
+        self._publishing: set[asyncio.Task[None]] = set()
+
+    async def finished(self, request: records.Request, state: fold.Fold) -> None:
+        """One record to usage, and the same to audit."""
+        assert state.ended is not None
+        assert state.first is not None
+        metered = records.Metered(
+            rid=request.rid,
+            owner=request.owner,
+            model=request.model,
+            model_rev=state.first.model_rev,
+            status=state.ended.status,
+            usage=state.ended.usage,
+            claims=state.epoch,
+            worker=state.claims[-1][1],
+            ts=state.ended.timestamp,
+            prompt_digest=records.prompt_digest(request.messages),
+            ids_digest=state.h,
+        )
+        key, value = request.owner.key, records.encode(metered)
+        await self._append(topics.USAGE, zlib.crc32(key.encode()) % USAGE_PARTITIONS, key, value)
+        await self._append(topics.AUDIT, 0, key, value)
+
+    async def dead(self, letter: records.Dead) -> None:
+        """One dead letter."""
+        telemetry.DEAD_LETTERS.labels(reason=letter.reason).inc()
+        telemetry.log(telemetry.Action.DEAD_LETTER, response=letter.rid, reason=letter.reason, attempts=letter.attempts)
+        await self._append(topics.DLQ, 0, letter.rid, records.encode(letter))
+
+    def prefix(self, request: records.Request, partition: int, cached_tokens: int) -> None:
+        """Tell gateways which partition's engine holds this prompt now. Best effort: Redis may be away."""
+        if self._cache is not None and request.prefix:
+            task = asyncio.create_task(self._publish(request.prefix, partition, cached_tokens))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
+
+    async def stop(self) -> None:
+        """Wait for what is under way; each is bounded by the client's own timeout."""
+        if self._publishing:
+            await asyncio.wait(self._publishing)
+
+    async def _publish(self, digests: list[str], partition: int, cached_tokens: int) -> None:
+        assert self._cache is not None
+        try:
+            await self._cache.publish_prefix(self._pool, digests, partition, cached_tokens, self._worker)
+        except sessions.SessionsUnavailable:
+            telemetry.REDIS_FAILURES.inc()
+
+    async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:
+        while True:  # an ambiguous append may double a record; readers count a response id once
+            try:
+                await self._writer.append(topic, partition, key, value)
+            except log.AppendFailed:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return

@@ -1,0 +1,104 @@
+"""Which offset of a request partition may be committed (pure).
+
+- Only `low` is committed: the smallest offset in flight, else the next one. So a commit never passes unfinished work.
+- The commit's metadata is a token-log offset at or below the first effective record of every request at or above `low` that has one, finished ones
+  included: a successor that folds from there cannot take a redelivered finished request for a new one.
+- A tracker belongs to one assignment and dies with it. aiokafka commits under the group's current generation, so one that survived a revoke
+  could move the offset back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Commit(NamedTuple):
+    """What to commit: the next offset to be read, and the token-log offset a successor folds from."""
+
+    low: int
+    token_offset: int
+
+    @property
+    def metadata(self) -> str:
+        """As it is stored beside the committed offset."""
+        return str(self.token_offset)
+
+
+def token_offset(metadata: str) -> int | None:
+    """Where to fold from, by the metadata of a commit; None if it says nothing (written by another program, or lost)."""
+    return int(metadata) if metadata.isascii() and metadata.isdigit() else None
+
+
+@dataclass(slots=True)
+class Tracker:
+    """Offsets of one partition during one assignment.
+
+    Attributes:
+        start: committed offset at the assignment, -1 if the group had none; commits never go below it.
+        last: highest offset taken, -1 before the first.
+        valid: its assignment still holds.
+        _flight: taken and not finished.
+        _claims: request offset -> token-log offset of its first effective record, for requests at or above `low`.
+        _committed: (low, lowest claim or None) of the last acknowledged commit; None before.
+    """
+
+    start: int = -1
+    last: int = -1
+    valid: bool = True
+    _flight: set[int] = field(default_factory=set)
+    _claims: dict[int, int] = field(default_factory=dict)
+    _committed: tuple[int, int | None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests taken and not finished."""
+        return len(self._flight)
+
+    @property
+    def low(self) -> int:
+        """Nothing at or above it may be assumed finished; -1 while nothing was taken or committed."""
+        if self._flight:
+            return min(self._flight)
+        return self.last + 1 if self.last >= 0 else self.start
+
+    @property
+    def spread(self) -> int:
+        """`last - low`: how far finished work runs ahead of the commit."""
+        return max(0, self.last - self.low)
+
+    def take(self, offset: int) -> None:
+        """A request was read."""
+        self._flight.add(offset)
+        self.last = max(self.last, offset)
+
+    def claimed(self, offset: int, token_offset: int) -> None:
+        """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. Known offsets only: a stale caller changes nothing."""
+        if offset in self._flight:
+            self._claims[offset] = min(token_offset, self._claims.get(offset, token_offset))
+
+    def finish(self, offset: int) -> None:
+        """The log says DONE (or the record was garbage)."""
+        self._flight.discard(offset)
+
+    def skip(self, offset: int) -> None:
+        """A record that is no request: read and finished at once."""
+        self.take(offset)
+        self.finish(offset)
+
+    def due(self, position: int) -> Commit | None:
+        """The commit to make now, or None if nothing changed. `position` is where the tail of the token partition stands: requests at or above `low`
+        have no record below it that was not seen."""
+        low = self.low
+        if low < 0:
+            return None
+        self._claims = {offset: at for offset, at in self._claims.items() if offset >= low}
+        lowest = min(self._claims.values(), default=None)
+        if (low, lowest) == self._committed or (self._committed is None and low == self.start):
+            return None
+        return Commit(low, position if lowest is None else lowest)
+
+    def acknowledged(self, commit: Commit) -> None:
+        """The broker has `commit`."""
+        lowest = min((at for offset, at in self._claims.items() if offset >= commit.low), default=None)
+        self._committed = (commit.low, lowest)
