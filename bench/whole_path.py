@@ -17,7 +17,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
+
+from tailrace import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 TAILRACE = Path(sys.executable).with_name("tailrace")
@@ -154,17 +155,10 @@ async def load(side: Side, streams: int, tokens: int, per_stream: int) -> dict[s
     }
 
 
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @contextlib.contextmanager
 def tailrace(data: Path) -> Iterator[Side]:
     """The whole product, real engine."""
-    port, push = free_port(), free_port()
+    port, push = processes.free_port(), processes.free_port()
     args: list[str | Path] = [TAILRACE, "up", "--detach", "--engine", "vllm", "--data", data, "--port", str(port), "--push-port", str(push)]
     try:
         subprocess.run(args, check=True, timeout=START_DEADLINE_S, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -180,7 +174,7 @@ def tailrace(data: Path) -> Iterator[Side]:
 @contextlib.contextmanager
 def vllm_server(model: Path, log: Path) -> Iterator[Side]:
     """vLLM's own OpenAI-compatible server with the engine settings of our worker."""
-    port = free_port()
+    port = processes.free_port()
     env = {
         **os.environ,
         "VLLM_NO_USAGE_STATS": "1",

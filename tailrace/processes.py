@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -320,14 +321,28 @@ class Child:
         return "\n".join(self.output().splitlines()[-count:])
 
 
-def free_port(taken: set[int] | None = None) -> int:
-    """A port nobody listens on just now, and not one of `taken`."""
+FIRST_PORT = 20_000  # below every common range of outgoing connections, above the usual services
+
+
+def free_port(taken: set[int] | None = None, following: int = 0) -> int:
+    """A port that nobody has just now, nor any of the `following` ones after it, and none of them in `taken`.
+
+    Chosen below the kernel's range for outgoing connections: a port of that range can be taken by anybody's
+    connection between this look and the server's bind."""
+    last = min(_first_outgoing_port(), 65_535) - following
+    span = range(FIRST_PORT, last) if last - FIRST_PORT > 1000 else range(1024, 65_535 - following)
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if taken is None or port not in taken:
-            return port
+        first = random.choice(span)
+        block = range(first, first + following + 1)
+        if not set(block) & (taken or set()) and all(port_is_free(p) for p in block):
+            return first
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768  # Linux's default
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,9 +20,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tailrace import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 TAILRACE = Path(sys.executable).with_name("tailrace")
 UP_DEADLINE_S = 480.0
+FOLLOWING = 4  # further instances take the next numbers
 TEST_DEADLINE_S = 600  # the first test of a stack also waits for its start
 MODEL = "smollm2-135m-instruct"
 
@@ -78,21 +80,10 @@ class Stack:
         return int(pid)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
-
-
 def start(data: Path, *args: str, engine: str) -> Stack:
     """`tailrace up --detach`, ready."""
-    port, push_port = free_ports(2)
+    port = processes.free_port(following=FOLLOWING)
+    push_port = processes.free_port(set(range(port - FOLLOWING, port + FOLLOWING + 1)), following=FOLLOWING)
     command = [TAILRACE, "up", "--detach", "--engine", engine, "--data", data, "--port", str(port), "--push-port", str(push_port), *args]
     log = data.parent / f"{data.name}.up.log"
     try:

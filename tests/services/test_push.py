@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
+from tailrace import processes
 from wire import credentials, events, fold, ids, log, records, sessions, topics
 
 ISS = "https://tailrace.test/push"
@@ -95,18 +95,12 @@ class Author:
         await self.say(records.End(self.request.rid, self.own, self.state.next, reason, self.state.h, usage=records.Usage(3, self.state.next)))
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @contextlib.asynccontextmanager
 async def push_process(kafka: str, redis_url: str, folder: Path, public: str, **more: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     issuer = {"iss": ISS, "audience": "tailrace", "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 86400, "leeway": 30, "keys": {"k1": public}}
     issuers = folder / "issuers.json"
     issuers.write_text(json.dumps({"issuers": [issuer]}))
-    port = _free_port()
+    port = processes.free_port()
     env = {
         **os.environ,
         "TAILRACE_KAFKA": kafka,

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tailrace import processes
 from wire import events, fold, ids, log, records, topics
 from worker import app as worker_app
 from worker import settings
@@ -91,12 +91,6 @@ class Worker:
         return self.log_path.read_text(errors="replace")[-6000:]
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @dataclass
 class Inside:
     """A worker in the test's own process: no start-up, and its parts can be looked at. For tests that kill nothing."""
@@ -146,7 +140,7 @@ class Bench:
         return made
 
     def worker(self, *, engine: str = "scripted", python: str | Path = sys.executable, session_ms: int = 6000, **env: str) -> Worker:
-        name, port = f"{self.pool}-{len(self.workers) + 1}", free_port()
+        name, port = f"{self.pool}-{len(self.workers) + 1}", processes.free_port()
         chosen = self._settings(name, engine, session_ms) | {"TAILRACE_ADMIN_PORT": str(port), "PYTHONPATH": str(ROOT)}
         path = self.folder / f"{name}.log"
         with path.open("wb") as out:

@@ -146,3 +146,17 @@ def test_who_listens_on_a_port_is_found() -> None:
         assert processes.listener(port) == os.getpid()
     assert processes.port_is_free(port)
     assert processes.listener(port) is None
+
+
+def test_a_free_port_is_below_those_of_outgoing_connections_and_its_followers_are_free() -> None:
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first = processes.free_port(following=4)
+    assert first + 4 < low
+    assert all(processes.port_is_free(p) for p in range(first, first + 5))
+
+
+def test_a_block_of_ports_with_one_in_use_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([25_000, 25_002, 25_010])
+    monkeypatch.setattr("random.choice", lambda _: next(drawn))
+    monkeypatch.setattr(processes, "port_is_free", lambda port, host="": port != 25_003)
+    assert processes.free_port({25_000}, following=2) == 25_010
