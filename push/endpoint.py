@@ -97,14 +97,17 @@ class EventBody(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pump until the end, the client's leaving, or whatever else `cuts`."""
         telemetry.OPEN_STREAMS.inc()
-        tasks = [asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())]
+        tasks: list[asyncio.Future[None]] = []
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            tasks += [asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    telemetry.log(telemetry.Action.REQUEST_FAILED, exc_info=outcome)
             telemetry.OPEN_STREAMS.dec()
             self.release()
 
