@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from gateway import cache, edge, endpoint, fleet, http, settings, submission
+from gateway import cache, edge, endpoint, fleet, http, keys, settings, submission
 from push import access, delivery
 from push import app as push_app
 from push import endpoint as push_endpoint
@@ -49,9 +49,12 @@ class Gateway:
             client_id=config.name,
         )
         self.writer = log.Writer(config.kafka, client_id=config.name, on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc())
-        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.fleet, self.spawn)
-        self.keys = access.key_sets(issuers)
-        gate = access.Access(self.keys, self.store, config.origins)
+        self.by_key = keys.Keys(
+            log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"), log.Replays(config.kafka, client_id=f"{config.name}-keys")
+        )
+        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.by_key, self.fleet, self.spawn)
+        self.key_sets = access.key_sets(issuers)
+        gate = access.Access(self.key_sets, self.store, config.origins)
         self.sockets = endpoint.Sockets(config, gate, self.submission, self.draining, self.spawn)
         self.watchers = push_endpoint.Endpoint(self.delivery, gate, self.draining)
         self.api = http.Api(
@@ -88,7 +91,7 @@ class Gateway:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
                 serving = tasks.create_task(server.serve(sockets=[listener]))
-                background = [tasks.create_task(part.run()) for part in (self.delivery, self.writer, self.fleet, self.keys)]
+                background = [tasks.create_task(part.run()) for part in (self.delivery, self.writer, self.fleet, self.key_sets)]
                 if config.admin_port:
                     background.append(tasks.create_task(telemetry.AdminServer(config.host, config.admin_port, self.api.readiness).run()))
                 telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port, home=list(self.delivery.home))
@@ -100,6 +103,7 @@ class Gateway:
                 for task in background:
                     task.cancel()
                 await self.delivery.stop()
+                await self.by_key.stop()
                 raise _Stopped
         except* _Stopped:
             pass

@@ -46,7 +46,7 @@ class Cache:
         await self._ask(lambda: self._store.drop_turn(rid), None)
 
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
-        """Without Redis everyone comes first: a retry is then a new request."""
+        """Without Redis everyone comes first here, and the log decides (`keys`)."""
         return await self._ask(lambda: self._store.claim_key(principal, key, rid, ttl_s), rid)
 
     async def release_key(self, principal: str, key: str, rid: str) -> None:

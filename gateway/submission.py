@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import admission, cache, context, conversation, creation, fleet, placement, settings
+from gateway import admission, cache, context, conversation, creation, fleet, keys, placement, settings
 from push import access, delivery, outbox
 from wire import credentials, errors, events, fold, ids, log, records, telemetry, topics
 
@@ -90,6 +90,7 @@ class Submission:
         deliver: delivery.Delivery,
         writer: log.Writer,
         cached: cache.Cache,
+        by_key: keys.Keys,
         engines: fleet.Fleet,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.time,
@@ -99,6 +100,7 @@ class Submission:
         self._delivery = deliver
         self._writer = writer
         self._cache = cached
+        self._by_key = by_key
         self._engines = engines
         self._spawn = spawn
         self._clock = clock
@@ -147,11 +149,13 @@ class Submission:
                 history = await self._resolver.resolve(create.previous, owner, remembered)
                 request, partition = await self._request(create, principal, owner, history)
                 with self._announced(request.rid) as outcome:
-                    first = await self._first_of_key(create, principal, request)
+                    first, refused = await self._first_of_key(create, principal, request, partition)
                     if first is not None:
                         return first
-                    run = await self._append(create, request, partition)
+                    run, end = await self._append(create, request, partition)
                     outcome.set_result(True)
+                    if (first := await self._ahead(create, principal, request, run, end, refused)) is not None:
+                        return first
         except (log.LogUnavailable, TimeoutError) as e:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
             raise errors.unavailable("The log cannot be written right now.") from e
@@ -255,7 +259,8 @@ class Submission:
         )
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
-    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> Run:
+    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> tuple[Run, int]:
+        """The run, and the offset after its request."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
             raise _too_long()
@@ -263,23 +268,24 @@ class Submission:
         self._delivery.open(request)
         try:
             subscription = await self._delivery.watch(request.rid, request.owner)
-            await self._write(topic, partition, request.rid, value)
+            appended = await self._write(topic, partition, request.rid, value)
         except BaseException:
             self._delivery.discard(request.rid)
             raise
         self._delivery.acknowledged(request.rid)
-        return Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
+        run = Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
+        return run, appended.offset + 1
 
-    async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> None:
+    async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> log.Appended:
         """Append with acks=all. After a failure the same record is tried once more: should the first be in the log after all, it is one response all
         the same, because both have one id and one claim wins."""
         headers = telemetry.trace_headers()
         try:
-            await self._writer.append(topic, partition, rid, value, headers)
+            return await self._writer.append(topic, partition, rid, value, headers)
         except log.TooLarge as e:
             raise _too_long() from e
         except log.AppendFailed:
-            await self._writer.append(topic, partition, rid, value, headers)
+            return await self._writer.append(topic, partition, rid, value, headers)
 
     def _count(self, run: Run, principal: credentials.Principal, partition: int) -> None:
         self.running.add(run.rid, principal.key, partition)
@@ -301,24 +307,67 @@ class Submission:
             if not outcome.done():
                 outcome.set_result(False)
 
-    async def _first_of_key(self, create: creation.Create, principal: credentials.Principal, request: records.Request) -> Run | None:
-        """The run of an earlier request with the same key, if there is one."""
-        if create.idempotency_key is None:
-            return None
+    async def _first_of_key(
+        self, create: creation.Create, principal: credentials.Principal, request: records.Request, partition: int
+    ) -> tuple[Run | None, list[str]]:
+        """The run of an earlier request with the same key, if there is one; and earlier ones that cannot be attached to (deleted, out of the log)."""
+        if create.idempotency_key is None or request.idempotency_key is None:
+            return None, []
         first = await self._cache.claim_key(principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S)
-        if first == request.rid:
-            return None
-        run = await self._attach(first, request.owner)
-        if run is None:  # its submission failed or died before the append: the key is free again
-            await self._cache.release_key(principal.key, create.idempotency_key, first)
-            await self._cache.claim_key(principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S)
-        return run
+        if first != request.rid:
+            run = await self._attach(first, request.owner)
+            if run is not None:
+                return run, []
+            # Its submission failed or died before the append: the key is free again.
+            await self._remap(create, principal, first, request.rid)
+        # To Redis the key is new. Redis may have lost it, or never have been told.
+        known = await self._by_key.rids(create.pool, create.priority, partition, (request.owner, request.idempotency_key))
+        for rid in known:
+            run = await self._attach(rid, request.owner, logged=True)
+            if run is not None:
+                await self._remap(create, principal, request.rid, rid)
+                return run, []
+        return None, known
 
-    async def _attach(self, rid: str, owner: records.Owner) -> Run | None:
-        pending = self._pending.get(rid)
-        if pending is not None and not await asyncio.shield(pending):
+    async def _ahead(
+        self, create: creation.Create, principal: credentials.Principal, request: records.Request, run: Run, end: int, refused: Sequence[str]
+    ) -> Run | None:
+        """The run of a request with the same key that got into the log just before this one, when nothing but the log could tell: the earlier one
+        stands, as with claims, and this one is cancelled."""
+        if create.idempotency_key is None or request.idempotency_key is None:
             return None
-        give_up = time.monotonic() + ATTACH_DEADLINE_S
+        key = (request.owner, request.idempotency_key)
+        try:
+            for rid in await self._by_key.rids(create.pool, create.priority, ids.parse(run.rid).partition, key, end):
+                if rid == run.rid:
+                    return None
+                first = await self._attach(rid, request.owner, logged=True) if rid not in refused else None
+                if first is not None:
+                    run.subscription.close()
+                    self._spawn(self._stand_down(create, principal, run, rid))
+                    return first
+        except BaseException:
+            run.subscription.close()
+            raise
+        return None
+
+    async def _stand_down(self, create: creation.Create, principal: credentials.Principal, run: Run, first: str) -> None:
+        with contextlib.suppress(log.LogUnavailable):  # then it costs compute, but nobody is shown it
+            await self._append_cancel(run.rid, run.owner, run.echo)
+        await self._remap(create, principal, run.rid, first)
+
+    async def _remap(self, create: creation.Create, principal: credentials.Principal, old: str, new: str) -> None:
+        """Have the cache say `new` where it says `old`."""
+        assert create.idempotency_key is not None
+        await self._cache.release_key(principal.key, create.idempotency_key, old)
+        await self._cache.claim_key(principal.key, create.idempotency_key, new, IDEMPOTENCY_TTL_S)
+
+    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> Run | None:
+        """`logged`: its request is known to be in the log."""
+        pending = self._pending.get(rid)
+        if pending is not None and not await asyncio.shield(pending) and not logged:
+            return None
+        give_up = time.monotonic() + (0.0 if logged else ATTACH_DEADLINE_S)
         while True:
             try:
                 return await self.follow(rid, owner)

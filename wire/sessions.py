@@ -3,7 +3,7 @@
     key                         value                              lives        written by       if lost
     ticket:<hash>               principal, origin                  <= 30 s      gateway          the browser asks for a new ticket
     session:<response id>       conversation state, opaque bytes   30 min idle  gateway          rebuilt from the log
-    idem:<hash>                 response id                        given        gateway          a retry is a new request
+    idem:<hash>                 response id                        given        gateway          looked up in the log
     prefix:{pool}:<digest>      partition, cached tokens, worker   10 min       worker           a colder prefix cache
     prefix:{pool}               index of the above by time         10 min       worker
     workers:{pool}              hash: worker name -> state         5 s each     worker           capacity unknown until the next beat

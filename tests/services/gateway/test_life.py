@@ -20,10 +20,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from gateway import submission
 from tailrace import processes
 from tests.services.gateway.conftest import events_of, opened, text_of
 from tests.support import gateway_process as gp
 from tests.support import local
+from wire import ids, log, records, topics
 
 Start = Callable[..., gp.Gateway]
 pytestmark = pytest.mark.timeout(240)  # processes are started, which takes long only where many are
@@ -355,6 +357,66 @@ class TestTwoGateways:
             answers = await asyncio.gather(*(c.post("/v1/responses", json=QUICK, headers=headers) for c in (one, two, one, two)))
         assert {a.status_code for a in answers} == {200}
         assert len({a.json()["id"] for a in answers}) == 1
+
+    async def test_a_key_outlives_redis_because_the_log_has_it(self, start: Start) -> None:
+        with local.LocalRedis() as store:
+            a, b = start("a", redis_at=store.url), start("b", redis_at=store.url)
+            running = {"input": "x", "background": True, "metadata": gp.cues(3000, 10)}
+            for body in (QUICK, running):
+                headers = {"Idempotency-Key": f"k-{time.time_ns()}"}
+                async with client_of(a) as one, client_of(b) as two:
+                    first = (await one.post("/v1/responses", json=body, headers=headers)).json()["id"]
+                    store.kill()
+                    store.start()
+                    assert (await two.post("/v1/responses", json=body, headers=headers)).json()["id"] == first
+                    store.kill()  # and without any Redis
+                    assert (await one.post("/v1/responses", json=body, headers=headers)).json()["id"] == first
+                    store.start()
+                    await two.post(f"/v1/responses/{first}/cancel")
+                    assert (await two.delete(f"/v1/responses/{first}")).status_code == 200
+                    afresh = await two.post("/v1/responses", json=QUICK, headers=headers)  # nothing to attach to any more
+                    assert afresh.json()["id"] != first
+                    store.kill()
+                    store.start()
+                    assert (await one.post("/v1/responses", json=QUICK, headers=headers)).json()["id"] == afresh.json()["id"]
+
+    async def test_of_two_at_once_without_redis_the_first_in_the_log_stands_and_the_other_is_cancelled(
+        self, start: Start, kafka: str, pool: str
+    ) -> None:
+        with local.LocalRedis() as store:
+            a, b = start("a", redis_at=store.url), start("b", redis_at=store.url)
+            store.kill()
+            body = {"input": "x", "background": True, "metadata": gp.cues(3000, 10)}
+            async with client_of(a) as one, client_of(b) as two:
+                for n in range(5):
+                    key = f"k-{time.time_ns()}-{n}"
+                    answers = await asyncio.gather(
+                        *(c.post("/v1/responses", json=body, headers={"Idempotency-Key": key}) for c in (one, two, one, two))
+                    )
+                    rids = {answer.json()["id"] for answer in answers}
+                    assert len(rids) == 1
+                    asked = await requests_with(kafka, pool, submission._digest(key), next(iter(rids)))
+                    assert asked[0] in rids
+                    for loser in asked[1:]:
+
+                        async def cancelled(rid: str = loser) -> bool:
+                            return bool((await two.get(f"/v1/responses/{rid}")).json()["status"] == "cancelled")
+
+                        await eventually(cancelled)
+                    await one.post(f"/v1/responses/{asked[0]}/cancel")
+
+
+async def requests_with(kafka: str, pool: str, digest: str | None, like: str) -> list[str]:
+    """Ids of the requests with this key in the partition of `like`, in log order."""
+    offsets, replays = log.Offsets(kafka), log.Replays(kafka, size=1)
+    topic, partition = topics.requests(pool, "interactive"), ids.parse(like).partition
+    try:
+        end = (await offsets.ends(topic, [partition]))[partition]
+        found = [records.decode_request(r.value) async for batch in replays.read(topic, partition, 0, end) for r in batch]
+    finally:
+        await offsets.stop()
+        await replays.stop()
+    return list(dict.fromkeys(r.rid for r in found if r is not None and r.idempotency_key == digest))
 
 
 @pytest.mark.parametrize(
