@@ -1,0 +1,93 @@
+"""Which responses an idempotency key stands for, by the log alone (log rule §10): Redis answers faster, and may have forgotten.
+
+With a key, the partition follows from (principal, key). So the request partition in its log order says who came first, and all gateways agree. It is
+read from where unfinished requests begin, or `RECENT` records back, whichever is earlier, once per partition and gateway; from then on only what is
+new."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from wire import log, records, topics
+
+RECENT: Final = 1_000  # finished requests looked back at: a retry comes within seconds or minutes of the first try
+MAX_KEYS: Final = 10_000  # per partition; the oldest are forgotten
+_FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
+
+Key = tuple[records.Owner, str]
+
+
+@dataclass(slots=True)
+class _Partition:
+    """
+    Attributes:
+        position: next offset to be read; -1 before the first look.
+        rids: responses by key, in log order, each once; both bounded.
+        reading: one look at a time, so that each record is folded once.
+    """
+
+    position: int = -1
+    rids: dict[Key, list[str]] = field(default_factory=dict)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def take(self, record: log.Record) -> None:
+        self.position = record.offset + 1
+        if record.value is None or _FIELD not in record.value:
+            return
+        request = records.decode_request(record.value)
+        if request is None or request.idempotency_key is None or record.key != request.rid.encode():
+            return
+        known = self.rids.setdefault((request.owner, request.idempotency_key), [])
+        if request.rid not in known:  # an ambiguous append is repeated under the same id
+            known.append(request.rid)
+        if len(self.rids) > MAX_KEYS:
+            del self.rids[next(iter(self.rids))]
+
+
+class Keys:
+    """Folds the request partitions that keys lead to."""
+
+    def __init__(self, offsets: log.Offsets, replays: log.Replays) -> None:
+        self._offsets = offsets
+        self._replays = replays
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+
+    async def rids(self, pool: str, priority: topics.PriorityClass, partition: int, key: Key, end: int = -1) -> list[str]:
+        """Responses of `key`, oldest first, by everything below `end` (-1: below the end the log has now).
+
+        Raises:
+            log.LogUnavailable
+        """
+        topic = topics.requests(pool, priority)
+        known = self._partitions.setdefault((topic, partition), _Partition())
+        async with known.reading:
+            if end < 0:
+                end = (await self._offsets.ends(topic, [partition]))[partition]
+            try:
+                await self._read(known, pool, topic, partition, end)
+            except log.HistoryLost as e:  # retention passed the place that was just looked up
+                known.position = -1
+                raise log.LogUnavailable(str(e)) from e
+            return list(known.rids.get(key, ()))
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._replays.stop()
+        await self._offsets.stop()
+
+    async def _read(self, known: _Partition, pool: str, topic: str, partition: int, end: int) -> None:
+        if known.position < 0 or end - known.position > RECENT:
+            known.position = max(known.position, await self._start(pool, topic, partition, end))
+        async with contextlib.aclosing(self._replays.read(topic, partition, known.position, end)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    known.take(record)
+
+    async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
+        """Finished requests lie below the commit, so whatever still runs is seen."""
+        begin = (await self._offsets.beginnings(topic, [partition]))[partition]
+        commit, _ = (await self._offsets.committed(topics.group(pool))).get((topic, partition), (begin, ""))
+        return max(begin, min(commit, end - RECENT))
