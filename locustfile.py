@@ -1,6 +1,8 @@
-"""Load for the whole path: users who talk over the WebSocket mode of the Responses API, lose their connection and come back, and cancel.
+"""Load for the whole path: users who talk over the WebSocket mode of the Responses API, lose their connection and come back, and cancel; users who
+read what others were told; users who are connected and say nothing.
 
     locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000
+    locust -f locustfile.py --headless -u 50 -t 5m --shape spike --host http://127.0.0.1:8000      (steady, ramp, spike: bench/shapes.py)
 
 The credential comes from TAILRACE_CREDENTIAL, else from `tailrace token`. Against the scripted engine (`tailrace up --engine scripted`) add
 `--scripted`: every answer is then compared with what the engine had to write. Exit code 1 when one token was lost, doubled or out of place, when
@@ -15,7 +17,7 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +25,16 @@ from urllib.parse import urlencode
 
 import requests
 import websocket
-from locust import User, between, events, task
+from locust import LoadTestShape, User, between, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
+from bench import shapes
 from bench.transcript import DELTA, TERMINAL, Transcript
 
 SILENCE_S: Final = 30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
 RESPONSE_S: Final = 180.0
+IDLE_S: Final = (5.0, 25.0)  # longer than the service's interval of pings, sometimes
 ATTEMPTS: Final = 8  # handshakes for one response; a drained or restarting gateway is away for seconds
 QUESTIONS: Final = (
     "Explain quantum entanglement.",
@@ -42,6 +46,7 @@ QUESTIONS: Final = (
 # What the whole run adds up to. In a distributed run each process sends its own to the master and begins anew.
 totals: Counter[str] = Counter()
 known: dict[str, str] = {}  # credential and model; empty before the test starts
+told: deque[tuple[str, str]] = deque(maxlen=200)  # (response id, text) of answers that ended well, for readers; of this process
 
 
 @events.init_command_line_parser.add_listener
@@ -49,6 +54,7 @@ def _options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("Tailrace")
     group.add_argument("--push-host", default="", help="base URL of a push service: some users come back there, over SSE")
     group.add_argument("--model", default="", help="model to ask (default: the first of GET /v1/models)")
+    group.add_argument("--shape", choices=sorted(shapes.STAGES), help="users over time: --users at most, over --run-time")
     group.add_argument("--turns", type=int, default=4, help="turns of one conversation, at most")
     group.add_argument("--tokens", type=int, default=60, help="tokens of one answer, at most")
     group.add_argument("--drops", type=float, default=0.3, help="share of answers whose connection is dropped in the middle")
@@ -111,6 +117,19 @@ class Socket:
             if event["type"] == "error":
                 raise _refusal(event)
             yield event
+
+    def rest(self, seconds: float) -> None:
+        """Say nothing for a while, and answer pings. Raises Cut when the service ends it, Refused when it speaks without being asked."""
+        self._ws.settimeout(seconds)
+        try:
+            text = self._ws.recv()
+        except websocket.WebSocketTimeoutException:
+            return
+        except (OSError, websocket.WebSocketException) as e:
+            raise Cut(type(e).__name__) from e
+        if not text:
+            raise Cut("closed")
+        raise Refused(f"an event that nobody asked for: {text[:200]!r}")
 
     def drop(self) -> None:
         """Without a goodbye, as a train in a tunnel does."""
@@ -228,17 +247,90 @@ class Answer:
         totals[f"status {(seen.final or {}).get('status', 'none')}"] += 1
         wrong = seen.problems(expected)
         totals["wrong"] += bool(wrong)
+        if not wrong:
+            told.append((seen.rid, seen.text))
         self.user.record("whole answer", time.perf_counter() - self.asked, RuntimeError(f"{'; '.join(wrong)} ({seen.rid})") if wrong else None)
 
 
-class Talker(User):
-    """A person: asks, reads, thinks, asks on. Sometimes the connection goes, sometimes patience."""
+class Person(User):
+    """Whoever uses the service."""
 
-    wait_time = between(0.5, 2.0)
+    abstract = True
 
     def on_start(self) -> None:
         self.options = self.environment.parsed_options
         self.base = (self.host or "").rstrip("/")
+
+    def record(self, name: str, seconds: float, error: Exception | None = None) -> None:
+        """One line of locust's own statistics; percentiles come from there."""
+        self.environment.events.request.fire(
+            request_type="response", name=name, response_time=seconds * 1000, response_length=0, exception=error, context={}
+        )
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Nothing to judge, and that is a failure of its own."""
+        totals["failed"] += 1
+        self.record(name, 0.0, error)
+        time.sleep(min(5.0, getattr(error, "retry_after", 1.0)))
+
+
+class Reader(Person):
+    """Reads again, whole, what somebody was told before: from any gateway or push service it has to be the same text."""
+
+    weight = 1
+    wait_time = between(0.5, 2.0)
+
+    @task
+    def read(self) -> None:
+        if not told:
+            return
+        (rid, text), began = random.choice(told), time.perf_counter()
+        seen = Transcript()
+        try:
+            for event in streamed(random.choice([self.base, *filter(None, self.options.push_host.split(","))]), known["credential"], rid, -1):
+                seen.feed(event)
+                if seen.final is not None:
+                    break
+        except Cut:
+            totals["cuts"] += 1  # a service that drains; whoever reads comes again
+            return
+        except Refused as e:
+            self.failed("read again", e)
+            return
+        totals.update(reads=1, lost=seen.lost, doubled=seen.doubled, misplaced=seen.swapped + seen.after_end)
+        wrong = [*seen.problems(), *(["another text than before"] if seen.text != text else [])]
+        totals["wrong"] += bool(wrong)
+        self.record("read again", time.perf_counter() - began, RuntimeError(f"{'; '.join(wrong)} ({rid})") if wrong else None)
+
+
+class Idler(Person):
+    """Is connected, as most people are most of the time."""
+
+    weight = 1
+    wait_time = between(0.5, 2.0)
+
+    @task
+    def stay(self) -> None:
+        began = time.perf_counter()
+        try:
+            socket = Socket(self.base, known["credential"])
+            self.record("connect", time.perf_counter() - began)
+            totals["idle sockets"] += 1
+            try:
+                socket.rest(random.uniform(*IDLE_S))
+            finally:
+                socket.close()
+        except Cut:
+            totals["cuts"] += 1
+        except Refused as e:
+            self.failed("connect", e)
+
+
+class Talker(Person):
+    """A person: asks, reads, thinks, asks on. Sometimes the connection goes, sometimes patience."""
+
+    weight = 8
+    wait_time = between(0.5, 2.0)
 
     def ways(self) -> list[str]:
         """How to come back: a new socket, or a stream from one of these bases."""
@@ -261,9 +353,7 @@ class Talker(User):
                 dialogue.append({"role": "assistant", "content": seen.text})
                 self.wait()
         except (Cut, Refused) as e:
-            totals["failed"] += 1
-            self.record("whole answer", 0.0, e)
-            time.sleep(min(5.0, getattr(e, "retry_after", 1.0)))
+            self.failed("whole answer", e)
         finally:
             if socket is not None:
                 socket.close()
@@ -306,11 +396,28 @@ class Talker(User):
             body["metadata"] = {"script_tokens": str(self.options.tokens), "script_pace_ms": str(self.options.pace_ms)}
         return {**body, "previous_response_id": previous} if previous else body
 
-    def record(self, name: str, seconds: float, error: Exception | None = None) -> None:
-        """One line of locust's own statistics; percentiles come from there."""
-        self.environment.events.request.fire(
-            request_type="response", name=name, response_time=seconds * 1000, response_length=0, exception=error, context={}
-        )
+
+class Shape(LoadTestShape):
+    """`--shape`. Abstract to locust, which would else take it without being asked."""
+
+    abstract = True
+
+    def __init__(self, shape: str, most: int, length_s: float, rate: float) -> None:
+        super().__init__()
+        self._shape, self._most, self._length_s, self._rate = shape, most, length_s, rate
+
+    def tick(self) -> tuple[int, float] | None:
+        users = shapes.users_at(self._shape, self.get_run_time(), self._most, self._length_s)
+        return None if users is None else (users, self._rate)
+
+
+@events.init.add_listener
+def _shape(environment: Environment, **_: Any) -> None:
+    options = environment.parsed_options
+    if options.shape and environment.runner.__class__.__name__ != "WorkerRunner":
+        if not options.num_users or not options.run_time:
+            raise SystemExit("--shape needs --users (at most) and --run-time")
+        environment.shape_class = Shape(options.shape, options.num_users, options.run_time, options.spawn_rate or options.num_users)
 
 
 @events.test_start.add_listener
@@ -351,9 +458,9 @@ def _collect(client_id: str, data: dict[str, Any], **_: Any) -> None:
 def summary(environment: Environment) -> dict[str, Any]:
     """What a run comes down to; times in ms."""
     times = {}
-    for name in ("first token", "token gap", "resume by socket", "resume by stream", "whole answer"):
+    for name in ("first token", "token gap", "resume by socket", "resume by stream", "whole answer", "read again", "connect"):
         entry = environment.stats.get(name, "response")
-        if entry.num_requests:
+        if entry.num_requests > entry.num_failures:
             percentiles = {f"p{p}": entry.get_response_time_percentile(p / 100) for p in (50, 90, 99)}
             times[name] = {"count": entry.num_requests, **percentiles, "max": round(entry.max_response_time)}
     counted = {key: totals[key] for key in ("responses", "tokens", "events", "lost", "doubled", "misplaced", "wrong", "failed")}

@@ -51,6 +51,8 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(scripted_stack: Stack, tm
     assert found["resumes"] >= found["drops"]
     assert found["milliseconds"]["first token"]["p50"] > 0
     assert found["milliseconds"]["token gap"]["count"] > 100
+    assert found["reads"] >= 1
+    assert found["milliseconds"]["connect"]["count"] >= 1
 
 
 def events(rid: str) -> list[Event]:
@@ -93,20 +95,25 @@ def renumbering(told: list[Event]) -> list[Event]:
 
 
 @contextmanager
-def server(lie: Callable[[list[Event]], list[Event]]) -> Iterator[str]:
-    """A gateway of a few lines, whose answers pass through `lie`."""
+def server(lie: Callable[[list[Event]], list[Event]], lie_again: Callable[[list[Event]], list[Event]] = honest) -> Iterator[str]:
+    """A gateway of a few lines, whose answers pass through `lie`, and when they are read again through `lie_again`."""
 
-    def models(connection: ServerConnection, request: Request) -> Response | None:
-        if request.path != "/v1/models":
+    def plain(connection: ServerConnection, request: Request) -> Response | None:
+        path = request.path.partition("?")[0]
+        if path == "/v1/models":
+            body = b'{"data":[{"id":"m"}]}'
+        elif path.startswith("/v1/responses/"):
+            body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in lie_again(events(path.rpartition("/")[2])))
+        else:
             return None
-        return Response(http.HTTPStatus.OK, "OK", Headers({"content-type": "application/json", "connection": "close"}), b'{"data":[{"id":"m"}]}')
+        return Response(http.HTTPStatus.OK, "OK", Headers({"content-length": str(len(body)), "connection": "close"}), body)
 
     def answer(connection: ServerConnection) -> None:
         for number, _ in enumerate(connection):
             for event in lie(events(f"resp_{number}")):
                 connection.send(json.dumps(event))
 
-    with serve(answer, "127.0.0.1", 0, process_request=models) as running:
+    with serve(answer, "127.0.0.1", 0, process_request=plain) as running:
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         try:
@@ -129,3 +136,25 @@ def test_a_server_that_lies_is_found_out(lie: Callable[[list[Event]], list[Event
     assert found["responses"] >= 1, said
     assert (code, bool(found["wrong"])) == ((1, True) if words else (0, False)), said
     assert words in said
+
+
+def test_a_server_that_tells_another_story_later_is_found_out(tmp_path: Path) -> None:
+    with server(honest, renumbering) as host:
+        code, found, said = locust(
+            *(host, "x", tmp_path / "summary.json", "-u", "10", "-r", "10", "-t", "8s", "--turns", "1", "--drops", "0", "--cancels", "0")
+        )
+    assert found["reads"] >= 1, said
+    assert (code, found["lost"]) == (1, 0), said
+    assert found["wrong"] == found["reads"], said
+    assert "another text than before" in said
+
+
+def test_a_shape_rules_how_many_users_there_are(tmp_path: Path) -> None:
+    """Without an end of its own the test would run until the deadline of `locust`."""
+    with server(honest) as host:
+        code, found, said = locust(
+            *(host, "x", tmp_path / "summary.json", "-u", "10", "-t", "10s", "--shape", "spike", "--turns", "1", "--drops", "0", "--cancels", "0")
+        )
+    assert (code, found["wrong"]) == (0, 0), said
+    users = [int(line.partition("updating to ")[2].split()[0]) for line in said.splitlines() if "Shape test updating to" in line]
+    assert users == [2, 10, 2], said
