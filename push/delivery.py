@@ -11,15 +11,19 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from push import hub, outbox
-from wire import events, fold, ids, log, records, telemetry, topics
+from wire import errors, events, fold, ids, log, records, telemetry, topics
 
 SWEEP_S = 5.0
 LOOK_UP_DEADLINE_S = 20.0
 CATCH_UP_S = 0.01
+STRETCH = 50_000  # records of one replay before the next one in line has its turn
+LOOK_UPS_AT_ONCE = 2  # per principal; a made-up id may cost reading all the log holds of a partition
+LOOK_UPS_IN_ALL = 128  # per principal, waiting ones included: two sockets that come back with all they watch
+LOOK_UPS_RETRY_S = 1.0
 
 
 class NotFound(Exception):
@@ -103,12 +107,21 @@ class Subscription:
         self._stream.unsubscribe(self._box, time.monotonic())
 
 
+@dataclass(slots=True, eq=False)
+class _Share:
+    """One principal's look-ups: how many there are, and turns for those under way."""
+
+    count: int = 0
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOK_UPS_AT_ONCE))
+
+
 class Delivery:
     """Tail, hub and look-up of one process.
 
     Attributes:
         ready: the tail has positions for its home partitions and all deletions are known.
         _loads: look-ups under way by rid, so that two watchers of a cold response share one replay.
+        _shares: who asked for them; a principal without any has no entry.
         _deleted: ids whose owner deleted them; fed by `llm.conversations`, only grows (a compacted topic of small records).
         _visited: partitions followed for streams only (not home), left again when unused.
     """
@@ -134,6 +147,7 @@ class Delivery:
         self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
         self._conversations = log.Reader(bootstrap, topics.CONVERSATIONS, wait_ms=100, client_id=f"{client_id}-conversations")
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
+        self._shares: dict[str, _Share] = {}
         self._following: dict[int, asyncio.Task[None]] = {}
         self._deleted: set[str] = set()
         self.ready = False
@@ -285,6 +299,7 @@ class Delivery:
 
         Raises:
             NotFound, log.HistoryLost, log.LogUnavailable
+            errors.ApiError: 429, this principal has too many look-ups under way.
         """
         async with self._stream(rid, owner) as stream:
             return Subscription(stream, starting_after, on_ready)
@@ -308,7 +323,7 @@ class Delivery:
     @contextlib.asynccontextmanager
     async def _stream(self, rid: str, owner: records.Owner) -> AsyncIterator[hub.Stream]:
         """The stream of `rid`, loaded, for its owner only."""
-        stream = await self._loaded(rid)
+        stream = await self._loaded(rid, owner)
         if stream.owner != owner or rid in self._deleted:
             raise NotFound(rid)
         stream.holders += 1
@@ -317,7 +332,7 @@ class Delivery:
         finally:
             stream.holders -= 1
 
-    async def _loaded(self, rid: str) -> hub.Stream:
+    async def _loaded(self, rid: str, owner: records.Owner) -> hub.Stream:
         try:
             address = ids.parse(rid, self._layout.partitions)
         except ids.InvalidId as e:
@@ -331,20 +346,27 @@ class Delivery:
             return stream
         task = self._loads.get(rid)
         if task is None:
-            task = asyncio.create_task(self._look_up(rid, address))
+            share = self._shares.setdefault(owner.key, _Share())
+            if share.count >= LOOK_UPS_IN_ALL:
+                raise errors.too_many_look_ups(LOOK_UPS_RETRY_S)
+            share.count += 1
+            task = asyncio.create_task(self._look_up(rid, address, share))
             self._loads[rid] = task
-            task.add_done_callback(lambda t: self._looked_up(rid, t))
+            task.add_done_callback(lambda t: self._looked_up(rid, owner, t))
         return await asyncio.shield(task)  # one watcher going away must not end the look-up of the others
 
-    def _looked_up(self, rid: str, task: asyncio.Task[hub.Stream]) -> None:
+    def _looked_up(self, rid: str, owner: records.Owner, task: asyncio.Task[hub.Stream]) -> None:
         self._loads.pop(rid, None)
+        self._shares[owner.key].count -= 1
+        if not self._shares[owner.key].count:
+            del self._shares[owner.key]
         if task.cancelled() or task.exception() is not None:
             self._hub.drop(rid)
 
-    async def _look_up(self, rid: str, address: ids.Address) -> hub.Stream:
+    async def _look_up(self, rid: str, address: ids.Address, share: _Share) -> hub.Stream:
         started = time.monotonic()
         try:
-            async with asyncio.timeout(LOOK_UP_DEADLINE_S):
+            async with asyncio.timeout(LOOK_UP_DEADLINE_S), share.turns:
                 stream = await self._replay(rid, address)
         except TimeoutError as e:
             raise log.LogUnavailable(f"no answer in {LOOK_UP_DEADLINE_S:.0f} s") from e
@@ -359,15 +381,12 @@ class Delivery:
         self._hub.add(stream)
         if address.offset > live_from and address.offset > await self._end(address.partition):
             raise NotFound(rid)  # no gateway can have seen an end that this log has not reached; our tail may well be behind the gateway's
-        key = rid.encode()
-        async with contextlib.aclosing(self._replays.read(topics.TOKENS, address.partition, address.offset, live_from)) as batches:
-            async for batch in batches:
-                telemetry.REPLAYED_RECORDS.inc(len(batch))
-                for record in batch:
-                    if record.key == key and (decoded := records.token_of(record.key, record.value)) is not None:
-                        stream.apply(decoded, record.offset, record.timestamp)
-                if stream.done:
-                    break
+        start = address.offset
+        while start < live_from and not stream.done:
+            stop = min(start + STRETCH, live_from)
+            await self._replay_stretch(stream, start, stop)
+            start = stop
+            await asyncio.sleep(0)  # whoever waits for the connection that is free now comes before the next stretch
         stream.release()
         if stream.series is None:
             await self._scan_requests(stream)
@@ -377,6 +396,17 @@ class Delivery:
         if stream.series is None:
             raise NotFound(rid)
         return stream
+
+    async def _replay_stretch(self, stream: hub.Stream, start: int, stop: int) -> None:
+        key = stream.rid.encode()
+        async with contextlib.aclosing(self._replays.read(topics.TOKENS, stream.partition, start, stop)) as batches:
+            async for batch in batches:
+                telemetry.REPLAYED_RECORDS.inc(len(batch))
+                for record in batch:
+                    if record.key == key and (decoded := records.token_of(record.key, record.value)) is not None:
+                        stream.apply(decoded, record.offset, record.timestamp)
+                if stream.done:
+                    return
 
     async def _end(self, partition: int) -> int:
         return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]

@@ -228,6 +228,12 @@ def overloaded(retry_after_s: float) -> ApiError:
     return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s))
 
 
+def too_many_look_ups(retry_after_s: float) -> ApiError:
+    """The caller asks for more responses at once than are read out of the log for one principal."""
+    message = f"Too many of your responses are being looked up at once. Please try again in {retry_after_s:.1f}s."
+    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s))
+
+
 def server_error(message: str = "The server had an error while processing your request. Sorry about that!") -> ApiError:
     return ApiError(500, SERVER_ERROR, SERVER_ERROR, message)
 
