@@ -187,9 +187,7 @@ class Tail:
         entry = state.entry(rid)
         if appended >= state.position:
             with contextlib.suppress(log.LogUnavailable, log.HistoryLost):  # then the tail alone must bring it
-                async for batch in self._replays.read(topics.TOKENS, partition, state.position, appended + 1):
-                    for r in batch:
-                        _apply(entry, rid, r)
+                await self._replay(entry, partition, rid, state.position, appended + 1)
         give_up = time.monotonic() + BARRIER_S
         while own not in entry.seen and time.monotonic() < give_up:
             await entry.changed(1.0)
@@ -258,9 +256,7 @@ class Tail:
         fresh = Entry(bound)
         entry.delayed, end = [], state.position
         try:
-            async for batch in self._replays.read(topics.TOKENS, partition, bound, end):
-                for r in batch:
-                    _apply(fresh, rid, r)
+            await self._replay(fresh, partition, rid, bound, end)
             for record, offset, timestamp in entry.delayed:
                 fresh.apply(record, offset, timestamp)
             entry.complete, entry.begun, entry.fold, entry.first, entry.seen = bound, fresh.begun, fresh.fold, fresh.first, fresh.seen
@@ -270,11 +266,14 @@ class Tail:
                 entry.apply(record, offset, timestamp)  # without effect if they were applied above
             entry.wake()
 
-
-def _apply(entry: Entry, rid: str, r: log.Record) -> None:
-    record = records.token_of(r.key, r.value)
-    if record is not None and record.rid == rid:
-        entry.apply(record, r.offset, r.timestamp)
+    async def _replay(self, entry: Entry, partition: int, rid: str, start: int, end: int) -> None:
+        """Apply the response's records of [start, end)."""
+        async with contextlib.aclosing(self._replays.read(topics.TOKENS, partition, start, end)) as batches:
+            async for batch in batches:
+                for r in batch:
+                    record = records.token_of(r.key, r.value)
+                    if record is not None and record.rid == rid:
+                        entry.apply(record, r.offset, r.timestamp)
 
 
 def _look(state: Partition) -> None:

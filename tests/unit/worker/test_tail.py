@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
-from wire import ids, records
-from worker import tail
+from wire import ids, log, records, topics
+from worker import clock, tail
 
 OWNER = records.Owner("i", "s")
 
@@ -72,3 +76,27 @@ def test_a_response_never_seen_is_known_to_be_new_only_from_the_start_on() -> No
     assert state.caught_up.is_set()
     assert state.entry(rid(49)).complete == 50 > ids.parse(rid(49)).offset
     assert state.entry(rid(50)).complete <= ids.parse(rid(50)).offset
+
+
+async def test_a_reading_that_fails_half_way_gives_its_connection_back_at_once() -> None:
+    given_back = []
+
+    class Replays:
+        async def read(self, *_range: object) -> AsyncIterator[list[log.Record]]:
+            try:
+                for offset in range(2):
+                    yield [log.Record(topics.TOKENS, 0, offset, 0, rid(0).encode(), records.encode(claim(rid(0), f"own{offset}")), ())]
+            finally:
+                await asyncio.sleep(0)  # as closing a consumer takes time
+                given_back.append(True)
+
+    class Broken(tail.Entry):
+        def apply(self, *_record: object) -> None:
+            raise ValueError("ours")
+
+    parts: Any = Replays()
+    tailing = tail.Tail("nowhere:1", parts, clock.BrokerClock(), client_id="t")
+    tailing._replays = parts
+    with pytest.raises(ValueError, match="ours"):
+        await tailing._replay(Broken(0), 0, rid(0), 0, 2)
+    assert given_back == [True]
