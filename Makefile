@@ -4,6 +4,7 @@
 #   make up ENGINE=scripted      without a model engine (or ENGINE=http://host:port for any OpenAI-compatible server)
 #   make up ARGS="--workers 2"   further options of `tailrace up`
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
+#   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make test                    every tier; `make check` is the quick one, for every save
 
 SHELL := /bin/bash
@@ -12,7 +13,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load faults faults-long
+.PHONY: help install up down check test fmt clean lock load faults faults-long bench bench-quick bench-tools
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -53,6 +54,17 @@ lock:
 load:
 	@$(BIN)/locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000 --push-host http://127.0.0.1:8001
 
+# Wants a machine with nothing else to do. One suite: `.venv/bin/python -m bench NAME [--quick]`; results in bench/out.
+bench: install bench-tools
+	@$(BIN)/python -m bench
+
+bench-quick: install bench-tools
+	@$(BIN)/python -m bench --quick --out bench/out/quick
+
+# On top of the development environment, and nothing in it is changed: the lock has its versions.
+bench-tools: install
+	@$(BIN)/python -c "import matplotlib" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-bench.lock
+
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:
-	@rm -rf .venv .venv-engine .tools frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results
+	@rm -rf .venv .venv-engine .tools frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results bench/out

@@ -11,5 +11,7 @@ compile() { "$uv" pip compile --quiet --universal --python-version 3.11 --genera
 compile locks/tools.in -o locks/tools.lock
 compile pyproject.toml -o locks/requirements.lock
 compile pyproject.toml --extra dev --extra local -o locks/requirements-dev.lock
+# The development environment's versions with what draws plots on top: `make bench` adds these to it, and must not change what is there.
+compile pyproject.toml --extra bench --constraint locks/requirements-dev.lock -o locks/requirements-bench.lock
 compile pyproject.toml --extra engine-cpu --override locks/engine-overrides.txt -o locks/requirements-engine-cpu.lock
 compile pyproject.toml --extra engine-gpu --override locks/engine-overrides.txt -o locks/requirements-engine-gpu.lock

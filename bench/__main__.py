@@ -1,0 +1,105 @@
+"""`python -m bench [SUITE …] [--quick]`: starts what it needs, measures, and writes JSON, Markdown and plots (docs/performance.md)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import uvloop
+
+from bench import cancel, fanout, gateway_cost, history, hop, measure, report, resume, scaling, scripted, stacks, whole_path
+from tailrace import paths
+
+# Those with stacks of their own come first, while nothing else runs; the others share one.
+SUITES: dict[str, ModuleType] = {module.NAME: module for module in (whole_path, scaling, history, hop, gateway_cost, fanout, resume, cancel)}
+SHARED_SEQUENCES = 4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stderr.flush()
+
+
+def suite(module: ModuleType) -> report.Suite:
+    """As the report shows it; what a suite measures is said in its docstring."""
+    return report.Suite(module.NAME, inspect.getdoc(module) or "", module.OVER, module.UNDER, module.PLOTS)
+
+
+def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator[measure.Row]:
+    """Rows as they come. A suite that fails leaves a note and what it had; the others go on."""
+    with contextlib.ExitStack() as running:
+        shared = _once(lambda: _warm(running.enter_context(stacks.tailrace(plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(SHARED_SEQUENCES)}))))
+        for name in names:
+            began = time.monotonic()
+            say(f"{name} …")
+            try:
+                for row in SUITES[name].run(plan, shared):
+                    say(f"  round {row.round}, {row.case}, {row.side}: {_glance(SUITES[name], row)}")
+                    yield row
+            except stacks.NotHere as e:
+                notes.append(f"{name} was left out: it needs {e}")
+            except Exception as e:
+                notes.append(f"{name} FAILED: {type(e).__name__}: {e}")
+                say(traceback.format_exc())
+            say(f"{name}: {time.monotonic() - began:.0f} s")
+
+
+def _warm(side: stacks.Side) -> stacks.Side:
+    uvloop.run(scripted.warm(side))
+    return side
+
+
+def _once(make: Callable[[], stacks.Side]) -> Callable[[], stacks.Side]:
+    made: list[stacks.Side] = []
+
+    def get() -> stacks.Side:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
+def _glance(module: ModuleType, row: measure.Row) -> str:
+    return ", ".join(f"{value} {report.figure(row.values[value])}" for value in module.PLOTS if value in row.values)
+
+
+def main() -> int:
+    """0: every suite asked for was measured, and every question answered."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="a few minutes: does it work, and roughly where; not for quoting")
+    parser.add_argument("--rounds", type=int, default=0, help="repetitions (default: 3; 2 with --quick)")
+    parser.add_argument("--out", type=Path, default=paths.ROOT / "bench/out", help="folder for results (default: bench/out)")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.suites) - SUITES.keys():
+        parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+    names = [name for name in SUITES if not arguments.suites or name in arguments.suites]
+    rounds = arguments.rounds or (2 if arguments.quick else 3)
+    about, notes, rows, began = report.machine(quick=arguments.quick, rounds=rounds), list[str](), list[measure.Row](), time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tailrace-bench-", ignore_cleanup_errors=True) as scratch:
+            for row in measured(names, measure.Plan(arguments.quick, rounds, Path(scratch)), notes):
+                rows.append(row)  # one by one: an interrupted run keeps what it has
+    except KeyboardInterrupt:
+        notes.append("interrupted: what follows is what there was")
+    failed = sum(row.values.get("failed", 0) for row in rows)
+    written = report.write(arguments.out, report.Report(about, rows, notes), [suite(SUITES[name]) for name in names])
+    if not any(path.suffix == ".svg" for path in written):
+        say("no plots: matplotlib is not installed here (make bench installs it)")
+    for line in [*notes, *([f"{failed:.0f} questions were not answered"] if failed else [])]:
+        say(line)
+    say(f"{time.monotonic() - began:.0f} s; {', '.join(map(str, written))}")
+    return 1 if notes or failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

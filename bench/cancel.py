@@ -1,0 +1,80 @@
+"""Cancel: from the command of another connection to the engine's stop.
+
+The worker's last frame of a cancelled response, void or not, says when the engine last made a token that was sent; after the stop nothing is sent. So
+the figure is exact up to the engine's pace and one flush window (docs/performance.md), never negative because of frames that were on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+from wire import ids, log, records, topics
+
+NAME: Final = "cancel"
+OVER, UNDER = "", ""
+PLOTS: Final = ("stop_p50_ms", "stop_p99_ms", "answered_p50_ms")
+PACE_MS: Final = 2
+TOKENS: Final = 4000  # more than it can make before it is cancelled
+
+
+def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    side = shared()
+    for number in range(plan.rounds):
+        for streams in plan.pick((1, 8), (1, 32)):
+            waves = plan.pick(3, 20) if streams == 1 else plan.pick(1, 4)
+            yield measure.Row(NAME, f"{streams} streams", "tailrace", number, uvloop.run(_cancelled(side, streams, waves)))
+
+
+async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, float]:
+    asked: dict[str, float] = {}
+    answered: list[float] = []
+
+    async def cancel(rid: str) -> None:
+        asked[rid] = time.time() * 1000
+        ended = await load.fetch(side.url, "POST", f"/v1/responses/{rid}/cancel", side.headers)
+        answered.append(time.time() * 1000 - asked[rid])
+        if ended["status"] != "cancelled":
+            raise load.Failed(f"{rid} is {ended['status']}")
+
+    for wave in range(waves):
+        rids = [await scripted.start(side, wave * streams + n, TOKENS, PACE_MS) for n in range(streams)]
+        await asyncio.sleep(0.5)
+        await asyncio.gather(*map(cancel, rids))
+    await asyncio.sleep(1.0)  # an engine that had not stopped would still be writing
+    stops = await _stops(side.kafka, asked)
+    return {
+        **measure.spread("stop", (ms / 1000 for ms in stops)),
+        **measure.spread("answered", (ms / 1000 for ms in answered)),
+        "stop_max_ms": max(stops),
+        "cancels": float(len(stops)),
+    }
+
+
+async def _stops(bootstrap: str, asked: dict[str, float]) -> list[float]:
+    """Per response: ms from asking to the last frame that its worker sent; 0 when that was sent before."""
+    last: dict[str, float] = {}
+    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
+    try:
+        starts: dict[int, int] = {}
+        for rid in asked:
+            address = ids.parse(rid)
+            starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
+        ends = await offsets.ends(topics.TOKENS, starts)
+        for partition, start in starts.items():
+            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
+                for r in batch:
+                    record = records.token_of(r.key, r.value)
+                    if isinstance(record, records.Tok) and record.rid in asked:
+                        last[record.rid] = max(record.ts, last.get(record.rid, 0.0))
+    finally:
+        await replays.stop()
+        await offsets.stop()
+    if silent := asked.keys() - last.keys():
+        raise load.Failed(f"{len(silent)} responses were cancelled before their first token: nothing was stopped")
+    return [max(0.0, last[rid] - at) for rid, at in asked.items()]

@@ -1,0 +1,119 @@
+"""Fan-out: one response to many watchers, many responses to one watcher each, and what a socket costs that has nothing to do.
+
+Delivered events over the push service's own CPU seconds: that does not depend on how much of a core the rest of the machine left it. Every watcher
+has to get every event, or there is no figure. One message may carry several events, as many as arrived since the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+
+NAME: Final = "fanout"
+OVER, UNDER = "", ""
+PLOTS: Final = ("events_per_core_s", "cpu_push_us_per_event", "kib_per_idle_socket")
+LOOK_UPS: Final = 8  # watchers of cold responses that ask at once
+
+
+def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    side, many = shared(), plan.pick(300, 2000)
+    for number in range(plan.rounds):
+        for watchers in plan.pick((1, 100), (1, 100, 2000)):
+            values = uvloop.run(_one_to_many(side, watchers, tokens=plan.pick(80, 200), pace_ms=20))
+            yield measure.Row(NAME, f"1 response, {watchers} watchers", "push", number, values)
+        values = uvloop.run(_each_its_own(side, many, tokens=plan.pick(20, 40), pace_ms=plan.pick(500, 1000)))
+        yield measure.Row(NAME, f"{many} responses, 1 watcher each", "push", number, values)
+        yield measure.Row(NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(side, many)))
+
+
+async def _one_to_many(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> dict[str, float]:
+    watchers = await _open(side, count)
+    with side.meter() as meter:
+        rid = await scripted.start(side, count, tokens, pace_ms)
+        for watcher in watchers:
+            watcher.watch(rid)
+        await scripted.end_of(watchers)
+    _close(watchers)
+    await _check(side, {rid: watchers})
+    return _values(watchers, meter)
+
+
+async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> dict[str, float]:
+    """Measured from the first watch to the last end: looking the responses up is in it, creating them is not push's work."""
+    watchers = await _open(side, count)
+    by_rid: dict[str, list[scripted.Watcher]] = {}
+
+    async def follow(number: int) -> None:
+        rid = await scripted.start(side, number, tokens, pace_ms)
+        by_rid[rid] = [watchers[number]]
+        watchers[number].watch(rid)
+        await watchers[number].first.wait()
+
+    with side.meter() as meter:
+        await load.many([follow(n) for n in range(count)], LOOK_UPS)
+        await scripted.end_of(watchers)
+    _close(watchers)
+    await _check(side, by_rid)
+    return _values(watchers, meter)
+
+
+async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
+    """Resident memory of the push service before and after. Later sockets may get memory of former ones, so the first round tells most."""
+    before = measure.resident(side.roles["push"])
+    watchers = await _open(side, count)
+    with side.meter() as meter:
+        await asyncio.sleep(3.0)
+    grown = measure.resident(side.roles["push"]) - before
+    _close(watchers)
+    await asyncio.sleep(1.0)
+    return {"kib_per_idle_socket": grown / 1024 / count, "sockets": float(count), "push_cores": meter.used["push"] / meter.wall}
+
+
+async def _open(side: stacks.Side, count: int) -> list[scripted.Watcher]:
+    watchers = [scripted.Watcher() for _ in range(count)]
+    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    return watchers
+
+
+def _close(watchers: list[scripted.Watcher]) -> None:
+    for watcher in watchers:
+        watcher.close()
+
+
+async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) -> None:
+    """Everybody got all events of their response: as many as a late reader is told, who reads one of them whole.
+
+    Raises:
+        load.Failed
+    """
+    expected: dict[str, int] = {}
+    sample = dict(list(watched.items())[:: max(1, len(watched) // 20)])  # reading each of thousands again would load the service for minutes
+    for rid in sample:
+        seen = 0
+
+        def count(event: bytes) -> None:
+            nonlocal seen
+            seen += b'"sequence_number":' in event
+
+        await load.exchange(side.url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(count).feed)
+        expected[rid] = seen
+    wrong = [(rid, w.events, expected[rid]) for rid, watchers in sample.items() for w in watchers if w.events != expected[rid]]
+    if wrong:
+        raise load.Failed(f"{len(wrong)} watchers have not as many events as there are, for example {wrong[0]}")
+
+
+def _values(watchers: list[scripted.Watcher], meter: measure.Meter) -> dict[str, float]:
+    events, used = sum(w.events for w in watchers), meter.used["push"]
+    return {
+        "events": float(events),
+        "events_per_s": events / meter.wall,
+        "events_per_core_s": events / used if used else 0.0,
+        "push_cores": used / meter.wall,
+        "look_ups_refused": float(sum(w.refused for w in watchers)),
+        **meter.per(events, "us_per_event"),
+    }

@@ -1,0 +1,79 @@
+"""Gateway: what one request costs there and how much later its answer begins, with an engine that costs nothing.
+
+Closed loop for requests per second and core (requests over the gateway's own CPU seconds); open loop for latency. The same log takes appends from
+this process at the same rate, in turn: what `response.created` needs beyond such an append is the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+from wire import log
+
+NAME: Final = "gateway"
+OVER, UNDER = "gateway", "append alone"
+PLOTS: Final = ("begun_p50_ms", "begun_p99_ms", "requests_per_core_s", "cpu_gateway_ms_per_request")
+TOKENS: Final = 4
+SCRATCH: Final = "bench.appends"  # a topic of our own, so that nobody reads what is appended for comparison
+
+
+def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    side = shared()
+    uvloop.run(stacks.scratch_topic(side.kafka, SCRATCH))
+    ask = _asking(side)
+    for number in range(plan.rounds):
+        for clients in plan.pick((16,), (1, 16, 64)):
+            with side.meter() as meter:
+                result = uvloop.run(load.closed(ask, clients, plan.pick(160, 640) // max(8, clients)))
+            yield measure.Row(NAME, f"closed loop, {clients} clients", OVER, number, _values(result, meter))
+        for rate in plan.pick((40,), (40, 80)):
+            count = rate * plan.pick(4, 10)
+            for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
+                with side.meter() as meter:
+                    result = uvloop.run(load.opened(ask, rate, count) if name == OVER else _appends(side, rate, count))
+                yield measure.Row(NAME, f"open loop, {rate}/s", name, number, _values(result, meter) if name == OVER else result.values())
+
+
+def _asking(side: stacks.Side) -> load.Ask:
+    async def ask(number: int, due: float) -> load.Answer:
+        return await scripted.ask(side, number, due, TOKENS, 0)
+
+    return ask
+
+
+def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
+    used, count = meter.used["gateway"], len(result.good)
+    return {**result.values(), **meter.per(count, "ms_per_request", 1e3), "requests_per_core_s": count / used if used else 0.0}
+
+
+async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
+    """Single records of a request's size, each awaited until the broker has it."""
+    writer = log.Writer(side.kafka, client_id="bench")
+    running, value = asyncio.create_task(writer.run()), os.urandom(1500)
+
+    async def append(number: int, due: float) -> load.Answer:
+        answer = load.Answer(due)
+        try:
+            await writer.append(SCRATCH, 0, str(number), value)
+        except log.AppendFailed as e:
+            answer.error = str(e)
+        answer.begun = answer.ended = time.perf_counter()
+        answer.stamps = [answer.begun]
+        return answer
+
+    try:
+        await append(-1, time.perf_counter())  # connects
+        return await load.opened(append, rate, count)
+    finally:
+        await writer.stop()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running

@@ -1,0 +1,86 @@
+"""Cost of history: the same questions to a log with much behind it and to an empty one, in turn.
+
+Two stacks stand side by side. Into one's token topic go whole, well-formed responses of former days; the other's broker takes as many records of the
+same size into a topic that nobody reads, so that both brokers are equally warm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+from wire import events, fold, ids, log, records, topics
+
+NAME: Final = "history"
+OVER, UNDER = "much history", "empty log"
+PLOTS: Final = ("begun_p50_ms", "first_p50_ms", "first_p99_ms", "gap_p99_ms")
+SCRATCH: Final = "bench.history"
+FRAMES: Final = 98  # TOK records of one former response
+IN_FLIGHT: Final = 5_000
+OWNER: Final = records.Owner("https://bench.invalid", "former")
+
+
+def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    count = plan.pick(50_000, 1_000_000)
+    with stacks.tailrace(plan.scratch) as full, stacks.tailrace(plan.scratch) as empty:
+        uvloop.run(_fill(full.kafka, count, real=True))
+        uvloop.run(_fill(empty.kafka, count, real=False))
+        sides = {OVER: full, UNDER: empty}
+        for side in sides.values():
+            uvloop.run(scripted.warm(side))
+        for number, name in measure.turns(plan.rounds, OVER, UNDER):
+            for streams in (1, 16):
+                with sides[name].meter() as meter:
+                    result = uvloop.run(load.closed(_asking(sides[name]), streams, plan.pick(3, 8) * (8 if streams == 1 else 1)))
+                values = {**result.values(), **meter.per(result.tokens, "us_per_token"), "records_behind": float(count)}
+                yield measure.Row(NAME, f"{streams} streams", name, number, values)
+
+
+def _asking(side: stacks.Side) -> load.Ask:
+    async def ask(number: int, due: float) -> load.Answer:
+        return await scripted.ask(side, number, due, 40, 5)
+
+    return ask
+
+
+async def _fill(bootstrap: str, count: int, *, real: bool) -> None:
+    """Append `count` records, spread over the partitions."""
+    layout = await log.layout(bootstrap)
+    if not real:
+        await stacks.scratch_topic(bootstrap, SCRATCH)
+    writer = log.Writer(bootstrap, client_id="bench")
+    running = asyncio.create_task(writer.run())
+    flying: list[asyncio.Future[log.Appended]] = []
+    try:
+        for number in range(-(-count // (FRAMES + 2))):
+            partition = number % layout.partitions
+            rid = ids.mint(ids.Address(layout.tag, partition, 0), os.urandom(ids.RANDOM_BYTES))
+            for record in former(rid):
+                topic, place = (topics.TOKENS, partition) if real else (SCRATCH, 0)
+                flying.append(writer.append(topic, place, rid, records.encode(record)))
+            if len(flying) >= IN_FLIGHT:
+                await asyncio.gather(*flying)
+                flying.clear()
+        await asyncio.gather(*flying)
+    finally:
+        await writer.stop()
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def former(rid: str) -> Iterable[records.TokenRecord]:
+    """A whole response as a worker writes it: one claim, its frames, one end."""
+    own, h = os.urandom(16).hex(), fold.H0
+    echo = events.echo(rid, 0, "former")
+    yield records.Claim(rid, own, None, OWNER, "former/1", topics.requests("default", "interactive"), 0, "former-1", "former-1", echo=echo)
+    for seq in range(FRAMES):
+        yield records.Tok(rid, own, seq, [seq], " word", h)
+        h = fold.roll(h, [seq])
+    yield records.End(rid, own, FRAMES, "stop", h, usage=records.Usage(1, FRAMES))

@@ -1,0 +1,154 @@
+"""Token hop: from the worker's append to the frame at the client, stage by stage.
+
+Every TOK record says when its worker sent it (`ts`), and the broker when it had it (LogAppendTime, whole milliseconds, so a stage may be off by one).
+After the answers have ended the log is read, and the n-th frame with text is laid beside the n-th delta the client got; their texts must agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+from wire import fold, ids, log, records, topics
+
+NAME: Final = "hop"
+OVER, UNDER = "watching at push", "asking at gateway"
+PLOTS: Final = ("hop_p50_ms", "hop_p99_ms", "append_p50_ms", "deliver_p50_ms")
+PACE_MS: Final = 20
+SETTLED_S: Final = 0.3  # a watcher first catches up; what was sent in this time after it asked is no hop
+
+
+class Frame(NamedTuple):
+    """An accepted TOK record with text: when its worker sent it and when the broker had it, ms since the epoch."""
+
+    sent: float
+    appended: float
+    text: str
+
+
+class Delta(NamedTuple):
+    """A delta at the client: when it arrived, ms since the epoch."""
+
+    arrived: float
+    text: str
+
+
+class Heard:
+    """What one client received: raw, with the time; looked at when everything is over."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[float, bytes]] = []
+        self.done = asyncio.Event()
+
+    def take(self, payload: bytes) -> None:
+        self.messages.append((time.time() * 1000, payload))
+        if any(mark in payload for mark in scripted.TERMINAL):
+            self.done.set()
+
+    def deltas(self) -> list[Delta]:
+        found = []
+        for arrived, payload in self.messages:
+            message = json.loads(payload)
+            found += [Delta(arrived, e["delta"]) for e in message.get("events", [message]) if e["type"] == "response.output_text.delta"]
+        return found
+
+    def rid(self) -> str:
+        return next(str(json.loads(p)["response"]["id"]) for _, p in self.messages if b"response.created" in p)
+
+
+def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    side, tokens = shared(), plan.pick(60, 250)
+    for number in range(plan.rounds):
+        for streams in plan.pick((1, 8), (1, 8, 32)):
+            for name, way in ((UNDER, _asking), (OVER, _watching)):
+                with side.meter() as meter:
+                    heard, since = uvloop.run(way(side, streams, tokens))
+                values = uvloop.run(_lay_side_by_side(side, heard, since))
+                yield measure.Row(NAME, f"{streams} streams", name, number, {**values, **meter.per(streams * tokens, "us_per_token")})
+
+
+async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
+    """Each stream on a socket of its own at the gateway, by `response.create`."""
+    everyone = [Heard() for _ in range(streams)]
+    sockets = [await load.connect(side.url, "/v1/responses", side.headers, each.take) for each in everyone]
+    for number, socket in enumerate(sockets):
+        socket.send({"type": "response.create", **scripted.body(side, number, tokens, PACE_MS)})
+    async with asyncio.timeout(load.ANSWER_DEADLINE_S):
+        for each in everyone:
+            await each.done.wait()
+    for socket in sockets:
+        socket.close()
+    return {each.rid(): each for each in everyone}, 0.0
+
+
+async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
+    """Each response watched on a socket of its own at push, while nobody reads it at the gateway."""
+    found: dict[str, Heard] = {}
+    watchers = []
+    for number in range(streams):
+        rid = await scripted.start(side, number, tokens, PACE_MS)
+        found[rid] = Heard()
+        watcher = scripted.Watcher(found[rid].take)
+        await watcher.open(side.push_url, side.headers)
+        watcher.watch(rid)
+        watchers.append(watcher)
+    since = (time.time() + SETTLED_S) * 1000
+    await scripted.end_of(watchers)
+    for watcher in watchers:
+        watcher.close()
+    return found, since
+
+
+async def _lay_side_by_side(side: stacks.Side, heard: dict[str, Heard], since: float) -> dict[str, float]:
+    frames = await frames_of(side.kafka, list(heard))
+    pairs = [pair for rid, each in heard.items() for pair in paired(frames[rid], each.deltas()) if pair[0].sent >= since]
+    if not pairs:
+        raise load.Failed("no frame was sent late enough to be a hop")
+    return {
+        **measure.spread("hop", ((delta.arrived - frame.sent) / 1000 for frame, delta in pairs)),
+        **measure.spread("append", ((frame.appended - frame.sent) / 1000 for frame, _ in pairs)),
+        **measure.spread("deliver", ((delta.arrived - frame.appended) / 1000 for frame, delta in pairs)),
+        "frames": float(len(pairs)),
+    }
+
+
+def paired(frames: list[Frame], deltas: list[Delta]) -> list[tuple[Frame, Delta]]:
+    """The n-th with the n-th.
+
+    Raises:
+        load.Failed: they do not tell the same text; the end may bring one delta more than there are frames.
+    """
+    if not len(frames) <= len(deltas) <= len(frames) + 1 or any(f.text != d.text for f, d in zip(frames, deltas, strict=False)):
+        raise load.Failed(f"{len(frames)} frames in the log, {len(deltas)} deltas at the client, or other text")
+    return list(zip(frames, deltas, strict=False))
+
+
+async def frames_of(bootstrap: str, rids: list[str]) -> dict[str, list[Frame]]:
+    """Accepted frames with text by response, read from each partition once."""
+    places: dict[int, dict[str, Any]] = {}
+    for rid in rids:
+        places.setdefault(ids.parse(rid).partition, {})[rid] = fold.Fold()
+    found: dict[str, list[Frame]] = {rid: [] for rid in rids}
+    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
+    try:
+        ends = await offsets.ends(topics.TOKENS, places)
+        for partition, folds in places.items():
+            start = min(ids.parse(rid).offset for rid in folds)
+            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
+                for r in batch:
+                    record = records.token_of(r.key, r.value)
+                    if record is None or record.rid not in folds:
+                        continue
+                    accepted = folds[record.rid].apply(record, r.offset, r.timestamp)
+                    if isinstance(record, records.Tok) and isinstance(accepted, fold.Accepted) and record.text:
+                        found[record.rid].append(Frame(record.ts, float(r.timestamp), record.text))
+        return found
+    finally:
+        await replays.stop()
+        await offsets.stop()

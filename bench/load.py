@@ -1,0 +1,412 @@
+"""Clients that cost little: server-sent events over HTTP and WebSocket frames straight off the socket, in closed and in open loop.
+
+Closed loop: N clients, each asks again when its answer has ended; it finds the throughput. Open loop: questions come at moments drawn beforehand,
+whatever the server does, and latency counts from the moment the question was due; so a server that stalls is not asked less while it stalls.
+A reader looks at bytes, not at JSON, and takes the time once per read of the socket. What the client itself costs stands in the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from bench import measure
+
+ANSWER_DEADLINE_S: Final = 180.0
+_CONTENT: Final = (b'"content":"', b'"delta":"')  # a chunk of a completion; a delta of a response
+_EMPTY: Final = (b'"content":""', b'"delta":""')
+
+
+class Failed(Exception):
+    """The server refused, broke off, or took too long; the text says which."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one client saw of one answer. Times are seconds of `time.perf_counter`.
+
+    Attributes:
+        due: when it was asked for, or should have been (open loop).
+        begun: when its first event of any kind arrived; 0 before.
+        stamps: when events with text arrived.
+        ended: when the answer was complete.
+        tokens, prompt_tokens: as the server counts them.
+        error: why there is no answer; empty if there is one.
+    """
+
+    due: float
+    begun: float = 0.0
+    stamps: list[float] = field(default_factory=list)
+    ended: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    text: list[str] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def first(self) -> float:
+        return self.stamps[0] - self.due
+
+    @property
+    def gaps(self) -> list[float]:
+        """Between events with text; 0 for events of one read."""
+        return [b - a for a, b in itertools.pairwise(self.stamps)]
+
+    @property
+    def per_token(self) -> float:
+        """Seconds per token behind the first event: unlike a gap it does not depend on how many tokens a server puts into one event."""
+        return (self.stamps[-1] - self.stamps[0]) / max(1, self.tokens - 1)
+
+
+Ask = Callable[[int, float], Awaitable[Answer]]
+
+
+@dataclass
+class Result:
+    """Answers of one load, and the seconds from its first question to its last end."""
+
+    answers: list[Answer]
+    wall: float
+
+    @property
+    def good(self) -> list[Answer]:
+        return [answer for answer in self.answers if not answer.error]
+
+    @property
+    def tokens(self) -> int:
+        return sum(answer.tokens for answer in self.good)
+
+    def values(self) -> dict[str, float]:
+        """Throughput and latencies, as a row has them."""
+        good = self.good
+        return {
+            "tokens_per_s": self.tokens / self.wall,
+            "answers_per_s": len(good) / self.wall,
+            **measure.spread("begun", (a.begun - a.due for a in good)),
+            **measure.spread("first", (a.first for a in good)),
+            **measure.spread("gap", (gap for a in good for gap in a.gaps)),
+            **measure.spread("per_token", (a.per_token for a in good if a.tokens > 1)),
+            **measure.spread("answer", (a.ended - a.due for a in good)),
+            "answers": float(len(good)),
+            "tokens": float(self.tokens),
+            "failed": float(len(self.answers) - len(good)),
+        }
+
+
+async def closed(ask: Ask, clients: int, each: int) -> Result:
+    """Each of `clients` asks `each` times, one after the other."""
+
+    async def client(number: int) -> list[Answer]:
+        return [await ask(number + clients * turn, time.perf_counter()) for turn in range(each)]
+
+    began = time.perf_counter()
+    groups = await asyncio.gather(*map(client, range(clients)))
+    return Result([answer for group in groups for answer in group], time.perf_counter() - began)
+
+
+def arrivals(rate: float, count: int, seed: int) -> list[float]:
+    """Seconds from the start at which `count` questions are due: Poisson, `rate` per second. The same seed is the same for both sides."""
+    drawn = random.Random(seed)
+    return list(itertools.accumulate(drawn.expovariate(rate) for _ in range(count)))
+
+
+async def opened(ask: Ask, rate: float, count: int, seed: int = 1) -> Result:
+    """Questions at the moments of `arrivals`, each on its own."""
+    began = time.perf_counter()
+
+    async def one(number: int, at: float) -> Answer:
+        await asyncio.sleep(began + at - time.perf_counter())
+        return await ask(number, began + at)
+
+    answers = await asyncio.gather(*(one(n, at) for n, at in enumerate(arrivals(rate, count, seed))))
+    return Result(list(answers), time.perf_counter() - began)
+
+
+# ---- server-sent events ------------------------------------------------------------------------------
+
+
+class EventReader:
+    """Cuts a body into events (pure): fed bytes as they come, calls `on_event` with each event's bytes, without its blank line."""
+
+    def __init__(self, on_event: Callable[[bytes], None]) -> None:
+        self._on_event = on_event
+        self._rest = b""
+
+    def feed(self, body: bytes) -> None:
+        *whole, self._rest = (self._rest + body).split(b"\n\n")
+        for event in whole:
+            self._on_event(event)
+
+
+def has_text(event: bytes) -> bool:
+    """Whether an event brings text: a chunk with content or a delta, not an empty one. JSON escapes quotes, so text cannot look like a member."""
+    return any(mark in event for mark in _CONTENT) and not any(mark in event for mark in _EMPTY)
+
+
+def data_of(event: bytes) -> dict[str, Any]:
+    """The JSON of an event."""
+    found: dict[str, Any] = json.loads(next(line[6:] for line in event.split(b"\n") if line.startswith(b"data: ")))
+    return found
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its answer on a connection of its own."""
+
+    def __init__(self, request: bytes, on_body: Callable[[bytes], None]) -> None:
+        self._request = request
+        self._on_body = on_body
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._refusal = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as e:
+            self._finish(Failed(f"not HTTP: {e}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(Failed("the connection ended before the answer did"))
+
+    # Called by the parser.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode().lower()] = value.decode()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self.status == 200:
+            self._on_body(body)
+        else:
+            self._refusal += body
+
+    def on_message_complete(self) -> None:
+        self._finish(None if self.status == 200 else Failed(f"{self.status} {self._refusal[:300]!r}"))
+
+    def _finish(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error) if error else self.done.set_result(None)
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def exchange(
+    base: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", on_body: Callable[[bytes], None] = lambda _: None
+) -> dict[str, str]:
+    """One HTTP request; the body goes to `on_body` as it comes. Returns the answer's headers.
+
+    Raises:
+        Failed: no answer, not 200, cut off, or not within ANSWER_DEADLINE_S.
+    """
+    address = urlsplit(base)
+    head = {"host": address.netloc, "content-length": str(len(body)), "connection": "close", **headers}
+    if body:
+        head["content-type"] = "application/json"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    request = f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+    try:
+        async with asyncio.timeout(ANSWER_DEADLINE_S):
+            _, protocol = await asyncio.get_running_loop().create_connection(
+                lambda: _Exchange(request, on_body), address.hostname or "", address.port or 80
+            )
+            await protocol.done
+    except (OSError, TimeoutError) as e:
+        raise Failed(f"{type(e).__name__}: {e}") from e
+    return protocol.headers
+
+
+async def fetch(base: str, method: str, path: str, headers: Mapping[str, str], body: Any = None) -> Any:
+    """The JSON of an answer. Raises Failed."""
+    parts: list[bytes] = []
+    await exchange(base, method, path, headers, b"" if body is None else json.dumps(body).encode(), parts.append)
+    return json.loads(b"".join(parts))
+
+
+async def stream(base: str, method: str, path: str, headers: Mapping[str, str], body: Any, due: float, *, keep_text: bool = False) -> Answer:
+    """One streamed answer, of either API. Never raises Failed: it is the answer's `error`."""
+    answer = Answer(due)
+
+    def on_event(event: bytes) -> None:
+        answer.begun = answer.begun or arrived
+        if has_text(event):
+            answer.stamps.append(arrived)
+            if keep_text:
+                found = data_of(event)
+                answer.text.append(found["delta"] if "delta" in found else found["choices"][0]["delta"]["content"])
+        elif b'"usage":{' in event:
+            _count(answer, data_of(event))
+
+    reader, arrived = EventReader(on_event), 0.0
+
+    def on_body(chunk: bytes) -> None:
+        nonlocal arrived
+        arrived = time.perf_counter()
+        reader.feed(chunk)
+
+    try:
+        await exchange(base, method, path, headers, b"" if body is None else json.dumps(body).encode(), on_body)
+    except Failed as e:
+        answer.error = str(e)
+    answer.ended = time.perf_counter()
+    if not answer.error and not (answer.stamps and answer.tokens):
+        answer.error = "an answer without text or usage"
+    return answer
+
+
+def _count(answer: Answer, found: Mapping[str, Any]) -> None:
+    usage = found["usage"] if "usage" in found else found["response"]["usage"]
+    answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
+    answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+
+
+# ---- WebSocket ---------------------------------------------------------------------------------------
+
+
+class FrameReader:
+    """Unmasked frames out of a byte stream (pure): `feed` calls `on_frame(opcode, payload)` for each whole one."""
+
+    def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
+        self._on_frame = on_frame
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        data, at = self._rest + data if self._rest else data, 0
+        while (frame := _frame_at(data, at)) is not None:
+            opcode, begin, at = frame
+            self._on_frame(opcode, data[begin:at])
+        self._rest = data[at:]
+
+
+def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
+    """(opcode, begin, end of the payload) of the frame at `at` (RFC 6455 5.2); None while it is not whole."""
+    if len(data) < at + 2:
+        return None
+    size, begin = data[at + 1], at + 2
+    if size == 126:
+        begin, size = at + 4, int.from_bytes(data[at + 2 : at + 4], "big")
+    elif size == 127:
+        begin, size = at + 10, int.from_bytes(data[at + 2 : at + 10], "big")
+    return (data[at] & 15, begin, begin + size) if len(data) >= begin + size and begin <= len(data) else None
+
+
+def frame(opcode: int, payload: bytes) -> bytes:
+    """A client's frame. The mask is zero: it guards proxies against scripts of browsers, and here is neither."""
+    size = len(payload)
+    length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
+    return bytes((0x80 | opcode,)) + length + b"\0\0\0\0" + payload
+
+
+class Socket(asyncio.Protocol):
+    """A WebSocket client without compression. `on_text` gets each text message as bytes; `closed` is done when it is over."""
+
+    def __init__(self, request: bytes, on_text: Callable[[bytes], None]) -> None:
+        self._request = request
+        self._on_text = on_text
+        self._head: bytes | None = b""  # None once the upgrade was answered
+        self._frames = FrameReader(self._on_frame)
+        self._transport: asyncio.Transport | None = None
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[str] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is not None:
+            head, end, data = (self._head + data).partition(b"\r\n\r\n")
+            if not end:
+                self._head = head
+                return
+            self._head = None
+            if b" 101 " not in head.split(b"\r\n", 1)[0]:
+                self.opened.set_exception(Failed(f"{head[:60]!r} {data[:200]!r}"))
+                return
+            self.opened.set_result(None)
+        if data:
+            self._frames.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(Failed("closed before the upgrade"))
+        if not self.closed.done():
+            self.closed.set_result("lost")
+
+    def _on_frame(self, opcode: int, payload: bytes) -> None:
+        if opcode == 1:
+            self._on_text(payload)
+        elif opcode == 9:
+            self._write(frame(10, payload))
+        elif opcode == 8 and not self.closed.done():
+            self.closed.set_result(str(int.from_bytes(payload[:2], "big")))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def send(self, message: Any) -> None:
+        """A JSON message."""
+        self._write(frame(1, json.dumps(message).encode()))
+
+    def close(self) -> None:
+        """With a goodbye, and without waiting for the other one."""
+        if self._transport is not None:
+            self._write(frame(8, (1000).to_bytes(2, "big")))
+            self._transport.close()
+
+
+async def connect(base: str, path: str, headers: Mapping[str, str], on_text: Callable[[bytes], None]) -> Socket:
+    """An open socket. Raises Failed."""
+    address = urlsplit(base)
+    key = base64.b64encode(os.urandom(16)).decode()
+    head = {
+        "host": address.netloc,
+        "upgrade": "websocket",
+        "connection": "Upgrade",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": key,
+        **headers,
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    request = f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
+    try:
+        async with asyncio.timeout(ANSWER_DEADLINE_S):
+            _, socket = await asyncio.get_running_loop().create_connection(
+                lambda: Socket(request, on_text), address.hostname or "", address.port or 80
+            )
+            await socket.opened
+    except (OSError, TimeoutError) as e:
+        raise Failed(f"{type(e).__name__}: {e}") from e
+    return socket
+
+
+async def many(work: Sequence[Awaitable[Any]], at_once: int = 50) -> list[Any]:
+    """All of these, so many at a time: a listen queue is short."""
+    room = asyncio.Semaphore(at_once)
+
+    async def one(each: Awaitable[Any]) -> Any:
+        async with room:
+            return await each
+
+    return list(await asyncio.gather(*map(one, work)))

@@ -1,0 +1,69 @@
+"""Resume: a finished answer of 2,000 tokens, read whole from an instance that never saw it, with Redis empty.
+
+Each round starts a push instance of its own. Its first response also pays for what a new process does once; further ones are cold responses on a warm
+instance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import redis.asyncio
+import uvloop
+
+from bench import load, measure, scripted, stacks
+
+NAME: Final = "resume"
+OVER, UNDER = "", ""
+PLOTS: Final = ("first_event_p50_ms", "whole_p50_ms")
+TOKENS: Final = 2000
+
+
+def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    side, count = shared(), plan.pick(4, 10)
+    for number in range(plan.rounds):
+        rids = uvloop.run(_answers(side, count))
+        with stacks.another_push(side, plan.scratch) as url:
+            uvloop.run(_forget(side))
+            yield measure.Row(NAME, "first on a new instance", "push", number, uvloop.run(_read(side, url, rids[:1])))
+            yield measure.Row(NAME, "cold response, warm instance", "push", number, uvloop.run(_read(side, url, rids[1:])))
+
+
+async def _answers(side: stacks.Side, count: int) -> list[str]:
+    rids = [await scripted.start(side, n, TOKENS, 1) for n in range(count)]
+    for rid in rids:
+        ended = await scripted.finished(side, rid)
+        if ended["usage"]["output_tokens"] != TOKENS:
+            raise load.Failed(f"{rid} has {ended['usage']} tokens")
+    return rids
+
+
+async def _forget(side: stacks.Side) -> None:
+    """Redis is empty: what an instance needs has to come from the log."""
+    async with contextlib.aclosing(redis.asyncio.from_url(side.redis)) as client:
+        await client.flushall()
+
+
+async def _read(side: stacks.Side, url: str, rids: list[str]) -> dict[str, float]:
+    firsts, wholes, numbers = [], [], []
+    for rid in rids:
+        seen: list[float] = []
+        last: list[dict[str, Any]] = []
+
+        def take(event: bytes, seen: list[float] = seen, last: list[dict[str, Any]] = last) -> None:
+            seen.append(time.perf_counter())
+            if any(mark in event for mark in scripted.TERMINAL):
+                last.append(load.data_of(event))
+
+        began = time.perf_counter()
+        await load.exchange(url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(take).feed)
+        wholes.append(time.perf_counter() - began)
+        firsts.append(seen[0] - began)
+        # Every event but [DONE] has a number, dense from 0, so the last number tells whether any was missing.
+        if not last or last[0]["sequence_number"] != len(seen) - 2 or last[0]["response"]["usage"]["output_tokens"] != TOKENS:
+            raise load.Failed(f"{rid} was not read whole: {len(seen)} events")
+        numbers.append(len(seen) - 1)
+    return {**measure.spread("first_event", firsts), **measure.spread("whole", wholes), "events": sum(numbers) / len(numbers)}

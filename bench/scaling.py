@@ -1,0 +1,88 @@
+"""Scaling: tokens per second of 1, 2 and 4 workers of fixed capacity, on the partitions there are.
+
+The scripted engine makes one token per response and pace, so a worker's capacity is known beforehand, and what is missing from N times one worker's
+throughput is what sharing costs. It runs on few cores here: where they are full (see the CPU columns) the curve is the machine's, not the design's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+from tailrace import plan as deployment
+from wire import sessions
+
+NAME: Final = "scaling"
+OVER, UNDER = "", ""
+PLOTS: Final = ("tokens_per_s", "share_of_capacity")
+CAPACITY: Final = 8
+PACE_MS: Final = 20
+TOKENS: Final = 60
+SETTLE_S: Final = 60.0
+
+
+def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    for number in range(plan.pick(1, plan.rounds)):
+        with (
+            stacks.tailrace(plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(CAPACITY)}) as side,
+            contextlib.ExitStack() as more,
+        ):
+            uvloop.run(scripted.warm(side))
+            for workers in (1, 2, 4):
+                while len(side.roles["worker"]) < workers:
+                    side.roles["worker"].append(more.enter_context(_another_worker(side, len(side.roles["worker"]) + 1)))
+                uvloop.run(_balanced(side, workers))
+                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(2, 4)))
+
+
+def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
+    """Twice as many clients as there are places, so that no place waits for a client."""
+
+    async def ask(number: int, due: float) -> load.Answer:
+        return await scripted.ask(side, number, due, TOKENS, PACE_MS)
+
+    with side.meter() as meter:
+        result = uvloop.run(load.closed(ask, 2 * CAPACITY * workers, each))
+    values = result.values()
+    ideal = workers * CAPACITY * 1000 / PACE_MS
+    return {**values, "share_of_capacity": values["tokens_per_s"] / ideal, **meter.per(result.tokens, "us_per_token")}
+
+
+@contextlib.contextmanager
+def _another_worker(side: stacks.Side, number: int) -> Iterator[int]:
+    """One more worker of the deployment; its pid."""
+    assert side.data is not None
+    command: list[str | Path] = [stacks.TAILRACE, "worker", "--engine", "scripted", "--name", f"bench-{number}", "--data", side.data.root]
+    with (side.data.root / f"bench-{number}.log").open("w") as out:
+        worker = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield worker.pid
+    finally:
+        worker.terminate()
+        try:
+            worker.wait(30)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+async def _balanced(side: stacks.Side, workers: int) -> None:
+    """Until every worker says that it has partitions, and nobody more than a fair share. Raises load.Failed."""
+    end, shares = time.monotonic() + SETTLE_S, list[int]()
+    async with sessions.Sessions(side.redis) as known:
+        while time.monotonic() < end:
+            found = await known.workers(deployment.POOL)
+            shares = sorted(len(worker["partitions"]) for worker in found)
+            if len(shares) == workers and shares[0] > 0 and shares[-1] - shares[0] <= 1:
+                await asyncio.sleep(1.0)
+                return
+            await asyncio.sleep(0.2)
+    raise load.Failed(f"{workers} workers did not share the partitions in {SETTLE_S:.0f} s: {shares}")

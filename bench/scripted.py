@@ -1,0 +1,113 @@
+"""Questions to the scripted engine, which answers as told: so many tokens, so far apart. What is left to measure is everything but a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from bench import load, stacks
+
+TERMINAL: Final = (b'"type":"response.completed"', b'"type":"response.incomplete"', b'"type":"response.failed"')
+
+
+def body(side: stacks.Side, number: int, tokens: int, pace_ms: float, **more: Any) -> dict[str, Any]:
+    """A create of the Responses API; each number is another prompt, so no two share a prefix."""
+    cues = {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
+    return {"model": side.model, "input": f"{number}: go on", "max_output_tokens": tokens, "metadata": cues, **more}
+
+
+async def ask(side: stacks.Side, number: int, due: float, tokens: int, pace_ms: float) -> load.Answer:
+    """One streamed response at the gateway."""
+    return await load.stream(side.url, "POST", "/v1/responses", side.headers, body(side, number, tokens, pace_ms, stream=True), due)
+
+
+async def warm(side: stacks.Side) -> None:
+    """Lazy initialisation and the broker's JIT compiler are no figure, and no suite may profit from those before it."""
+    result = await load.closed(lambda number, due: ask(side, number, due, 40, 2), 16, 20)
+    if len(result.good) != len(result.answers):
+        raise load.Failed(f"warming up: {next(answer.error for answer in result.answers if answer.error)}")
+
+
+async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> str:
+    """A response that nobody waits for; its id."""
+    made = await load.fetch(side.url, "POST", "/v1/responses", side.headers, body(side, number, tokens, pace_ms, background=True))
+    return str(made["id"])
+
+
+async def finished(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str, Any]:
+    """The response once it has ended. Raises load.Failed when it did not within the deadline."""
+    async with asyncio.timeout(load.ANSWER_DEADLINE_S):
+        while True:
+            found: dict[str, Any] = await load.fetch(side.url, "GET", f"/v1/responses/{rid}", side.headers)
+            if found["status"] not in ("queued", "in_progress"):
+                return found
+            await asyncio.sleep(poll_s)
+
+
+class Watcher:
+    """One socket of the push service that follows one response; counts what comes without parsing it.
+
+    Attributes:
+        events, bytes: received so far.
+        refused: how often a look-up was refused for now (429) and asked for again.
+        first: set at the first message of events; done: at the end of the response.
+    """
+
+    def __init__(self, on_message: Callable[[bytes], None] | None = None) -> None:
+        self.events = 0
+        self.bytes = 0
+        self.refused = 0
+        self.first = asyncio.Event()
+        self.done = asyncio.Event()
+        self.error = ""
+        self._on_message = on_message
+        self._socket: load.Socket | None = None
+        self._rid = ""
+
+    async def open(self, base: str, headers: dict[str, str]) -> None:
+        self._socket = await load.connect(base, "/v1/watch", headers, self._message)
+
+    def watch(self, rid: str) -> None:
+        """From the first event on."""
+        assert self._socket is not None
+        self._rid = rid
+        self._socket.send({"type": "watch", "response_id": rid})
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def _message(self, payload: bytes) -> None:
+        self.bytes += len(payload)
+        if payload.startswith(b'{"type":"watch.events"'):
+            self.events += payload.count(b'"sequence_number":')
+            self.first.set()
+            if self._on_message is not None:
+                self._on_message(payload)
+        elif payload.startswith(b'{"type":"watch.done"'):
+            self.done.set()
+        else:
+            self._trouble(json.loads(payload))
+
+    def _trouble(self, message: dict[str, Any]) -> None:
+        if message.get("status") == 429:
+            self.refused += 1
+            asyncio.get_running_loop().call_later(0.2, self.watch, self._rid)
+            return
+        self.error = json.dumps(message)
+        self.first.set()
+        self.done.set()
+
+
+async def end_of(watchers: list[Watcher]) -> None:
+    """Until all have seen the end. Raises load.Failed for one that did not."""
+    try:
+        async with asyncio.timeout(load.ANSWER_DEADLINE_S):
+            for each in watchers:
+                await each.done.wait()
+    except TimeoutError:
+        raise load.Failed(f"{sum(not w.done.is_set() for w in watchers)} of {len(watchers)} watchers saw no end") from None
+    if bad := next((w.error for w in watchers if w.error), ""):
+        raise load.Failed(bad)

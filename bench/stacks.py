@@ -1,0 +1,200 @@
+"""What is measured: our stack and vLLM's own server, started as anybody starts them, on free ports, and gone afterwards.
+
+Both have the same engine settings (`ENGINE`), the same environment, and a session of their own: the kernel shares the cores out by session, so a
+server in the client's session would have to share the client's part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import aiokafka.admin
+import httpx
+import psutil
+
+from bench import measure
+from tailrace import dev_credentials, paths, processes, state
+from wire import broker
+
+TAILRACE: Final = Path(sys.executable).with_name("tailrace")
+ENGINE_PYTHON: Final = paths.ROOT / ".venv-engine/bin/python"
+START_DEADLINE_S: Final = 300.0
+OURS, THEIRS = "tailrace", "vllm serve"
+
+SEQUENCES: Final = 128  # responses the engine runs at once, on both sides
+# What a limit does is not measured here: everything is asked by one principal.
+NO_LIMITS: Final = '{"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,"sockets_per_principal":8192}'
+# For both sides; the worker's engine sets the same by itself (worker/engines/vllm.py).
+ENGINE: Final = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class NotHere(Exception):
+    """Something a suite needs is not on this machine; the text says what, and where it comes from."""
+
+
+@dataclass
+class Side:
+    """One server under test. `roles`: its processes by what they are; `data` is None for a server that is not ours."""
+
+    name: str
+    url: str
+    model: str
+    headers: dict[str, str]
+    roles: dict[str, list[int]]
+    push_url: str = ""
+    kafka: str = ""
+    redis: str = ""
+    data: paths.Data | None = None
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def meter(self) -> measure.Meter:
+        return measure.Meter(self.roles)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The caller's without settings of another deployment: a benchmark must never load somebody's broker."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILRACE_", "OTEL_"))}
+    return {**kept, **ENGINE, **more}
+
+
+@contextlib.contextmanager
+def tailrace(
+    scratch: Path, *, engine: str = "scripted", model: str = "", workers: int = 1, settings: Mapping[str, str] | None = None
+) -> Iterator[Side]:
+    """`tailrace up` in a folder of its own, ready. `settings` are environment variables for all of its processes."""
+    folder = Path(tempfile.mkdtemp(prefix="stack-", dir=scratch))
+    data = paths.Data(folder / "data")
+    port = processes.free_port()
+    push_port = processes.free_port({port})
+    environ = environment(**{"TAILRACE_MAX_NUM_SEQS": str(SEQUENCES), "TAILRACE_LIMITS": NO_LIMITS, **(settings or {})})
+    command: list[str | Path] = [TAILRACE, "up", "--detach", "--engine", engine, *(["--model", model] if model else []), "--workers", str(workers)]
+    command += ["--port", str(port), "--push-port", str(push_port), "--data", data.root]
+    log = folder / "up.log"
+    try:
+        with log.open("w") as out:
+            done = subprocess.run(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, timeout=START_DEADLINE_S, check=False
+            )
+        running = state.load(data.state)
+        if done.returncode or running is None:
+            raise RuntimeError(f"tailrace up: {log.read_text()[-3000:]}")
+        roles: dict[str, list[int]] = {}
+        for part in running.parts:
+            roles.setdefault(part.role, []).append(part.pid)
+        headers = {"authorization": f"Bearer {dev_credentials.issue(data, 'bench', 3 * 3600)}"}
+        yield Side(OURS, running.url, running.model, headers, roles, running.push_urls[0], running.kafka, running.redis, data, environ)
+    finally:
+        subprocess.run([TAILRACE, "down", "--data", data.root], env=environ, check=False, timeout=120, stdout=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def another_push(side: Side, scratch: Path) -> Iterator[str]:
+    """One more push instance on the same log, which has seen nothing yet; its URL."""
+    assert side.data is not None
+    port = processes.free_port()
+    command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
+    log = scratch / f"push-{port}.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _until_healthy(process, f"{url}/ready", log)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def vllm_server(scratch: Path, model: Path, name: str) -> Iterator[Side]:
+    """vLLM's own OpenAI-compatible server with the engine settings of our worker."""
+    if not ENGINE_PYTHON.exists():
+        raise NotHere("the engine environment (make install)")
+    port = processes.free_port()
+    command: list[str | Path] = [ENGINE_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", name]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching"]
+    command += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", "8192", "--disable-log-stats", "--disable-uvicorn-access-log"]
+    log = scratch / f"vllm-{port}.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        _until_healthy(server, f"http://127.0.0.1:{port}/health", log)
+        yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})
+    finally:
+        _end(server)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for whatever of it is left: its engine is a process of its own."""
+    children = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
+    server.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(15)
+    for left in children:
+        with contextlib.suppress(psutil.Error):  # psutil knows a process by its start time too, so a pid used again is safe
+            left.kill()
+    if server.poll() is None:
+        server.kill()
+        server.wait()
+
+
+def _until_healthy(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    end = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < end:
+        if server.poll() is not None:
+            raise RuntimeError(f"it ended while it started: {log.read_text()[-2000:]}")
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(url, timeout=2.0).status_code == 200:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"not ready after {START_DEADLINE_S:.0f} s: {log.read_text()[-2000:]}")
+
+
+def model_folder() -> Path:
+    """The small model that `make install` brought."""
+    folder = paths.model()
+    if not (folder / "config.json").exists():
+        raise NotHere(f"the model {paths.MODEL} (make install)")
+    return folder
+
+
+def toy_model() -> Path:
+    """A model of the same architecture and tokenizer with a few million random weights: with it everything but the engine is what is measured."""
+    source, folder = model_folder(), paths.cache() / "models" / "toy-llama"
+    if not (folder / "model.safetensors").exists():
+        if not ENGINE_PYTHON.exists():
+            raise NotHere("the engine environment (make install)")
+        subprocess.run([ENGINE_PYTHON, "-m", "bench.toy_model", source, folder], cwd=paths.ROOT, env=environment(), check=True, timeout=300)
+    return folder
+
+
+async def scratch_topic(bootstrap: str, name: str) -> None:
+    """A topic of one partition that belongs to nobody but a benchmark."""
+    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+    await admin.start()
+    try:
+        await admin.create_topics([aiokafka.admin.NewTopic(name, 1, 1)])  # one that is there already is told as a code, not raised
+    finally:
+        await admin.close()

@@ -1,0 +1,34 @@
+"""What the suites conclude from logs and clients, without either."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import history, load
+from bench.hop import Delta, Frame, paired
+from wire import fold, ids, records
+
+RID = ids.mint(ids.Address(b"abcd", 1, 0), bytes(11))
+
+
+def test_frames_and_deltas_are_laid_side_by_side() -> None:
+    frames = [Frame(1.0, 2.0, "a"), Frame(3.0, 4.0, "b")]
+    deltas = [Delta(5.0, "a"), Delta(6.0, "b")]
+    assert paired(frames, deltas) == list(zip(frames, deltas, strict=True))
+    assert paired(frames, [*deltas, Delta(7.0, "tail")]) == list(zip(frames, deltas, strict=True))
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "c"], ["b", "a"], ["a", "b", "c", "d"], []])
+def test_a_client_that_was_told_something_else_is_no_measurement(texts: list[str]) -> None:
+    with pytest.raises(load.Failed):
+        paired([Frame(1.0, 2.0, "a"), Frame(3.0, 4.0, "b")], [Delta(5.0, text) for text in texts])
+
+
+def test_former_responses_are_well_formed() -> None:
+    """Records that no reader would take would cost a reader nothing."""
+    state = fold.Fold()
+    outcomes = [state.apply(record, offset) for offset, record in enumerate(history.former(RID))]
+    assert state.phase is fold.Phase.DONE
+    assert not state.voids
+    assert len(outcomes) == history.FRAMES + 2
+    assert all(records.decode_token(records.encode(record)) is not None for record in history.former(RID))
