@@ -263,7 +263,7 @@ class Submission:
         """The run, and the offset after its request."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
-            raise _too_long()
+            raise errors.record_too_large()
         topic = topics.requests(create.pool, create.priority)
         self._delivery.open(request)
         try:
@@ -283,7 +283,7 @@ class Submission:
         try:
             return await self._writer.append(topic, partition, rid, value, headers)
         except log.TooLarge as e:
-            raise _too_long() from e
+            raise errors.record_too_large() from e
         except log.AppendFailed:
             return await self._writer.append(topic, partition, rid, value, headers)
 
@@ -485,10 +485,6 @@ class Submission:
 
 
 _CONVERSATION_PARTITIONS: Final = next(t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS)
-
-
-def _too_long() -> errors.ApiError:
-    return errors.invalid_request("The conversation is too long.", "input", "context_length_exceeded")
 
 
 def _conversation_partition(key: str) -> int:

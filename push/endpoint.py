@@ -60,6 +60,8 @@ def api_error(rid: str | None, e: Exception) -> errors.ApiError:
         return errors.response_not_found(shown)
     if isinstance(e, log.HistoryLost):
         return errors.history_lost(shown)
+    if isinstance(e, log.TooLarge):  # an unavailable log would be tried again and again
+        return errors.record_too_large()
     if isinstance(e, log.LogUnavailable):
         return errors.unavailable("The log cannot be read right now.")
     raise e

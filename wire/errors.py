@@ -121,6 +121,11 @@ def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError
     return invalid_request(message, param, "context_length_exceeded")
 
 
+def record_too_large() -> ApiError:
+    """With all that came before it, it does not fit into one record of the log."""
+    return invalid_request("The conversation is too long.", "input", "context_length_exceeded")
+
+
 def unknown_event(type: object) -> ApiError:  # the name the protocol gives it
     return invalid_request(f"Unknown event type {_quoted(type)}.", "type", "unknown_event")
 

@@ -16,6 +16,7 @@ EVERY_ERROR = [
     (errors.invalid_type("temperature", "a number"), 400, "invalid_type", "temperature"),
     (errors.out_of_range("temperature", 0, 2), 400, "invalid_value", "temperature"),
     (errors.context_length_exceeded(8192), 400, "context_length_exceeded", "input"),
+    (errors.record_too_large(), 400, "context_length_exceeded", "input"),
     (errors.unknown_event("response.dance"), 400, "unknown_event", "type"),
     (errors.previous_response_not_found("resp_1"), 400, "previous_response_not_found", "previous_response_id"),
     (errors.invalid_stream_id(), 400, "invalid_stream_id", "stream_id"),

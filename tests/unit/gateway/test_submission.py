@@ -1,0 +1,122 @@
+"""The way into the log, over a writer that says no."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from gateway import cache, creation, settings, submission
+from push import endpoint
+from wire import credentials, errors, ids, log, records, sessions
+
+TAG = ids.incarnation_tag("one")
+ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
+POOL = settings.Pool("default", ("m",), 1000, 100)
+
+
+class Writer:
+    """Answers each append with the next of `outcomes`, then with offsets."""
+
+    def __init__(self, *outcomes: Exception) -> None:
+        self.connected = True
+        self.outcomes = list(outcomes)
+        self.appended: list[tuple[str, int, str, bytes]] = []
+
+    def append(self, topic: str, partition: int, key: str, value: bytes, _headers: log.Headers = ()) -> asyncio.Future[log.Appended]:
+        done: asyncio.Future[log.Appended] = asyncio.get_running_loop().create_future()
+        self.appended.append((topic, partition, key, value))
+        if self.outcomes:
+            done.set_exception(self.outcomes.pop(0))
+        else:
+            done.set_result(log.Appended(len(self.appended) - 1, 0))
+        return done
+
+
+class Deliver:
+    """As much of a delivery as a submission needs. `known` are ids it has streams of."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.home = (0,)
+        self.known: set[str] = set()
+        self.minted = 0
+
+    async def mint(self, partition: int) -> str:
+        self.minted += 1
+        return ids.mint(ids.Address(TAG, partition, 0), self.minted.to_bytes(ids.RANDOM_BYTES, "big"))
+
+    def open(self, request: records.Request) -> None:
+        self.known.add(request.rid)
+
+    def discard(self, rid: str) -> None:
+        self.known.discard(rid)
+
+    def acknowledged(self, rid: str) -> None:
+        assert rid in self.known
+
+    async def watch(self, rid: str, _owner: records.Owner, _after: int = -1) -> Any:
+        return Subscription()
+
+
+class Subscription:
+    def close(self) -> None:
+        pass
+
+
+class Away:
+    """Redis is away."""
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(*_args: Any, **_kwargs: Any) -> Any:
+            raise sessions.SessionsUnavailable("away")
+
+        return call
+
+
+class Engines:
+    def workers(self, _pool: str) -> list[dict[str, Any]]:
+        return []
+
+
+def over(writer: Writer, deliver: Deliver) -> submission.Submission:
+    config = settings.read({"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'})
+    parts: Any = (config, log.Layout("one", TAG, 1), deliver, writer, cache.Cache(Away()), None, Engines(), lambda work: work.close())  # type: ignore[arg-type]
+    return submission.Submission(*parts)
+
+
+def asked() -> creation.Create:
+    return creation.of_responses({"input": "hi"}, [POOL])
+
+
+async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_tried_again() -> None:
+    writer, deliver = Writer(log.TooLarge("a record of 2 MiB")), Deliver()
+    with pytest.raises(errors.ApiError) as refused:
+        await over(writer, deliver).submit(asked(), ALICE)
+    assert (refused.value.status, refused.value.code, refused.value.type) == (400, "context_length_exceeded", errors.INVALID_REQUEST)
+    assert len(writer.appended) == 1
+    assert not deliver.known
+
+
+async def test_a_failed_append_is_tried_once_more_with_the_same_record() -> None:
+    writer, deliver = Writer(log.AppendFailed("ambiguous")), Deliver()
+    run = await over(writer, deliver).submit(asked(), ALICE)
+    assert writer.appended[0] == writer.appended[1]
+    assert deliver.known == {run.rid}
+
+
+async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_behind() -> None:
+    writer, deliver = Writer(log.AppendFailed("a"), log.AppendFailed("b")), Deliver()
+    submit = over(writer, deliver)
+    with pytest.raises(errors.ApiError) as refused:
+        await submit.submit(asked(), ALICE)
+    assert refused.value.status == 503
+    assert not deliver.known
+    assert len(submit.running) == 0
+
+
+def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
+    told = endpoint.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
+    assert (told.status, told.code) == (400, "context_length_exceeded")
