@@ -12,6 +12,8 @@ from worker import clock, flush, generation
 from worker.engines import base
 
 STALL_CHECK_S = 1.0
+STOOD_STILL_S = 3 * STALL_CHECK_S  # a look that comes so late says that this process did not run, not that the engine was silent
+HUNG = 2  # different responses given up in a row, without a sign of life between: then it is the engine
 ABORT_S = 5.0  # for the engine to let go of an attempt
 ALONE_FACTOR = 10  # how much longer one response may be silent while the engine speaks for others: a long queue is no stall
 
@@ -22,17 +24,25 @@ class Pulse:
     Attributes:
         tokens: ids it made since the start.
         at: monotonic time of its last sign; 0 before.
+        _given_up: responses whose attempts were given up since.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.tokens = 0
         self.at = 0.0
         self._stall_s = stall_s
+        self._given_up: set[str] = set()
 
     def beat(self, tokens: int, now: float) -> None:
         """The engine said something, for whichever response."""
         self.tokens += tokens
         self.at = now
+        self._given_up.clear()
+
+    def give_up(self, rid: str) -> base.EngineError:
+        """An attempt at `rid` stalled; what that says about the engine. One response may be at fault itself, several are not."""
+        self._given_up.add(rid)
+        return base.EngineDead("the engine hangs") if len(self._given_up) >= HUNG else base.Transient("the engine said nothing for too long")
 
     def stalled(self, last: float, now: float) -> bool:
         """Whether a response that last heard from the engine at `last` must be given up."""
@@ -83,21 +93,27 @@ class Attempt:
         """Read the engine until the generation is over or interrupted; frames are written on the way.
 
         Raises:
-            EngineError: the engine failed.
+            EngineError: the engine failed, or said nothing for too long.
         """
         if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
             return
-        self._began = self._last = time.monotonic()
+        self._began = self._last = looked = time.monotonic()
         self._reader = asyncio.create_task(self._read(engine, job, pulse))
         try:
             while not self._reader.done() and self.stopped is None:
                 await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
-                if pulse.stalled(self._last, time.monotonic()):
+                now = time.monotonic()
+                if now - looked > STOOD_STILL_S:
+                    self._last = now
+                looked = now
+                if pulse.stalled(self._last, now):
                     self.interrupt(Stop.STALLED)
             await asyncio.wait((self._reader,), timeout=ABORT_S)
         finally:
             self._reader.cancel()  # without effect unless we are being cancelled ourselves
         self._settle(self._reader)
+        if self.stopped is Stop.STALLED:
+            raise pulse.give_up(self.generation.rid)
 
     def _settle(self, reader: asyncio.Task[None]) -> None:
         if not reader.done():

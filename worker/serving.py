@@ -391,19 +391,18 @@ class Serving:
         if attempt.stopped is Stop.DRAIN:
             attempt.flush()
             await self._yield(attempt)
-        elif attempt.stopped is Stop.STALLED:
-            attempt.flush()
-            self._abandoned.add(own)
-            await self._may_retry(base.Transient("stalled"))
         else:
             attempt.generation.stand_down()
             if attempt.stopped is Stop.NONCE_DEAD:
                 self._abandoned.add(own)
 
     async def _yield(self, attempt: Attempt) -> None:
-        """Ask to be taken over now; the nonce writes nothing after it."""
+        """Ask to be taken over now; the nonce writes nothing after it. Not when the engine died: that counts as an attempt, as the worker's own death
+        does, for else a request that kills engines would go through all of them."""
         own = attempt.generation.own
         seq = attempt.generation.stand_down()
+        if self._parts.engine.dead.is_set():
+            return
         with contextlib.suppress(log.AppendFailed):
             await attempt.write(records.Yield(self.rid, own, seq))
 

@@ -254,13 +254,23 @@ async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its
     assert len(await bench.beside(topics.DLQ, poison.rid)) == 1
 
 
-async def test_a_dead_engine_yields_everything_and_ends_the_process(bench: workers.Bench) -> None:
+async def test_a_dead_engine_ends_the_process_and_its_attempts_count(bench: workers.Bench) -> None:
     a = await bench.worker(session_ms=SESSION_MS).ready()
     running = await bench.ask("neighbour", cues={"script_tokens": "400", "script_pace_ms": "10"})
     await bench.tokens(running.rid, 5)
     await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_death", "script_fault_at": "2"})
     assert await a.exit_code() == 1, a.logs()
-    assert "Yield" in (await bench.read(running.rid)).kinds()
+    assert "Yield" not in (await bench.read(running.rid)).kinds()
+
+
+async def test_an_engine_that_hangs_for_several_responses_ends_the_process(bench: workers.Bench) -> None:
+    """Symptom: they were tried again on the same engine until they had failed, though other workers were well."""
+    a = await bench.worker(session_ms=SESSION_MS, TAILRACE_ENGINE_STALL_S="1").ready()
+    running = await bench.ask("neighbour", cues={"script_tokens": "4000", "script_pace_ms": "10"})
+    await bench.tokens(running.rid, 5)
+    await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_hang", "script_fault_at": "2"})
+    assert await a.exit_code() == 1, a.logs()
+    assert (await bench.read(running.rid)).fold.phase is fold.Phase.LIVE
 
 
 async def test_an_engine_that_says_nothing_is_given_up(bench: workers.Bench) -> None:
@@ -269,6 +279,9 @@ async def test_an_engine_that_says_nothing_is_given_up(bench: workers.Bench) -> 
     answer = await bench.done(request.rid)
     assert answer.ended.status == "failed"
     assert answer.fold.next == 4
+    assert answer.fold.epoch <= 5, "as often as any failure of the engine, and not up to the cap on claims"
+    await finished(bench, 0, 0)
+    assert len(await bench.beside(topics.DLQ, request.rid)) == 1
 
 
 async def test_a_response_of_another_log_is_never_claimed(bench: workers.Bench) -> None:

@@ -4,7 +4,7 @@ EngineError
   ├─ Transient        this attempt failed, another may succeed                     -> claim again after a pause
   ├─ Refused          this request can never succeed here (invalid, too long …)    -> END(failed)
   │    └─ NotResumable   tokens exist and this engine cannot go on from them       -> END(failed)
-  └─ EngineDead       the engine is gone                                           -> yield everything, exit, be restarted
+  └─ EngineDead       the engine is gone                                           -> leave everything, exit, be restarted
 """
 
 from __future__ import annotations

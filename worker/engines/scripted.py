@@ -6,7 +6,7 @@ come in the request's metadata (strings, as the API has them):
     script_tokens    how many tokens; without it the answer is a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
     script_sampling  "1": tokens commit to the claim that made them
-    script_fault     hang | crash | error | slow | engine_death, once `script_fault_at` tokens (default 0) exist
+    script_fault     hang | engine_hang | crash | error | slow | engine_death, once `script_fault_at` tokens (default 0) exist
 
 An id says what it shows: its upper four bits are the kind, the other 28 the content.
 
@@ -129,6 +129,7 @@ class Scripted:
         self.capacity = capacity
         self.dead = asyncio.Event()
         self._max_model_len = max_model_len
+        self._hangs = False  # a cue hung all of it, for good
         self.running = 0  # attempts inside the engine; a test of abort looks at it
 
     async def start(self) -> None:
@@ -176,12 +177,16 @@ class Scripted:
         """Fails as the cue says; else the pause before the next token."""
         if self.dead.is_set():
             raise base.EngineDead("scripted death")
+        if self._hangs:
+            await asyncio.Event().wait()
         fault = cues.get("script_fault")
         if fault is None or index < int(_number(cues, "script_fault_at", 0)):
             return pace_s
         if fault == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault == "hang":
+        if fault == "engine_hang":
+            self._hangs = True
+        if fault in ("hang", "engine_hang"):
             await asyncio.Event().wait()
         if fault == "error":
             raise base.Transient("scripted error")
