@@ -9,11 +9,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# Without compiled bytecode every start of an engine compiles 8 s of source again, in each of its three processes.
+unexport PYTHONDONTWRITEBYTECODE
 ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load faults faults-long bench bench-quick bench-tools
+.PHONY: help install up down check test fmt clean lock load faults faults-long bench bench-quick bench-tools faults-engine
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -41,6 +43,10 @@ faults: install
 # The long scenarios one by one, and the planted bugs.
 faults-long: install
 	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest tests/faults -q -s --durations=0
+
+# Workers with the real engine, killed in mid-answer KILLS times (about 40 s each: an engine starts after every one).
+faults-engine: install
+	@$(BIN)/python -m tests.faults.real_engine --kills $(or $(KILLS),50) $(if $(SEED),--seed $(SEED))
 
 fmt:
 	@$(BIN)/ruff format .

@@ -1,0 +1,234 @@
+"""Workers with the real engine are killed in mid-answer, again and again, and everything they wrote is judged (`make faults-engine`).
+
+python -m tests.faults.real_engine --kills 50 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tailrace import models
+from tailrace.verify import checks as verify_checks
+from tailrace.verify import command, history, report, tenure, transcript
+from tests.faults import drill, stage
+from wire import records
+
+ENGINE_PYTHON = stage.ROOT / ".venv-engine" / "bin" / "python"
+SESSION_MS = 6_000  # the engine's start takes all cores: heartbeats of the others may be late
+READY_S = 900.0
+OPEN = 6  # answers under way
+GONE_S = 20.0
+NO_EOS = {"0": -100, "2": -100}  # of the small model: such an answer ends by its length alone
+PROMPTS = (
+    "Write a long story about a river and the people who live beside it.",
+    "Explain how a steam engine works, in great detail.",
+    "Repeat this line many times: 🚀🌍🎉 größer ≠ kleiner, 東京と大阪。",
+    "Write a poem with an emoji in every line, like 🐟 and 🌊.",
+    "List all animals you know and say something about each.",
+    "翻译成中文：The river runs to the sea, and the sea is never full.",
+)
+
+
+class Tokenizer:
+    """The model's own tokenizer, in the engine's environment (this one has no such package)."""
+
+    _PROGRAM = """
+import json, sys, tokenizers
+t = tokenizers.Tokenizer.from_file(sys.argv[1])
+for line in sys.stdin:
+    print(json.dumps(t.decode(json.loads(line), skip_special_tokens=True)), flush=True)
+"""
+
+    def __init__(self, model: Path) -> None:
+        self._child = subprocess.Popen(
+            [ENGINE_PYTHON, "-c", self._PROGRAM, model / "tokenizer.json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of these ids at once, as no stream made it."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        print(json.dumps(ids), file=self._child.stdin, flush=True)
+        return str(json.loads(self._child.stdout.readline()))
+
+    def close(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+
+@dataclass
+class Judge:
+    """What can be known of a real answer: its text is that of its ids, and an answer that cannot stop has exactly the tokens asked for."""
+
+    tokenizer: Tokenizer
+    compared: int = 0
+
+    def content(self, response: history.Response, account: tenure.Account) -> Iterable[str]:
+        """For `checks.Options`: problems; those of the text begin with "text"."""
+        if not response.asked or account.reason not in ("stop", "length"):
+            return
+        sampling = response.asked[0].request.sampling
+        self.compared += 1
+        if account.reason == "length" and account.total != sampling.max_tokens:
+            yield f"ended by length after {account.total} of {sampling.max_tokens} tokens"
+        if sampling.logit_bias and account.reason != "length":
+            yield "ended by a token that it could not choose"
+        whole = self.tokenizer.decode(account.ids)
+        if account.text != whole:
+            yield f"text of {len(account.text)} characters is not that of its ids ({len(whole)})"
+        if "\ufffd" in account.text.removesuffix("\ufffd"):  # the length may cut the last character
+            yield "text holds half a character"
+
+
+@dataclass
+class Run:
+    """Kills until there are enough that hit a streaming answer."""
+
+    d: drill.Drill
+    kills: int
+    bitten: int = 0
+    left_behind: list[int] = field(default_factory=list)
+    _over: bool = False
+    _calm: asyncio.Event = field(default_factory=asyncio.Event)  # there is somebody to take over from a victim
+    _ended: set[str] = field(default_factory=set)
+
+    async def load(self) -> None:
+        """Keep OPEN answers under way until the last kill is done; with one worker left only what it has, for the others' starts need the cores."""
+
+        async def one() -> None:
+            rng = self.d.rng
+            bound = rng.randrange(60, 300)
+            bias = NO_EOS if rng.random() < 0.7 else {}
+            asked = await self.d.crowd.ask(tokens=bound, input=rng.choice(PROMPTS), max_output_tokens=bound, temperature=0, logit_bias=bias)
+            if asked is not None:
+                await asyncio.wait([self.d.crowd.watch(asked, deadline_s=600.0) for _ in range(2)])
+
+        running: set[asyncio.Task[None]] = set()
+        while not self._over:
+            while len(running) < OPEN and self._calm.is_set():
+                running.add(asyncio.create_task(one()))
+            if not running:
+                await asyncio.sleep(0.5)
+                continue
+            done, running = await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        if running:
+            await asyncio.wait(running, timeout=600.0)
+
+    async def rage(self) -> None:
+        """The one that has the most answers dies, as soon as another one could take them over."""
+        began = time.monotonic()
+        while self.bitten < self.kills:
+            ready = [s for s in self.d.stage.of("worker") if s.alive and s.ready()]
+            (self._calm.set if len(ready) >= 2 else self._calm.clear)()
+            streaming = await self._streaming() if len(ready) >= 2 else Counter()
+            victim = max(ready, key=lambda s: streaming[s.name], default=None)
+            if len(ready) < 2 or victim is None or not streaming[victim.name]:
+                await asyncio.sleep(2.0)
+                continue
+            assert victim.child is not None
+            family = psutil.Process(victim.child.pid).children(recursive=True)
+            self.d.kill(victim.name)
+            self.d.stage.start(victim.name)
+            self.bitten += 1
+            _, alive = await asyncio.to_thread(psutil.wait_procs, family, GONE_S)
+            self.left_behind += [p.pid for p in alive]
+            what = f"{victim.name} with {streaming[victim.name]} answers, {len(family)} engine processes"
+            print(f"[{time.monotonic() - began:6.0f} s] kill {self.bitten}: {what}", flush=True)
+        self._over = True
+
+    async def _streaming(self) -> Counter[str]:
+        """How many unfinished answers that have begun each worker holds."""
+        found: Counter[str] = Counter()
+        for asked in [a for a in self.d.crowd.asked if a.rid not in self._ended]:
+            kinds = [r for _, r in await self.d.records_of(asked.rid)]
+            claims = [r for r in kinds if isinstance(r, records.Claim)]
+            if any(isinstance(r, records.End | records.Cancel) for r in kinds):
+                self._ended.add(asked.rid)
+            elif claims:
+                own = sum(len(r.ids) for r in kinds[kinds.index(claims[-1]) :] if isinstance(r, records.Tok))
+                found[claims[-1].worker.split("/")[0]] += own >= 3
+        return found
+
+
+async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
+    """The exit code: 0 all well, 1 something failed, 2 not enough kills bit."""
+    model = models.resolve("vllm", "")
+    pools = {stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}}
+    on = stage.Stage(
+        folder,
+        workers=workers,
+        session_ms=SESSION_MS,
+        environ={"TAILRACE_TEST_TRACE_EVERY": "5", "TAILRACE_ENGINE_STALL_S": "120"},
+        worker_python=str(ENGINE_PYTHON),
+        worker_environ={"TAILRACE_ENGINE": "vllm", "TAILRACE_MODEL": model.source, "TAILRACE_POOLS": json.dumps(pools), "SPT_NOENV": "1"},
+        ready_s=READY_S,
+    ).open()
+    tokenizer = Tokenizer(Path(model.source))
+    try:
+        async with drill.drill(on, "real-engine", seed) as d:
+            this = Run(d, kills)
+            await asyncio.gather(this.load(), this.rage())
+            await asyncio.to_thread(on.wait_ready, seconds=READY_S)
+            found, judge = await verdict(d, tokenizer)
+        taken = d.takeovers()
+        f = found.figures
+        print("\n".join(found.lines()))
+        print(f"\nkills in mid-answer {this.bitten}; takeovers with k > 0: {len(taken)}; engine processes left behind: {len(this.left_behind)}")
+        print(f"responses {f['responses']}, tokens {f['tokens']}, text compared with its ids: {judge.compared}, statuses {dict(d.statuses())}")
+        for figure in ("kill to next token, ms", "longest gap a watcher saw, ms"):
+            if found.samples.get(figure):
+                print(f"{figure}: {report.figure(found.samples[figure])}")
+        if found.verdict is report.Verdict.FAIL or this.left_behind:
+            return 1
+        return 0 if found.verdict is report.Verdict.PASS and len(taken) >= kills and judge.compared else 2
+    finally:
+        tokenizer.close()
+        on.close()
+
+
+async def verdict(d: drill.Drill, tokenizer: Tokenizer) -> tuple[report.Report, Judge]:
+    """As `Drill.judge`, with what is known of a real engine's answers."""
+    d.nemesis.line(op="heal")
+    await d.crowd.settle(600.0)
+    await d.ended(300.0)
+    await d.crowd.read_again(20)
+    await asyncio.sleep(1.5)
+    judge = Judge(tokenizer)
+    files = [(p.name, transcript.read(p.read_bytes(), p.name)) for p in sorted(d.stage.transcripts.glob("*.jsonl"))]
+    options = verify_checks.Options(settle_s=0.0, content=judge.content)
+    found, d.outcomes = await command.examine(d.stage.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=0.0)
+    return found, judge
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.real_engine", description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
+    chosen = parser.parse_args()
+    seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage is taken down
+    print(f"python -m tests.faults.real_engine --kills {chosen.kills} --workers {chosen.workers} --seed {seed}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-real-engine-"))
+    print(f"logs and transcripts: {folder}", flush=True)
+    sys.exit(asyncio.run(run(chosen.kills, chosen.workers, seed, folder)))
+
+
+if __name__ == "__main__":
+    main()
