@@ -107,24 +107,13 @@ def of_responses(body: Body, pools: Sequence[settings.Pool], *, websocket: bool 
     instructions = _text(body, "instructions", pool.max_model_len * CHARS_PER_TOKEN)
     messages = _input(body, pool, required=generate and previous is None)
     asked = _max_tokens(body, "max_output_tokens", pool)
-    return Create(
-        model=model,
-        pool=pool.name,
-        priority=_priority(body),
-        input=messages,
-        items=[_item(m) for m in messages],
-        sampling=_sampling(body, pool, asked),
+    return dataclasses.replace(
+        _create(body, pool, model, messages, asked),
         instructions=instructions,
-        max_output_tokens=asked,
         previous=previous,
-        store=store,
         background=background,
         stream=websocket or _flag(body, "stream", False),
         generate=generate,
-        metadata=_metadata(body),
-        user=_text(body, "user", MAX_LABEL_CHARS),
-        safety_identifier=_text(body, "safety_identifier", MAX_LABEL_CHARS),
-        prompt_cache_key=_text(body, "prompt_cache_key", MAX_LABEL_CHARS),
         parallel_tool_calls=_flag(body, "parallel_tool_calls", True),
         idempotency_key=_text(body, "idempotency_key", MAX_LABEL_CHARS) if websocket else None,
     )
@@ -197,20 +186,9 @@ def of_chat(body: Body, pools: Sequence[settings.Pool]) -> Create:
         raise errors.invalid_value("messages", f"Invalid 'messages': expected at most {MAX_ITEMS} messages.")
     messages = _within(pool, [_message(item, f"messages[{i}]", ()) for i, item in enumerate(value)], "messages")
     asked = _max_tokens(body, "max_completion_tokens", pool) or _max_tokens(body, "max_tokens", pool)
-    return Create(
-        model=model,
-        pool=pool.name,
-        priority=_priority(body),
-        input=messages,
-        items=[_item(m) for m in messages],
-        sampling=_sampling(body, pool, asked),
-        max_output_tokens=asked,
-        store=_flag(body, "store", True),
+    return dataclasses.replace(
+        _create(body, pool, model, messages, asked),
         stream=_flag(body, "stream", False),
-        metadata=_metadata(body),
-        user=_text(body, "user", MAX_LABEL_CHARS),
-        safety_identifier=_text(body, "safety_identifier", MAX_LABEL_CHARS),
-        prompt_cache_key=_text(body, "prompt_cache_key", MAX_LABEL_CHARS),
         usage_in_stream=_flag(_mapping(body, "stream_options"), "include_usage", False),
     )
 
@@ -243,6 +221,24 @@ def with_key(create: Create, key: str | None) -> Create:
 
 
 # ---- shared ---------------------------------------------------------------------------------------------
+
+
+def _create(body: Body, pool: settings.Pool, model: str, messages: list[dict[str, Any]], asked: int | None) -> Create:
+    """What both dialects spell alike."""
+    return Create(
+        model=model,
+        pool=pool.name,
+        priority=_priority(body),
+        input=messages,
+        items=[_item(m) for m in messages],
+        sampling=_sampling(body, pool, asked),
+        max_output_tokens=asked,
+        store=_flag(body, "store", True),
+        metadata=_metadata(body),
+        user=_text(body, "user", MAX_LABEL_CHARS),
+        safety_identifier=_text(body, "safety_identifier", MAX_LABEL_CHARS),
+        prompt_cache_key=_text(body, "prompt_cache_key", MAX_LABEL_CHARS),
+    )
 
 
 def _pool(body: Body, pools: Sequence[settings.Pool]) -> tuple[settings.Pool, str]:

@@ -99,6 +99,7 @@ class TestAccepted:
 
     def test_stream_true_in_a_socket_frame_is_ignored_and_false_too(self) -> None:
         assert responses({"stream": False}, websocket=True).stream
+        assert responses({"stream": "whatever", "stream_options": 1}, websocket=True).stream
 
     def test_generate_false_means_nothing_over_http(self) -> None:
         assert responses({"generate": False}).generate
