@@ -39,7 +39,7 @@ class Gateway:
         self._group: asyncio.TaskGroup | None = None
         self.draining = push_endpoint.Draining()
         self.store = sessions.Sessions(config.redis)
-        cached = cache.Cache(self.store, on_failure=telemetry.REDIS_FAILURES.inc)
+        cached = cache.Cache(self.store)
         self.fleet = fleet.Fleet(cached, [pool.name for pool in config.deployments])
         self.delivery = delivery.Delivery(
             bootstrap=config.kafka,

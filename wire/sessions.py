@@ -19,7 +19,8 @@ import hashlib
 import math
 import re
 import secrets
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -27,9 +28,10 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from wire import credentials
+from wire import credentials, telemetry
 
 CALL_TIMEOUT_S: Final = 0.25
+AWAY_S: Final = 1.0  # after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per second, not one per request
 MAX_CONNECTIONS: Final = 16  # a call takes a fraction of a millisecond; more connections only make a cold start slower
 TICKET_TTL_S: Final = 30
 SESSION_IDLE_S: Final = 30 * 60
@@ -150,10 +152,18 @@ class _Prefix(msgspec.Struct, frozen=True):
 
 
 class Sessions:
-    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S, by SessionsUnavailable if it must."""
+    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S, by SessionsUnavailable if it must.
 
-    def __init__(self, url: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    Attributes:
+        _away_until: monotonic seconds; before it Redis is not asked.
+        _away: the last call asked got no answer.
+    """
+
+    def __init__(self, url: str, timeout_s: float = CALL_TIMEOUT_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._away_until = -math.inf
+        self._away = False
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
@@ -183,7 +193,7 @@ class Sessions:
     async def reachable(self) -> bool:
         """For readiness; never raises SessionsUnavailable."""
         try:
-            await self._bounded(self._redis.ping())
+            await self._bounded(lambda: self._redis.ping())
         except SessionsUnavailable:
             return False
         return True
@@ -195,14 +205,14 @@ class Sessions:
         ticket = secrets.token_urlsafe(16)
         stored = _Ticket(principal.issuer, principal.subject, principal.tenant, sorted(principal.scopes), principal.expires_at, origin)
         life_s = min(TICKET_TTL_S, max(1.0, principal.expires_at - now))
-        await self._bounded(self._redis.set(_ticket_key(ticket), msgspec.json.encode(stored), px=_ms(life_s), nx=True))
+        await self._bounded(lambda: self._redis.set(_ticket_key(ticket), msgspec.json.encode(stored), px=_ms(life_s), nx=True))
         return ticket
 
     async def take_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
         """Consumes the ticket, also when it is refused. Raises credentials.InvalidCredential."""
         if _TICKET.fullmatch(ticket) is None:
             raise credentials.InvalidCredential(credentials.Reason.TICKET)
-        value = await self._bounded(self._redis.getdel(_ticket_key(ticket)))
+        value = await self._bounded(lambda: self._redis.getdel(_ticket_key(ticket)))
         try:
             stored = msgspec.json.decode(value or b"", type=_Ticket)
         except msgspec.DecodeError as error:
@@ -217,27 +227,27 @@ class Sessions:
         """False when the state is too big to be worth caching: it is rebuilt from the log when needed."""
         if len(state) > MAX_SESSION_BYTES:
             return False
-        await self._bounded(self._redis.set(f"session:{rid}", state, px=_ms(SESSION_IDLE_S)))
+        await self._bounded(lambda: self._redis.set(f"session:{rid}", state, px=_ms(SESSION_IDLE_S)))
         return True
 
     async def get_turn(self, rid: str) -> bytes | None:
         """Reading counts as use: the idle time starts anew."""
-        value: bytes | None = await self._bounded(self._redis.getex(f"session:{rid}", px=_ms(SESSION_IDLE_S)))
+        value: bytes | None = await self._bounded(lambda: self._redis.getex(f"session:{rid}", px=_ms(SESSION_IDLE_S)))
         return value
 
     async def drop_turn(self, rid: str) -> None:
-        await self._bounded(self._redis.delete(f"session:{rid}"))
+        await self._bounded(lambda: self._redis.delete(f"session:{rid}"))
 
     # ---- idempotency -----------------------------------------------------------------------------
 
     async def claim_key(self, principal_key: str, key: str, rid: str, ttl_s: float) -> str:
         """The response id that owns `key`: ours if we came first, else the first one's."""
-        value: bytes = await self._bounded(self._claim(keys=[_idempotency_key(principal_key, key)], args=[rid, _ms(ttl_s)]))
+        value: bytes = await self._bounded(lambda: self._claim(keys=[_idempotency_key(principal_key, key)], args=[rid, _ms(ttl_s)]))
         return value.decode()
 
     async def release_key(self, principal_key: str, key: str, rid: str) -> None:
         """After a submission that certainly failed, so that a retry is not attached to a response that will never exist."""
-        await self._bounded(self._release(keys=[_idempotency_key(principal_key, key)], args=[rid]))
+        await self._bounded(lambda: self._release(keys=[_idempotency_key(principal_key, key)], args=[rid]))
 
     # ---- prompt-prefix cache metadata ------------------------------------------------------------
 
@@ -247,14 +257,14 @@ class Sessions:
             return
         value = msgspec.json.encode(_Prefix(partition, cached_tokens, worker))
         args: list[Any] = [_ms(PREFIX_TTL_S), MAX_PREFIXES_PER_POOL, value, *digests[:MAX_DIGESTS_PER_CALL]]
-        await self._bounded(self._publish(keys=[_prefix_index(pool)], args=args))
+        await self._bounded(lambda: self._publish(keys=[_prefix_index(pool)], args=args))
 
     async def lookup_prefix(self, pool: str, digests: Sequence[str]) -> PrefixHit | None:
         """`digests` longest first; the longest one known wins."""
         asked = digests[:MAX_DIGESTS_PER_CALL]
         if not asked:
             return None
-        found = await self._bounded(self._redis.mget([f"{_prefix_index(pool)}:{digest}" for digest in asked]))
+        found = await self._bounded(lambda: self._redis.mget([f"{_prefix_index(pool)}:{digest}" for digest in asked]))
         for position, value in enumerate(found):
             prefix = _decoded(value, _Prefix)
             if prefix is not None:
@@ -266,28 +276,28 @@ class Sessions:
     async def heartbeat(self, pool: str, worker_name: str, info: dict[str, Any], ttl_s: float = HEARTBEAT_TTL_S) -> None:
         """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s, partitions ..."""
         args: list[Any] = [worker_name, _ms(ttl_s), msgspec.json.encode(info)]
-        await self._bounded(self._heartbeat(keys=[_workers_key(pool)], args=args))
+        await self._bounded(lambda: self._heartbeat(keys=[_workers_key(pool)], args=args))
 
     async def workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last beat has not run out, by name, each as its `info` plus `name`."""
-        flat: list[bytes] = await self._bounded(self._workers(keys=[_workers_key(pool)]))
+        flat: list[bytes] = await self._bounded(lambda: self._workers(keys=[_workers_key(pool)]))
         pairs = zip(flat[::2], flat[1::2], strict=True)
         beats = [(name.decode(errors="replace"), _decoded(info, dict[str, Any])) for name, info in pairs]
         return [{**info, "name": name} for name, info in sorted(beats, key=lambda beat: beat[0]) if info is not None]
 
     async def forget_worker(self, pool: str, worker_name: str) -> None:
         """A worker that leaves in order says so instead of running out."""
-        await self._bounded(_awaitable(self._redis.hdel(_workers_key(pool), worker_name)))
+        await self._bounded(lambda: _awaitable(self._redis.hdel(_workers_key(pool), worker_name)))
 
     # ---- revocation, rates -----------------------------------------------------------------------
 
     async def revoke(self, principal_key: str, ttl_s: float) -> None:
         """`ttl_s`: at least the longest lifetime a credential of this principal can still have."""
-        await self._bounded(self._redis.set(f"revoked:{_digest(principal_key)}", b"1", px=_ms(ttl_s)))
+        await self._bounded(lambda: self._redis.set(f"revoked:{_digest(principal_key)}", b"1", px=_ms(ttl_s)))
 
     async def is_revoked(self, principal_key: str) -> bool:
         """With Redis away this raises; whether that lets the caller in or not is stated by each deployment, never guessed here."""
-        return bool(await self._bounded(self._redis.exists(f"revoked:{_digest(principal_key)}")))
+        return bool(await self._bounded(lambda: self._redis.exists(f"revoked:{_digest(principal_key)}")))
 
     async def take(self, principal_key: str, cost: float, rate: float, burst: float, now: float | None = None, kind: str = "requests") -> Taken:
         """One token bucket per principal and kind: `rate` per second up to `burst`. A cost above `burst` empties a full bucket, else it could
@@ -295,17 +305,31 @@ class Sessions:
         if not (rate > 0 and burst > 0 and cost >= 0):
             raise ValueError(f"no such bucket: cost {cost}, rate {rate}, burst {burst}")
         args: list[Any] = [min(cost, burst), rate, burst, "" if now is None else repr(now)]
-        allowed, wait, remaining = await self._bounded(self._take(keys=[f"rate:{kind}:{_digest(principal_key)}"], args=args))
+        allowed, wait, remaining = await self._bounded(lambda: self._take(keys=[f"rate:{kind}:{_digest(principal_key)}"], args=args))
         return Taken(bool(allowed), float(wait), float(remaining))
 
     # ---- how every call is made ------------------------------------------------------------------
 
-    async def _bounded(self, call: Awaitable[Any]) -> Any:
+    async def _bounded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self._clock() < self._away_until:
+            raise SessionsUnavailable("away a moment ago")
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await call
-        except (redis.RedisError, OSError, TimeoutError) as error:
+                answer = await call()
+        except (redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError) as error:
+            telemetry.REDIS_FAILURES.inc()
+            self._away_until = self._clock() + AWAY_S
+            if not self._away:
+                telemetry.log(telemetry.Action.REDIS_AWAY, error=type(error).__name__)
+            self._away = True
             raise SessionsUnavailable(type(error).__name__) from error
+        except redis.RedisError as error:  # an answer, if not the one wanted
+            telemetry.REDIS_FAILURES.inc()
+            raise SessionsUnavailable(type(error).__name__) from error
+        if self._away:
+            telemetry.log(telemetry.Action.REDIS_BACK)
+        self._away = False
+        return answer
 
 
 def _awaitable(call: Any) -> Awaitable[Any]:

@@ -124,7 +124,7 @@ class App:
         layout = await self._layout()
         self._intake = made = self._compose(layout, tasks)
         background.append(tasks.create_task(self.writer.run(), name="writer"))
-        background.append(tasks.create_task(self._tail.run(), name="tail"))
+        background.append(tasks.create_task(self._tail.run(layout.incarnation), name="tail"))
         self.state, self.detail = State.READY, ""
         await made.run()
 
@@ -200,10 +200,8 @@ class App:
             if now > then:
                 self._rate = 0.5 * self._rate + 0.5 * (tokens - before) / (now - then)
             before, then = tokens, now
-            try:
+            with contextlib.suppress(sessions.SessionsUnavailable):
                 await self._cache.heartbeat(self._settings.pool, self._settings.name, self._info())
-            except sessions.SessionsUnavailable:
-                telemetry.REDIS_FAILURES.inc()
             await asyncio.sleep(HEARTBEAT_S)
 
     def _info(self) -> dict[str, Any]:

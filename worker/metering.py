@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
 from typing import Final
 
@@ -67,10 +68,8 @@ class Metering:
 
     async def _publish(self, digests: list[str], partition: int, cached_tokens: int) -> None:
         assert self._cache is not None
-        try:
+        with contextlib.suppress(sessions.SessionsUnavailable):
             await self._cache.publish_prefix(self._pool, digests, partition, cached_tokens, self._worker)
-        except sessions.SessionsUnavailable:
-            telemetry.REDIS_FAILURES.inc()
 
     async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:
         while True:  # an ambiguous append may double a record; readers count a response id once
