@@ -228,7 +228,7 @@ class Delivery:
                 continue
             for record in batch:
                 decoded = records.decode_conversation(record.value)
-                if isinstance(decoded, records.Deleted):
+                if decoded is not None:
                     self._deleted.add(decoded.rid)
 
     async def _sweep(self) -> None:

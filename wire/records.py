@@ -145,15 +145,6 @@ class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaul
     v: int = VERSION
 
 
-class Turn(msgspec.Struct, tag_field="t", tag="TURN", frozen=True, omit_defaults=True):
-    """On `llm.conversations`, key = conversation id: the dialogue so far as response ids, newest last."""
-
-    conversation: str
-    owner: Owner
-    rids: list[str]
-    v: int = VERSION
-
-
 class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_defaults=True):
     """On `llm.conversations`, key = rid: the owner deleted the response; reads answer 404 from here on."""
 
@@ -201,15 +192,14 @@ class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults
 
 
 TokenRecord = Claim | Tok | End | Cancel | Yield
-ConversationRecord = Turn | Deleted
-Record = Request | TokenRecord | ConversationRecord | Incarnation | Metered | Dead
+Record = Request | TokenRecord | Deleted | Incarnation | Metered | Dead
 
-T = TypeVar("T", bound=Request | TokenRecord | ConversationRecord | Incarnation)
+T = TypeVar("T", bound=Request | TokenRecord | Deleted | Incarnation)
 
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
 _requests = msgspec.json.Decoder(Request)
-_conversations = msgspec.json.Decoder(ConversationRecord)
+_conversations = msgspec.json.Decoder(Deleted)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
@@ -265,7 +255,7 @@ def decode_request(value: bytes | None) -> Request | None:
     return _decode(_requests, value)
 
 
-def decode_conversation(value: bytes | None) -> ConversationRecord | None:
+def decode_conversation(value: bytes | None) -> Deleted | None:
     """A record of `llm.conversations`, or None for garbage."""
     return _decode(_conversations, value)
 
