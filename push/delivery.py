@@ -20,6 +20,7 @@ from wire import errors, events, fold, ids, log, records, telemetry, topics
 SWEEP_S = 5.0
 LOOK_UP_DEADLINE_S = 20.0
 CATCH_UP_S = 0.01
+TRUST_S = 5.0  # anyone may ask for ids of other logs as often as they like
 STRETCH = 50_000  # records of one replay before the next one in line has its turn
 LOOK_UPS_AT_ONCE = 2  # per principal; a made-up id may cost reading all the log holds of a partition
 LOOK_UPS_IN_ALL = 128  # per principal, waiting ones included: two sockets that come back with all they watch
@@ -28,10 +29,6 @@ LOOK_UPS_RETRY_S = 1.0
 
 class NotFound(Exception):
     """No such response for this caller: unknown, malformed, deleted or another's. One error, so that ids cannot be probed."""
-
-
-class LogChanged(Exception):
-    """The log under this process is another one (its incarnation changed): every position held is meaningless. The process must start anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +120,8 @@ class Delivery:
         _loads: look-ups under way by rid, so that two watchers of a cold response share one replay.
         _shares: who asked for them; a principal without any has no entry.
         _deleted: ids whose owner deleted them; fed by `llm.conversations`, only grows (a compacted topic of small records).
+        _trusted_until: until then (monotonic seconds) nobody asks again whether the log is still the same.
+        _replaced: set once it is not; `run` then ends.
         _visited: partitions followed for streams only (not home), left again when unused.
     """
 
@@ -150,12 +149,19 @@ class Delivery:
         self._shares: dict[str, _Share] = {}
         self._following: dict[int, asyncio.Task[None]] = {}
         self._deleted: set[str] = set()
+        self._asking = asyncio.Lock()
+        self._trusted_until = 0.0
+        self._replaced = asyncio.Event()
         self.ready = False
 
     # ------------------------------------------------------------------ tail
 
     async def run(self) -> None:
-        """Tail until cancelled."""
+        """Tail until cancelled.
+
+        Raises:
+            log.LogChanged
+        """
         try:
             await self._replays.start()
             ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.home))
@@ -166,6 +172,7 @@ class Delivery:
                 tasks.create_task(self._tail())
                 tasks.create_task(self._tail_conversations())
                 tasks.create_task(self._sweep())
+                tasks.create_task(self._until_replaced())
         finally:
             self.ready = False
             for client in (self._reader, self._conversations, self._replays, self._offsets):
@@ -191,11 +198,29 @@ class Delivery:
             for record in batch:
                 self._hub.dispatch(record, now)
 
+    async def _until_replaced(self) -> None:
+        await self._replaced.wait()
+        raise log.LogChanged(f"the log is not {self._layout.incarnation} any more")
+
+    async def _same_log(self) -> None:
+        """An id of another log was asked for: an old one, or it is our log that is gone (without streams nothing is followed that would tell).
+
+        Raises:
+            log.LogUnavailable: the latter, or nobody can say.
+        """
+        async with self._asking:
+            if time.monotonic() < self._trusted_until:
+                return
+            if (await log.layout(self._bootstrap)).incarnation != self._layout.incarnation:
+                self._replaced.set()
+                raise log.LogUnavailable("the log is another one now")
+            self._trusted_until = time.monotonic() + TRUST_S
+
     async def _tail_lost(self) -> None:
         """A tail position is not in the log: retention passed it (a stall of hours), or this is another log."""
         layout = await _persist(lambda: log.layout(self._bootstrap))
         if layout.incarnation != self._layout.incarnation:
-            raise LogChanged(f"the log's incarnation changed from {self._layout.incarnation} to {layout.incarnation}")
+            raise log.LogChanged(f"the log's incarnation changed from {self._layout.incarnation} to {layout.incarnation}")
         positions = dict(self._reader.positions)
         beginnings = await _persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, positions))
@@ -340,6 +365,7 @@ class Delivery:
         if rid in self._deleted:
             raise NotFound(rid)
         if address.incarnation != self._layout.tag:
+            await self._same_log()
             raise log.HistoryLost(f"{rid} belongs to another log")
         stream = self._hub.get(rid)
         if stream is not None and rid not in self._loads:
@@ -458,4 +484,4 @@ async def _persist(ask: Callable[[], Any]) -> Any:
             await asyncio.sleep(log.RETRY_S)
 
 
-__all__ = ["Delivery", "Found", "LogChanged", "NotFound", "Subscription", "outbox"]
+__all__ = ["Delivery", "Found", "NotFound", "Subscription", "outbox"]

@@ -23,7 +23,7 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from wire import broker, ids, records, topics
+from wire import broker, ids, records, telemetry, topics
 
 Headers = Sequence[tuple[str, bytes]]
 APPEND_DEADLINE_S = 15.0
@@ -49,6 +49,10 @@ class TooLarge(AppendFailed):
 
 class HistoryLost(Exception):
     """The log no longer holds what was asked for, or is another log (retention, incarnation)."""
+
+
+class LogChanged(Exception):
+    """The log under this process is another one (its incarnation changed): every position held is meaningless. The process must start anew."""
 
 
 class Appended(NamedTuple):
@@ -442,7 +446,9 @@ class Reader:
     def _apply_changes(self) -> None:
         for partition, offset in self._changes.items():
             if offset is None:
-                self.positions.pop(partition, None)
+                if self.positions.pop(partition, None) is not None:
+                    with contextlib.suppress(KeyError):  # it was never fetched
+                        telemetry.KAFKA_LAG.remove(self._topic, str(partition))
             else:
                 self.positions[partition] = offset
         self._changes.clear()
@@ -470,6 +476,9 @@ class Reader:
             if tp.partition in self.positions and batch:
                 out.extend(map(_record, batch))
                 self.positions[tp.partition] = batch[-1].offset + 1
+        for tp in consumer.assignment():
+            if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
+                telemetry.KAFKA_LAG.labels(self._topic, str(tp.partition)).set(max(0, end - self.positions[tp.partition]))
         return out
 
 

@@ -225,6 +225,10 @@ class Intake:
             while True:
                 try:
                     outcome = await one.run()
+                except log.LogChanged:
+                    raise  # the worker ends
+                except log.LogUnavailable:
+                    await asyncio.sleep(RETRY_S)
                 except Exception as e:
                     # A defect of ours: others are not disturbed, its offset stays unfinished, and it is tried again ever more rarely.
                     telemetry.log(telemetry.Action.TASK_FAILED, response=one.rid, exc_info=e)

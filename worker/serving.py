@@ -141,8 +141,13 @@ class Serving:
             self._entry.wake()
 
     async def run(self) -> Outcome:
-        """Serve until DONE, lost, or no longer ours to serve. On DONE and LOST the request's offsets are finished."""
+        """Serve until DONE, lost, or no longer ours to serve. On DONE and LOST the request's offsets are finished.
+
+        Raises:
+            LogChanged, LogUnavailable: whether it is of another log cannot be said here.
+        """
         if ids.parse(self.rid).incarnation != self._parts.tag:
+            await self._parts.tail.same_log()  # it may be this worker whose log is gone: then the request is for those who know the new one
             return self._lost("another log")
         context = telemetry.trace_context(self.places[0].headers)
         with telemetry.span("serve", context, response=self.rid), self._parts.tail.hold(self.partition, self.rid) as entry:

@@ -116,9 +116,12 @@ class Tail:
         garbage: records that did not parse (they are void).
         gaps: how often the log had lost what was to be read next.
         _partitions: what is followed; `follow` adds, `leave` removes.
+        _incarnation: which log this is; empty before `run`.
     """
 
     def __init__(self, bootstrap: str, offsets: log.Offsets, broker_clock: clock.BrokerClock, *, client_id: str) -> None:
+        self._bootstrap = bootstrap
+        self._incarnation = ""
         self._reader = log.Reader(bootstrap, topics.TOKENS, wait_ms=WAIT_MS, client_id=f"{client_id}-tail")
         self._replays = log.Replays(bootstrap, size=2, client_id=f"{client_id}-replay")
         self._offsets = offsets
@@ -193,8 +196,13 @@ class Tail:
             await entry.changed(1.0)
         return entry.seen.get(own)
 
-    async def run(self) -> None:
-        """Read until cancelled, then close the connections; survives a broker that is away."""
+    async def run(self, incarnation: str) -> None:
+        """Read until cancelled, then close the connections; survives a broker that is away.
+
+        Raises:
+            LogChanged: the log is not `incarnation` any more.
+        """
+        self._incarnation = incarnation
         try:
             await self._replays.start()
             while True:
@@ -233,11 +241,21 @@ class Tail:
         else:
             state.entry(record.rid).apply(record, r.offset, r.timestamp)
 
+    async def same_log(self) -> None:
+        """
+        Raises:
+            LogChanged, LogUnavailable
+        """
+        found = await log.layout(self._bootstrap)
+        if found.incarnation != self._incarnation:
+            raise log.LogChanged(f"the log's incarnation changed from {self._incarnation} to {found.incarnation}")
+
     async def _skip_gaps(self) -> None:
         """Retention passed the position, or storage was lost: what was there cannot be known, so `known` will refuse responses that began in it."""
         self.gaps += 1
         await asyncio.sleep(RETRY_S)
         try:
+            await self.same_log()
             beginnings = await self._offsets.beginnings(topics.TOKENS, self.followed)
         except log.LogUnavailable:
             return

@@ -100,3 +100,26 @@ async def test_a_reading_that_fails_half_way_gives_its_connection_back_at_once()
     with pytest.raises(ValueError, match="ours"):
         await tailing._replay(Broken(0), 0, rid(0), 0, 2)
     assert given_back == [True]
+
+
+async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_offsets_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looked again and again for offsets beyond the new log's end, and threw away every request of the new log as another log's."""
+
+    class Emptied:
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+        async def poll(self) -> list[log.Record]:
+            raise log.HistoryLost("beyond the end")
+
+    async def layout(_bootstrap: str) -> log.Layout:
+        return log.Layout("two", ids.incarnation_tag("two"), 1)
+
+    monkeypatch.setattr(log, "layout", layout)
+    monkeypatch.setattr(tail, "RETRY_S", 0.0)
+    parts: Any = Emptied()
+    tailing = tail.Tail("nowhere:1", parts, clock.BrokerClock(), client_id="t")
+    tailing._replays = tailing._reader = parts
+    with pytest.raises(log.LogChanged):
+        await asyncio.wait_for(tailing.run("one"), 5)
