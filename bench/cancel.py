@@ -27,7 +27,7 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side = shared()
     for number in range(plan.rounds):
         for streams in plan.pick((1, 8), (1, 32)):
-            waves = plan.pick(3, 20) if streams == 1 else plan.pick(1, 4)
+            waves = plan.pick(3, 12) if streams == 1 else plan.pick(1, 3)
             yield measure.Row(NAME, f"{streams} streams", "tailrace", number, uvloop.run(_cancelled(side, streams, waves)))
 
 

@@ -35,7 +35,7 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 result = uvloop.run(load.closed(ask, clients, plan.pick(160, 640) // max(8, clients)))
             yield measure.Row(NAME, f"closed loop, {clients} clients", OVER, number, _values(result, meter))
         for rate in plan.pick((40,), (40, 80)):
-            count = rate * plan.pick(4, 10)
+            count = rate * plan.pick(4, 6)
             for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
                 with side.meter() as meter:
                     result = uvloop.run(load.opened(ask, rate, count) if name == OVER else _appends(side, rate, count))

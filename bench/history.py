@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -19,7 +20,7 @@ from wire import events, fold, ids, log, records, topics
 
 NAME: Final = "history"
 OVER, UNDER = "much history", "empty log"
-PLOTS: Final = ("begun_p50_ms", "first_p50_ms", "first_p99_ms", "gap_p99_ms")
+PLOTS: Final = ("records_per_s", "begun_p50_ms", "first_p50_ms", "first_p99_ms", "gap_p99_ms")
 SCRATCH: Final = "bench.history"
 FRAMES: Final = 98  # TOK records of one former response
 IN_FLIGHT: Final = 5_000
@@ -29,15 +30,17 @@ OWNER: Final = records.Owner("https://bench.invalid", "former")
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     count = plan.pick(50_000, 1_000_000)
     with stacks.tailrace(plan.scratch) as full, stacks.tailrace(plan.scratch) as empty:
-        uvloop.run(_fill(full.kafka, count, real=True))
-        uvloop.run(_fill(empty.kafka, count, real=False))
+        for side in (full, empty):
+            began = time.perf_counter()
+            uvloop.run(_fill(side.kafka, count, real=side is full))
+            yield measure.Row(NAME, "filling", OVER if side is full else UNDER, 0, {"records_per_s": count / (time.perf_counter() - began)})
         sides = {OVER: full, UNDER: empty}
         for side in sides.values():
             uvloop.run(scripted.warm(side))
         for number, name in measure.turns(plan.rounds, OVER, UNDER):
             for streams in (1, 16):
                 with sides[name].meter() as meter:
-                    result = uvloop.run(load.closed(_asking(sides[name]), streams, plan.pick(3, 8) * (8 if streams == 1 else 1)))
+                    result = uvloop.run(load.closed(_asking(sides[name]), streams, 24 if streams == 1 else plan.pick(4, 6)))
                 values = {**result.values(), **meter.per(result.tokens, "us_per_token"), "records_behind": float(count)}
                 yield measure.Row(NAME, f"{streams} streams", name, number, values)
 

@@ -63,7 +63,7 @@ class Heard:
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
-    side, tokens = shared(), plan.pick(60, 250)
+    side, tokens = shared(), plan.pick(60, 150)
     for number in range(plan.rounds):
         for streams in plan.pick((1, 8), (1, 8, 32)):
             for name, way in ((UNDER, _asking), (OVER, _watching)):

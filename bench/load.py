@@ -60,8 +60,8 @@ class Answer:
 
     @property
     def gaps(self) -> list[float]:
-        """Between events with text; 0 for events of one read."""
-        return [b - a for a, b in itertools.pairwise(self.stamps)]
+        """Between reads of the socket that brought text: what somebody sees who looks on. Events that came together are one sight."""
+        return [b - a for a, b in itertools.pairwise(dict.fromkeys(self.stamps))]
 
     @property
     def per_token(self) -> float:
@@ -168,6 +168,7 @@ class _Exchange(asyncio.Protocol):
         self._on_body = on_body
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._body: list[bytes] = []  # of this read
         self._refusal = b""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
@@ -182,6 +183,9 @@ class _Exchange(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as e:
             self._finish(Failed(f"not HTTP: {e}"))
+        if self._body:
+            body, self._body = b"".join(self._body), []
+            self._on_body(body)  # once per read, so that what came together has one time
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish(Failed("the connection ended before the answer did"))
@@ -196,7 +200,7 @@ class _Exchange(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         if self.status == 200:
-            self._on_body(body)
+            self._body.append(body)
         else:
             self._refusal += body
 
@@ -213,7 +217,7 @@ class _Exchange(asyncio.Protocol):
 async def exchange(
     base: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", on_body: Callable[[bytes], None] = lambda _: None
 ) -> dict[str, str]:
-    """One HTTP request; the body goes to `on_body` as it comes. Returns the answer's headers.
+    """One HTTP request; the body goes to `on_body` as it comes, once per read of the socket. Returns the answer's headers.
 
     Raises:
         Failed: no answer, not 200, cut off, or not within ANSWER_DEADLINE_S.

@@ -30,7 +30,7 @@ SETTLE_S: Final = 60.0
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
-    for number in range(plan.pick(1, plan.rounds)):
+    for number in range(plan.pick(1, min(2, plan.rounds))):
         with (
             stacks.tailrace(plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(CAPACITY)}) as side,
             contextlib.ExitStack() as more,
@@ -40,7 +40,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
                 while len(side.roles["worker"]) < workers:
                     side.roles["worker"].append(more.enter_context(_another_worker(side, len(side.roles["worker"]) + 1)))
                 uvloop.run(_balanced(side, workers))
-                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(2, 4)))
+                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(3, 6)))
 
 
 def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:

@@ -37,16 +37,17 @@ class Level(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is asked of one model; `questions` in the open loop."""
+    """What is asked of one model; `questions` in the open loop; in at most so many `rounds`, because a start of the engine takes half a minute."""
 
     label: str
     levels: tuple[Level, ...]
     questions: int
+    rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 3, 96), Level(8, 2, 96), Level(32, 1, 96), Level(128, 1, 48)), 24)
-TOY: Final = Work("toy", (Level(1, 8, 128), Level(8, 6, 128), Level(32, 4, 128), Level(128, 2, 128)), 120)
-TOY_QUICK: Final = Work("toy", (Level(1, 4, 128), Level(32, 2, 128)), 40)
+SMALL: Final = Work("small", (Level(1, 2, 64), Level(8, 1, 96), Level(32, 1, 64), Level(128, 1, 32)), 20, 2)
+TOY: Final = Work("toy", (Level(1, 4, 128), Level(8, 4, 128), Level(32, 3, 128), Level(128, 1, 128)), 80, 3)
+TOY_QUICK: Final = Work("toy", (Level(1, 4, 128), Level(32, 2, 128)), 40, 1)
 
 Make = Callable[[], contextlib.AbstractContextManager[stacks.Side]]
 
@@ -67,7 +68,7 @@ def _compare(plan: measure.Plan, work: Work, model: Path) -> Iterator[measure.Ro
     def theirs() -> contextlib.AbstractContextManager[stacks.Side]:
         return stacks.vllm_server(plan.scratch, model, model.name)
 
-    with contextlib.closing(in_turn(plan.pick(1, plan.rounds), ours, theirs)) as sides:
+    with contextlib.closing(in_turn(min(plan.rounds, work.rounds), ours, theirs)) as sides:
         for number, side in sides:
             for case, values in _measure(side, work, rates):
                 yield measure.Row(NAME, case, side.name, number, values)
@@ -81,7 +82,7 @@ def in_turn(rounds: int, ours: Make, theirs: Make) -> Generator[tuple[int, stack
             if current is None or current[0] is not make:
                 running.close()
                 current = make, running.enter_context(make())
-                uvloop.run(load.closed(_ask(current[1], 16), 8, 2))  # lazy initialisation, and the broker's JIT, are no figure
+                uvloop.run(load.closed(_ask(current[1], 64), 16, 2))  # lazy initialisation, and the broker's JIT, are no figure
             yield number, current[1]
 
 

@@ -168,6 +168,23 @@ def test_arrivals_are_the_same_for_both_sides_and_of_the_rate() -> None:
     assert load.arrivals(50.0, 2000, 7)[-1] == pytest.approx(40.0, rel=0.1)
 
 
+def test_events_of_one_read_are_no_gap() -> None:
+    """Else a server that sends in bursts would have a median gap of nothing."""
+    assert load.Answer(0.0, stamps=[1.0, 1.0, 1.0, 1.5, 1.5, 2.5]).gaps == [0.5, 1.0]
+
+
+async def test_events_of_one_read_have_one_time() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunked(CHUNKS, 11))
+        await writer.drain()
+
+    async def run(url: str) -> None:
+        got = await load.stream(url, "POST", "/", {}, {}, 0.0)
+        assert got.stamps[0] == got.stamps[1]
+
+    await served(answer, run)
+
+
 def test_failed_answers_count_as_failed_and_nowhere_else() -> None:
     result = load.Result([answered(0.0, 0.1), answered(0.0, 0.2, error="429"), answered(1.0, 0.3)], wall=2.0)
     values = result.values()
