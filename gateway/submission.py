@@ -38,6 +38,7 @@ class Run:
         messages: its context, to be remembered with its answer; None when this run only follows a response submitted elsewhere.
         counted: it takes a place in `Running` until it ends.
         awaited_since: when its request came in (monotonic seconds); 0 once its first token was taken, and for runs submitted elsewhere.
+        told_at: when its last tokens were taken (monotonic seconds); 0 before, and for runs submitted elsewhere.
         final: the terminal Response object; None until the terminal event was taken.
     """
 
@@ -52,6 +53,7 @@ class Run:
     headers: dict[str, str] = field(default_factory=dict)
     pool: str = ""
     awaited_since: float = 0.0
+    told_at: float = 0.0
     final: dict[str, Any] | None = None
 
     async def take(self) -> list[events.Event]:
@@ -59,10 +61,17 @@ class Run:
         batch = await self.subscription.take()
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
-        if self.awaited_since and any(e.delta is not None for e in batch):
-            telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(time.monotonic() - self.awaited_since)
-            self.awaited_since = 0.0
+        if (self.awaited_since or self.told_at) and any(e.delta is not None for e in batch):
+            self._measure(time.monotonic())
         return batch
+
+    def _measure(self, now: float) -> None:
+        if self.awaited_since:
+            telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
+            self.awaited_since = 0.0
+        else:
+            telemetry.INTER_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.told_at)
+        self.told_at = now
 
     @property
     def remembered(self) -> conversation.Remembered | None:
@@ -260,7 +269,7 @@ class Submission:
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
     async def _append(self, create: creation.Create, request: records.Request, partition: int) -> tuple[Run, int]:
-        """The run, and the offset after its request."""
+        """The run, and the offset after its request (-1: not known)."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
             raise errors.record_too_large()
@@ -274,7 +283,7 @@ class Submission:
             raise
         self._delivery.acknowledged(request.rid)
         run = Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
-        return run, appended.offset + 1
+        return run, appended.offset + 1 or -1  # aiokafka tells no offset of a retry that the broker had already taken
 
     async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> log.Appended:
         """Append with acks=all. After a failure the same record is tried once more: should the first be in the log after all, it is one response all

@@ -302,10 +302,10 @@ OUTBOX_CLOSES: Final = Counter("tailrace_outbox_closes", "Connections given up b
 RUNNING_RESPONSES: Final = Gauge("tailrace_running_responses", "Responses this process has in flight")
 
 # latency: what a user feels, and where it went
-FIRST_TOKEN_SECONDS: Final = Histogram(
-    "tailrace_first_token_seconds", "Request accepted to first token delivered or appended", ["pool"], buckets=_FAST
+FIRST_TOKEN_SECONDS: Final = Histogram("tailrace_first_token_seconds", "Request read to its first token taken for delivery", ["pool"], buckets=_FAST)
+INTER_TOKEN_SECONDS: Final = Histogram(
+    "tailrace_inter_token_seconds", "Gap between tokens of one response as taken for delivery", ["pool"], buckets=_SHORT
 )
-INTER_TOKEN_SECONDS: Final = Histogram("tailrace_inter_token_seconds", "Gap between frames of one response", ["pool"], buckets=_SHORT)
 STAGE_SECONDS: Final = Histogram(
     "tailrace_stage_seconds", "Time in one stage: ingress, queue, tokenise, prefill, decode, append, push, egress", ["stage"], buckets=_FAST
 )
@@ -323,7 +323,7 @@ TAKEOVERS: Final = Counter("tailrace_takeovers", "Responses taken over, by wheth
 RESPONSES_ENDED: Final = Counter("tailrace_responses_ended", "Terminals written by this worker", ["status"])
 DEAD_LETTERS: Final = Counter("tailrace_dead_letters", "Requests given up", ["reason"])
 PRODUCERS_REPLACED: Final = Counter("tailrace_producers_replaced", "Kafka producers thrown away after an error", ["reason"])
-KAFKA_LAG: Final = Gauge("tailrace_kafka_lag", "Records not yet read", ["topic", "partition"])
+KAFKA_LAG: Final = Gauge("tailrace_kafka_lag", "Records this process has still to read, by its last fetch", ["topic", "partition"])
 KAFKA_AWAY: Final = Gauge("tailrace_kafka_away", "1 while the Kafka client cannot reach the broker")
 REDIS_FAILURES: Final = Counter("tailrace_redis_failures", "Calls that Redis did not answer in time")
 

@@ -18,7 +18,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from tests.support import local
-from wire import ids, log, records, topics
+from wire import ids, log, records, telemetry, topics
 
 PARTITIONS = 8
 T = TypeVar("T")
@@ -355,6 +355,28 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
         await mortal.start()
     await asyncio.sleep(1)
     assert [r.value for r in (await read_all(mortal.bootstrap, topic, [0]))[0]] == [b"v"]  # nothing that had failed came after all
+
+
+async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_POLL_RECORDS", 1)
+    topic = await create(kafka, fresh())
+    await fill(kafka, topic, [b"a", b"b", b"c"])
+    reader = log.Reader(kafka, topic)
+
+    def lag() -> list[float]:
+        return [s.value for m in telemetry.KAFKA_LAG.collect() for s in m.samples if s.labels == {"topic": topic, "partition": "0"}]
+
+    try:
+        reader.follow(0, 0)
+        await polled(reader, 1)
+        assert lag() == [2]
+        await polled(reader, 2)
+        assert lag() == [0]
+        reader.leave(0)
+        await reader.poll()
+        assert lag() == []
+    finally:
+        await reader.stop()
 
 
 @pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import cache, creation, settings, submission
 from push import endpoint
-from wire import credentials, errors, ids, log, records, sessions
+from wire import credentials, errors, events, ids, log, records, sessions, telemetry
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
@@ -20,7 +20,7 @@ POOL = settings.Pool("default", ("m",), 1000, 100)
 class Writer:
     """Answers each append with the next of `outcomes`, then with offsets."""
 
-    def __init__(self, *outcomes: Exception) -> None:
+    def __init__(self, *outcomes: Exception | log.Appended) -> None:
         self.connected = True
         self.outcomes = list(outcomes)
         self.appended: list[tuple[str, int, str, bytes]] = []
@@ -28,10 +28,11 @@ class Writer:
     def append(self, topic: str, partition: int, key: str, value: bytes, _headers: log.Headers = ()) -> asyncio.Future[log.Appended]:
         done: asyncio.Future[log.Appended] = asyncio.get_running_loop().create_future()
         self.appended.append((topic, partition, key, value))
-        if self.outcomes:
-            done.set_exception(self.outcomes.pop(0))
+        outcome = self.outcomes.pop(0) if self.outcomes else log.Appended(len(self.appended) - 1, 0)
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
         else:
-            done.set_result(log.Appended(len(self.appended) - 1, 0))
+            done.set_result(outcome)
         return done
 
 
@@ -81,9 +82,20 @@ class Engines:
         return []
 
 
-def over(writer: Writer, deliver: Deliver) -> submission.Submission:
+class ByKey:
+    """Knows nothing; remembers up to where it was asked."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+
+    async def rids(self, _pool: str, _priority: str, _partition: int, _key: Any, end: int = -1) -> list[str]:
+        self.ends.append(end)
+        return []
+
+
+def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submission.Submission:
     config = settings.read({"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'})
-    parts: Any = (config, log.Layout("one", TAG, 1), deliver, writer, cache.Cache(Away()), None, Engines(), lambda work: work.close())  # type: ignore[arg-type]
+    parts: Any = (config, log.Layout("one", TAG, 1), deliver, writer, cache.Cache(Away()), by_key, Engines(), lambda work: work.close())  # type: ignore[arg-type]
     return submission.Submission(*parts)
 
 
@@ -120,3 +132,43 @@ async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_be
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
     told = endpoint.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
     assert (told.status, told.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("offset", "end"), [(4, 5), (0, 1), (-1, -1)])
+async def test_with_a_key_the_log_is_asked_before_the_append_and_once_more_up_to_the_own_record(offset: int, end: int) -> None:
+    """aiokafka tells -1 for a retry that the broker had already taken: then up to the end."""
+    by_key = ByKey()
+    submit = over(Writer(log.Appended(offset, 0)), Deliver(), by_key)
+    await submit.submit(creation.with_key(asked(), "k"), ALICE)
+    assert by_key.ends == [-1, end]
+
+
+async def test_without_a_key_nobody_asks() -> None:
+    by_key = ByKey()
+    await over(Writer(), Deliver(), by_key).submit(asked(), ALICE)
+    assert by_key.ends == []
+
+
+async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_each() -> None:
+    def counts() -> tuple[float, float]:
+        histograms = (telemetry.FIRST_TOKEN_SECONDS, telemetry.INTER_TOKEN_SECONDS)
+        return tuple(s.value for h in histograms for m in h.collect() for s in m.samples if s.name.endswith("_count") and s.labels["pool"] == "timed")  # type: ignore[return-value]
+
+    class Timed(Subscription):
+        async def take(self) -> list[events.Event]:
+            return batches.pop(0)
+
+    def event(delta: str | None) -> events.Event:
+        return events.Event("t", 0, b"{}", delta=delta)
+
+    batches = [[event(None)], [event("a"), event("b")], [event(None)], [event("c")], [event("d"), event(None)]]
+    made: Any = Timed()
+    run = submission.Run("resp_1", records.Owner("i", "s"), {}, made, True, pool="timed", awaited_since=1.0)
+    while batches:
+        await run.take()
+    assert counts() == (1, 2)
+    elsewhere = submission.Run("resp_1", records.Owner("i", "s"), {}, made, True, pool="timed")
+    batches += [[event("a")], [event("b")]]
+    while batches:
+        await elsewhere.take()
+    assert counts() == (1, 2)
