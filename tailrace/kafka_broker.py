@@ -8,7 +8,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,8 +79,12 @@ def classpath(folder: Path) -> str:
     return ":".join(str(jar) for jar in found)
 
 
-class Broker:
-    """One node over one folder. `start` and `stop` may alternate; the log in the folder stays."""
+class Broker(processes.Server):
+    """One node over one folder; the log in the folder stays."""
+
+    title = "Kafka"
+    start_seconds = START_SECONDS
+    stop_seconds = STOP_SECONDS
 
     def __init__(
         self,
@@ -95,14 +98,10 @@ class Broker:
         extra: Mapping[str, str] | None = None,
         jars: Path | None = None,
     ) -> None:
-        self.folder = folder
-        self.port = port
+        super().__init__(folder, port, run=run, log=log)
         self.controller_port = controller_port
-        self.log = log
-        self.run = run
         self.heap_mb = heap_mb
         self.extra = extra
-        self.child: processes.Child | None = None  # None before start() and after stop() or kill()
         self._jars = jars or paths.jars()
         self._java = java.find()
 
@@ -156,7 +155,6 @@ class Broker:
             raise processes.StartError(f"Kafka could not format {self._log_dir}:\n{done.stdout}{done.stderr}")
 
     def start(self) -> None:
-        """Start the process; it is ready some seconds later (`ready`)."""
         self.prepare()
         self.child = processes.Child(
             "kafka",
@@ -167,31 +165,8 @@ class Broker:
             death_signal=DEATH_SIGNAL,
         )
 
-    def ready(self) -> bool:
-        """True once the broker is registered and serves; raises when it ended instead."""
-        assert self.child is not None, "start() comes first"
-        if self.child.returncode is not None:
-            raise processes.StartError(f"Kafka ended with exit code {self.child.returncode}; its last lines:\n{self.child.last_lines(50)}")
-        return READY_LINE in self.child.output() and processes.accepts(self.port)
-
-    def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not self.ready():
-            if time.monotonic() >= deadline:
-                assert self.child is not None
-                raise processes.StartError(f"Kafka was not ready after {seconds:.0f} s; its last lines:\n{self.child.last_lines(50)}")
-            time.sleep(0.05)
-
-    def stop(self, grace: float = STOP_SECONDS) -> None:
-        if self.child:
-            self.child.stop(grace)
-            self.child = None
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        if self.child:
-            self.child.kill()
-            self.child = None
+    def serves(self, child: processes.Child) -> bool:
+        return READY_LINE in child.output() and processes.accepts(self.port)
 
 
 def _environ() -> dict[str, str]:

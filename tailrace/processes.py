@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -319,6 +320,65 @@ class Child:
 
     def last_lines(self, count: int) -> str:
         return "\n".join(self.output().splitlines()[-count:])
+
+
+class Server:
+    """One server program on one port; `start` and `stop` or `kill` may alternate.
+
+    Attributes:
+        title, start_seconds, stop_seconds, shown_lines: what its messages call it, how long it may take, how much of its output they show.
+        child: None before start() and after stop() or kill().
+    """
+
+    title: ClassVar[str]
+    start_seconds: ClassVar[float]
+    stop_seconds: ClassVar[float]
+    shown_lines: ClassVar[int] = 50
+
+    def __init__(self, folder: Path, port: int, *, run: str, log: Path) -> None:
+        self.folder = folder
+        self.port = port
+        self.run = run
+        self.log = log
+        self.child: Child | None = None
+
+    def start(self) -> None:
+        """Start the process; it may be ready some seconds later (`ready`)."""
+        raise NotImplementedError
+
+    def serves(self, child: Child) -> bool:
+        """Whether its port answers, and it is this process that does."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether it serves; raises StartError when it ended instead."""
+        assert self.child is not None, "start() comes first"
+        if self.child.returncode is not None:
+            raise StartError(f"{self.title} ended with exit code {self.child.returncode}; {self._said(self.child)}")
+        return self.serves(self.child)
+
+    def wait_ready(self, seconds: float | None = None) -> None:
+        limit = self.start_seconds if seconds is None else seconds
+        deadline = time.monotonic() + limit
+        while not self.ready():
+            if time.monotonic() >= deadline:
+                assert self.child is not None
+                raise StartError(f"{self.title} was not ready after {limit:.0f} s; {self._said(self.child)}")
+            time.sleep(0.05)
+
+    def stop(self, grace: float | None = None) -> None:
+        if self.child:
+            self.child.stop(self.stop_seconds if grace is None else grace)
+            self.child = None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        if self.child:
+            self.child.kill()
+            self.child = None
+
+    def _said(self, child: Child) -> str:
+        return f"its last lines:\n{child.last_lines(self.shown_lines)}"
 
 
 FIRST_PORT = 20_000  # below every common range of outgoing connections, above the usual services

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,15 +40,16 @@ def answers(port: int, host: str = HOST) -> bool:
         return False
 
 
-class Server:
-    """One server on one port. Everything in it is a cache of the log, so it is told to persist nothing."""
+class Server(processes.Server):
+    """Everything in it is a cache of the log, so it is told to persist nothing."""
+
+    title = "Redis"
+    start_seconds = START_SECONDS
+    stop_seconds = STOP_SECONDS
+    shown_lines = 20
 
     def __init__(self, folder: Path, port: int, *, run: str, log: Path) -> None:
-        self.folder = folder
-        self.port = port
-        self.run = run
-        self.log = log
-        self.child: processes.Child | None = None  # None before start() and after stop() or kill()
+        super().__init__(folder, port, run=run, log=log)
         self._program = find()
 
     @property
@@ -61,27 +61,5 @@ class Server:
         command = [str(self._program), "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", str(self.folder)]
         self.child = processes.Child("redis", command, environ=os.environ, log=self.log, run=self.run, death_signal=signal.SIGTERM)
 
-    def ready(self) -> bool:
-        assert self.child is not None, "start() comes first"
-        if self.child.returncode is not None:
-            raise processes.StartError(f"Redis ended with exit code {self.child.returncode}; its last lines:\n{self.child.last_lines(20)}")
+    def serves(self, child: processes.Child) -> bool:
         return answers(self.port)
-
-    def wait_ready(self, seconds: float = START_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not self.ready():
-            if time.monotonic() >= deadline:
-                assert self.child is not None
-                raise processes.StartError(f"Redis was not ready after {seconds:.0f} s; its last lines:\n{self.child.last_lines(20)}")
-            time.sleep(0.02)
-
-    def stop(self, grace: float = STOP_SECONDS) -> None:
-        if self.child:
-            self.child.stop(grace)
-            self.child = None
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        if self.child:
-            self.child.kill()
-            self.child = None

@@ -31,28 +31,63 @@ def _run_id() -> str:
     return f"test-{secrets.token_hex(6)}"
 
 
-class _Scratch:
-    """A folder that goes away with what used it."""
+class _Local:
+    """A server in a folder that goes away with it. `_server` is made by the subclass, over `_folder`."""
+
+    _server: processes.Server
 
     def __init__(self, prefix: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=prefix))
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix))
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+    @property
+    def pid(self) -> int:
+        assert self._server.child is not None
+        return self._server.child.pid
+
+    def start(self) -> None:
+        """Start and wait until it serves; also after kill() or stop(), on the same port."""
+        self._server.start()
+        self._server.wait_ready()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._server.kill()
+
+    def output(self) -> str:
+        """Its log, for a test that wants to show it."""
+        return self._server.log.read_text(errors="replace")
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
 
-class LocalKafka:
-    """One real broker. `settings` are added to its server.properties."""
+class LocalKafka(_Local):
+    """One real broker. `settings` are added to its server.properties; its log stays over kill() and start()."""
 
     def __init__(self, settings: Mapping[str, str] | None = None, heap_mb: int = 256) -> None:
-        self._scratch = _Scratch("tailrace-kafka-")
+        super().__init__("tailrace-kafka-")
         port = processes.free_port()
-        self._broker = kafka_broker.Broker(
-            self._scratch.folder / "kafka",
+        self._server = self._broker = kafka_broker.Broker(
+            self._folder / "kafka",
             port,
             processes.free_port({port}),
             run=_run_id(),
-            log=self._scratch.folder / "kafka.log",
+            log=self._folder / "kafka.log",
             heap_mb=heap_mb,
             extra=settings,
         )
@@ -61,7 +96,7 @@ class LocalKafka:
     def _format(self) -> None:
         """A JVM start saved: the formatted folder holds no path and no port, so one serves all (one node each, so one cluster id too)."""
         golden = paths.cache() / "golden" / f"kafka-{paths.KAFKA_VERSION}"
-        target = self._scratch.folder / "kafka" / "log"
+        target = self._folder / "kafka" / "log"
         if (golden / "meta.properties").exists():
             shutil.copytree(golden, target)
             return
@@ -78,88 +113,21 @@ class LocalKafka:
     def bootstrap(self) -> str:
         return self._broker.bootstrap
 
-    @property
-    def pid(self) -> int:
-        assert self._broker.child is not None
-        return self._broker.child.pid
-
-    def start(self) -> None:
-        """Start and wait until it serves; also after kill() or stop(), with the same port and log."""
-        self._broker.start()
-        self._broker.wait_ready()
-
-    def stop(self) -> None:
-        self._broker.stop()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._broker.kill()
-
     def apply_topics(self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS) -> None:
         asyncio.run(wire_log.apply_topics(self.bootstrap, tuple(pools), partitions=partitions, replication=1))
 
-    def output(self) -> str:
-        """The broker's log, for a test that wants to show it."""
-        return self._broker.log.read_text(errors="replace")
 
-    def close(self) -> None:
-        self.stop()
-        self._scratch.remove()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
-class LocalRedis:
+class LocalRedis(_Local):
     """One real Redis, persisting nothing: after kill() and start() it is empty."""
 
     def __init__(self) -> None:
-        self._scratch = _Scratch("tailrace-redis-")
-        self._server = redis_server.Server(self._scratch.folder, processes.free_port(), run=_run_id(), log=self._scratch.folder / "redis.log")
+        super().__init__("tailrace-redis-")
+        self._server = self._redis = redis_server.Server(self._folder, processes.free_port(), run=_run_id(), log=self._folder / "redis.log")
 
     @property
     def url(self) -> str:
-        return self._server.url
+        return self._redis.url
 
     @property
     def port(self) -> int:
-        return self._server.port
-
-    @property
-    def pid(self) -> int:
-        assert self._server.child is not None
-        return self._server.child.pid
-
-    def start(self) -> None:
-        self._server.start()
-        self._server.wait_ready()
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._server.kill()
-
-    def close(self) -> None:
-        self.stop()
-        self._scratch.remove()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        return self._redis.port
