@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ SUBMIT_S = 12.0
 PING_S = 1.0  # both ways within two intervals: a half-open connection is found after at most that
 RETRY_S = 0.2
 TRIES = 6
+NARROW_BYTES = 4096  # receive buffer of a client that is to stall: what it does not read soon shows at the server
 
 
 class Scribe:
@@ -63,11 +65,18 @@ def _refusal(status: int, body: bytes) -> Refused:
 
 @dataclass
 class Asked:
-    """A response a client has an id for."""
+    """A response a client has an id for.
+
+    Attributes:
+        mark, key, body: of the request, so that it can be sent once more.
+    """
 
     rid: str
     user: str
     tokens: int
+    mark: str = ""
+    key: str | None = None
+    body: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,7 +86,8 @@ class Crowd:
     Attributes:
         asked: accepted requests.
         watchers: tasks under way.
-        ended: (rid, watcher) that saw the end; in_vain: those that gave up.
+        ended: (rid, watcher) that saw the end; in_vain: those that gave up; lost: those that were told that the log lost it.
+        ping_s: how often sockets ping, and how long they wait for the answer.
     """
 
     stage: Stage
@@ -87,6 +97,8 @@ class Crowd:
     watchers: list[asyncio.Task[None]] = field(default_factory=list)
     ended: int = 0
     in_vain: int = 0
+    lost: int = 0
+    ping_s: float = PING_S
     _names: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
@@ -105,23 +117,28 @@ class Crowd:
     # ---- asking
 
     async def ask(
-        self, *, tokens: int = 150, pace_ms: int = 10, user: str | None = None, key: str | None = None, gateway: str | None = None, **cues: Any
-    ) -> Asked | None:
-        """Submit once (with `key`: until somebody knows the outcome); None if it was refused or nobody knows."""
+        self, *, tokens: int = 150, pace_ms: int = 10, user: str | None = None, key: str | None = None,
+        gateway: str | None = None, gateways: Sequence[str] = (), **cues: Any,
+    ) -> Asked | None:  # fmt: skip
+        """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None if it was refused or nobody knows."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
-        fields = {k: cues.pop(k) for k in ("stop", "max_output_tokens", "store") if k in cues}
+        fields = {k: cues.pop(k) for k in ("stop", "max_output_tokens", "store", "input", "temperature", "logit_bias") if k in cues}
         metadata = {"mark": mark, "script_tokens": str(tokens), "script_pace_ms": str(pace_ms), **{f"script_{k}": str(v) for k, v in cues.items()}}
         body = {"model": MODEL, "input": f"{mark} says hello", "background": True, "max_output_tokens": 20_000, "metadata": metadata, **fields}
-        for _ in range(TRIES if key else 1):
-            base = gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
+        for i in range(len(gateways) or (TRIES if key else 1)):
+            base = gateways[i] if gateways else gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
             rid = await self._submit(base, user, mark, key, body)
             if rid:
-                found = Asked(rid, user, tokens)
+                found = Asked(rid, user, tokens, mark, key, body)
                 self.asked.append(found)
                 return found
             await asyncio.sleep(RETRY_S)
         return None
+
+    async def ask_again(self, asked: Asked, gateway: str) -> str | None:
+        """The same request once more; the id it is answered with."""
+        return await self._submit(gateway, asked.user, asked.mark, asked.key, asked.body)
 
     async def _submit(self, base: str, user: str, mark: str, key: str | None, body: dict[str, Any]) -> str | None:
         n = self.scribe.invoke("submit", user=user, mark=mark, key=key, target=base)
@@ -173,14 +190,16 @@ class Crowd:
     # ---- watching
 
     def watch(
-        self, asked: Asked, *, bases: Sequence[str] | None = None, via: str | None = None, after: int = -1, deadline_s: float = 120.0, user: str = ""
-    ) -> asyncio.Task[None]:
-        """Follow to the end, coming back elsewhere whenever the connection breaks."""
+        self, asked: Asked, *, bases: Sequence[str] | None = None, via: str | None = None, after: int = -1, deadline_s: float = 120.0, user: str = "",
+        stall: asyncio.Event | None = None,
+    ) -> asyncio.Task[None]:  # fmt: skip
+        """Follow to the end, coming back elsewhere whenever the connection breaks. `stall`: read nothing on the first connection until it is set."""
         watcher = Watcher(
             self, asked, f"{self.name}-w{next(self._names)}", list(bases or self.stage.bases), via or self.rng.choice(("ws", "sse")), after
         )
         watcher.user = user or asked.user
-        task = asyncio.create_task(watcher.run(deadline_s))
+        watcher.stall = stall
+        task = asyncio.create_task(watcher.run(deadline_s), name=watcher.name)
         self.watchers.append(task)
         return task
 
@@ -220,13 +239,15 @@ class Watcher:
     Attributes:
         next: the number it waits for.
         user: whose credential it shows.
+        stall: it reads nothing before this is set; None for who reads at once, and after the first connection.
     """
 
     def __init__(self, crowd: Crowd, asked: Asked, name: str, bases: list[str], via: str, after: int) -> None:
-        self._crowd, self._asked, self._name, self._bases, self._via = crowd, asked, name, bases, via
+        self._crowd, self._asked, self.name, self._bases, self._via = crowd, asked, name, bases, via
         self._scribe = crowd.scribe
         self.next = after + 1
         self.user = asked.user
+        self.stall: asyncio.Event | None = None
         self._final: dict[str, Any] | None = None
 
     async def run(self, deadline_s: float, tries: int = 0) -> None:
@@ -236,13 +257,16 @@ class Watcher:
             if time.monotonic() > end or (tries and attempt - first >= tries):
                 break
             base = self._bases[attempt % len(self._bases)]
-            n = self._scribe.invoke("watch", user=self.user, watcher=self._name, rid=self._asked.rid, after=self.next - 1, target=base)
+            n = self._scribe.invoke("watch", user=self.user, watcher=self.name, rid=self._asked.rid, after=self.next - 1, target=base)
             code: int | str | None = None
             try:
                 async with asyncio.timeout(end - time.monotonic()):
                     code = await (self._socket(n, base) if self._via == "ws" else self._stream(n, base))
             except Refused as e:
                 self._scribe.line(op="watch", f="info" if e.status >= 500 else "fail", n=n, code=e.code or e.status)
+                if e.code == "history_lost":  # for good: nobody comes back after it
+                    self._crowd.lost += 1
+                    return
                 if self.user != self._asked.user:
                     return
             except (OSError, httpx.HTTPError, websockets.WebSocketException, TimeoutError) as e:
@@ -250,6 +274,7 @@ class Watcher:
             if self._final is not None:
                 self._end(n)
                 return
+            self.stall = None
             self._scribe.line(op="close", n=n, code=code)
             await asyncio.sleep(RETRY_S)
         self._crowd.in_vain += 1
@@ -279,29 +304,40 @@ class Watcher:
         """Over `WS /v1/watch`; the close code, None at the end."""
         headers = self._crowd._headers(self.user)
         url = base.replace("http", "ws", 1) + "/v1/watch"
+        ping_s = None if self.stall else self._crowd.ping_s
         async with connect(
             url, additional_headers=headers, subprotocols=[websockets.Subprotocol("tailrace.v1")], open_timeout=5, close_timeout=1,
-            ping_interval=PING_S, ping_timeout=PING_S, max_size=2**24, proxy=None,
-        ) as socket:  # fmt: skip
+            ping_interval=ping_s, ping_timeout=ping_s, max_size=2**24, proxy=None,
+            **({"sock": _narrow(base), "max_queue": 1} if self.stall else {}),
+        ) as connection:  # fmt: skip
             after = {"starting_after": self.next - 1} if self.next else {}
-            await socket.send(json.dumps({"type": "watch", "response_id": self._asked.rid, **after}))
-            async for message in _messages(socket):
+            await connection.send(json.dumps({"type": "watch", "response_id": self._asked.rid, **after}))
+            if self.stall:
+                await self.stall.wait()
+            async for message in _messages(connection):
                 if message["type"] == "watch.events":
                     self._take(n, message["events"], message["response_id"])
                 elif message["type"] == "watch.done":
                     return None
                 elif message["type"] == "watch.error":
                     raise Refused(int(message["status"]), str(message["error"]["code"]))
-            return socket.close_code
+            return connection.close_code
 
     async def _stream(self, n: int, base: str) -> int | str | None:
         """Over SSE; None at the end."""
         query: dict[str, Any] = {"stream": "true"} | ({"starting_after": self.next - 1} if self.next else {})
         url, headers = f"{base}/v1/responses/{self._asked.rid}", self._crowd._headers(self.user)
         timeout = httpx.Timeout(20.0, connect=5.0)
-        async with self._crowd.http.stream("GET", url, params=query, headers=headers, timeout=timeout) as answer:
+        async with contextlib.AsyncExitStack() as stack:
+            client = self._crowd.http
+            if self.stall:
+                narrow = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)])
+                client = await stack.enter_async_context(httpx.AsyncClient(transport=narrow))
+            answer = await stack.enter_async_context(client.stream("GET", url, params=query, headers=headers, timeout=timeout))
             if answer.status_code != 200:
                 raise _refusal(answer.status_code, await answer.aread())
+            if self.stall:
+                await self.stall.wait()
             async for line in answer.aiter_lines():
                 if line == "data: [DONE]":
                     return None
@@ -310,7 +346,17 @@ class Watcher:
         return "cut"
 
 
-async def _messages(socket: Any) -> AsyncIterator[dict[str, Any]]:
+def _narrow(base: str) -> socket.socket:
+    """A connection with a small receive buffer, set before it connects: the window is agreed on then."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
+    host, _, port = base.rpartition("//")[2].partition(":")
+    made.connect((host, int(port)))
+    made.setblocking(False)
+    return made
+
+
+async def _messages(connection: Any) -> AsyncIterator[dict[str, Any]]:
     with contextlib.suppress(websockets.ConnectionClosed):
-        async for message in socket:
+        async for message in connection:
             yield json.loads(message)

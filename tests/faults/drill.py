@@ -8,7 +8,7 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,18 @@ class Drill:
         self.stage.start(name)
         await asyncio.to_thread(self.stage.wait_ready, name)
 
+    async def until(self, what: str, happens: Callable[[], Any], seconds: float = 60.0) -> None:
+        """Wait for it; a fault that never shows proves nothing.
+
+        Raises:
+            Inconclusive
+        """
+        end = time.monotonic() + seconds
+        while not await asyncio.to_thread(happens):
+            if time.monotonic() > end:
+                raise Inconclusive(f"not within {seconds:.0f} s: {what}")
+            await asyncio.sleep(0.2)
+
     # ---- looking into the log while it runs
 
     async def records_of(self, rid: str) -> list[tuple[int, records.TokenRecord]]:
@@ -145,10 +157,10 @@ class Drill:
     def void(self) -> int:
         return sum(o.void for o in self.outcomes.values())
 
-    def reconnects(self) -> int:
-        """Connections of this drill beyond the first of each watcher."""
-        watches = [line for _, lines in self.crowd.files() for line in lines if line.op == "watch" and line.f == "invoke"]
-        return len(watches) - len({line.watcher for line in watches})
+    def reconnects(self, *, but: Collection[str] = ()) -> int:
+        """Connections of this drill beyond the first of each watcher; `but`: not of these watchers."""
+        watches = [line.watcher for _, lines in self.crowd.files() for line in lines if line.op == "watch" and line.f == "invoke"]
+        return sum(n - 1 for watcher, n in collections.Counter(watches).items() if watcher not in but)
 
     def unknown(self) -> int:
         """Operations nobody knows the outcome of."""
@@ -156,15 +168,25 @@ class Drill:
 
     async def ended(self, seconds: float) -> None:
         """Every request in the log has an end; whoever was asked for without a watcher too."""
-        end = time.monotonic() + seconds
-        waiting = {a.rid for a in self.crowd.asked}
-        while waiting and time.monotonic() < end:
-            for rid in list(waiting):
-                found = await self.records_of(rid)
-                if any(isinstance(r, records.End | records.Cancel) for _, r in found):
-                    waiting.discard(rid)
-            if waiting:
-                await asyncio.sleep(0.5)
+        give_up = time.monotonic() + seconds
+        waiting, read = {a.rid.encode() for a in self.crowd.asked}, dict[int, int]()
+        for rid in waiting:
+            address = ids.parse(rid.decode())
+            read[address.partition] = min(address.offset, read.get(address.partition, address.offset))
+        offsets, replays = log.Offsets(self.stage.kafka.bootstrap), log.Replays(self.stage.kafka.bootstrap)
+        try:
+            while waiting and time.monotonic() < give_up:
+                ends = await offsets.ends(topics.TOKENS, read)
+                for partition, end in ends.items():
+                    async for batch in replays.read(topics.TOKENS, partition, read[partition], end):
+                        over = (r.key for r in batch if isinstance(records.decode_token(r.value), records.End | records.Cancel))
+                        waiting.difference_update(over)
+                    read[partition] = end
+                if waiting:
+                    await asyncio.sleep(0.5)
+        finally:
+            await offsets.stop()
+            await replays.stop()
 
 
 async def examine(on: stage.Stage, *, since: float = 0.0, only: str = "", fresh_ms: float = 0.0) -> tuple[report.Report, dict[str, checks.Outcome]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Callable
 
@@ -17,7 +18,8 @@ class Link:
         port: where it listens.
         held_up, held_down: bytes to the server, or from it, wait until the link is healed: a partition, as TCP sees it.
         lost_down: bytes from the server vanish; whoever hits that must close the connection, which `cut` does.
-        delay_s: every chunk waits so long.
+        delay_s, jitter_s: every chunk waits so long, give or take.
+        rate: bytes per second in either direction; 0 for no bound.
         forwarded, lost: bytes.
     """
 
@@ -25,7 +27,7 @@ class Link:
         self._target = target
         self._open: set[asyncio.StreamWriter] = set()
         self.held_up = self.held_down = self.lost_down = False
-        self.delay_s = 0.0
+        self.delay_s = self.jitter_s = self.rate = 0.0
         self.forwarded = self.lost = self.connections = 0
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -39,7 +41,7 @@ class Link:
     def heal(self) -> None:
         """What waited goes on; connections that lost bytes are cut."""
         self.held_up = self.held_down = False
-        self.delay_s = 0.0
+        self.delay_s = self.jitter_s = self.rate = 0.0
         if self.lost_down:
             self.lost_down = False
             self.cut()
@@ -95,8 +97,9 @@ class Link:
             while data := await reader.read(CHUNK):
                 while self.held_up if up else self.held_down:  # noqa: ASYNC110 - set from another thread
                     await asyncio.sleep(0.02)
-                if self.delay_s:
-                    await asyncio.sleep(self.delay_s)
+                if self.delay_s or self.rate:
+                    travel_s = len(data) / self.rate if self.rate else 0.0
+                    await asyncio.sleep(self.delay_s + random.uniform(-self.jitter_s, self.jitter_s) + travel_s)
                 if self.lost_down and not up:
                     self.lost += len(data)
                     continue

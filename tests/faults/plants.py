@@ -114,6 +114,64 @@ def _once(call: Any) -> Any:
     return deadly
 
 
+# ---- where a gateway dies (F5); each dies once, at its first request with a key --------------------
+
+
+def die_before_the_key() -> None:
+    """Nothing has happened."""
+    from gateway import submission
+
+    submission.Submission._first_of_key = _deadly(submission.Submission._first_of_key)  # type: ignore[method-assign]
+
+
+def die_before_the_send() -> None:
+    """The key leads to a response that is not in the log."""
+    from gateway import submission
+
+    submission.Submission._append = _deadly(submission.Submission._append)  # type: ignore[method-assign]
+
+
+def die_after_the_send() -> None:
+    """The record is with the client library, and perhaps on its way."""
+    append = log.Writer.append
+
+    def sent(self: log.Writer, *record: Any) -> asyncio.Future[log.Appended]:
+        done = append(self, *record)
+        asyncio.get_running_loop().call_later(0.002, _die)
+        return done
+
+    log.Writer.append = sent  # type: ignore[method-assign]
+
+
+def die_at_the_acknowledgement() -> None:
+    """The record is in the log, and the gateway never learns of it."""
+
+    def acknowledged(*_: Any) -> None:
+        _die()
+
+    log.Writer._acknowledged = acknowledged  # type: ignore[method-assign]
+
+
+def die_before_the_answer() -> None:
+    """The gateway knows, and the client does not."""
+    from gateway import submission
+
+    submission.Submission.keep = _deadly(submission.Submission.keep)  # type: ignore[method-assign]
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _deadly(_: Any) -> Any:
+    return lambda *_a, **_k: _die()
+
+
+FAILPOINTS: Final[dict[str, Callable[[], None]]] = {
+    point.__name__: point
+    for point in (die_before_the_key, die_before_the_send, die_after_the_send, die_at_the_acknowledgement, die_before_the_answer)
+}
+
 MOMENTS: Final[dict[str, Callable[[], None]]] = {moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)}
 PLANTS: Final[dict[str, Callable[[], None]]] = {
     plant.__name__: plant for plant in (no_grace, no_barrier, commit_before_the_end, latest_claim_wins, no_seq_check, lossy_push)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tailrace import processes
 from tests.faults import link
 from tests.support import cluster, gateway_process, local
@@ -21,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
 POOL = "default"
 SESSION_MS = 2_000
-READY_S = 60.0
+READY_S = 150.0  # seconds on an idle machine; others may use this one too
 
 
 @dataclass
@@ -51,6 +54,28 @@ class Service:
                 return bool(answer.status == 200)
         except OSError:
             return False
+
+    @property
+    def connections(self) -> int:
+        """Sockets that the process holds for its clients, in whatever state."""
+        held = psutil.Process(self._pid).net_connections("tcp")
+        return sum(c.laddr.port == self.port and c.status != psutil.CONN_LISTEN for c in held)
+
+    @property
+    def memory(self) -> int:
+        """Bytes resident."""
+        return int(psutil.Process(self._pid).memory_info().rss)
+
+    @property
+    def _pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
+    def metric(self, name: str) -> float:
+        """Sum over all labels; 0 while it was never set."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -89,6 +114,13 @@ class LinkedKafka(local.LocalKafka):
     def wait_ready(self) -> None:
         self._broker.wait_ready()
 
+    def lose(self) -> None:
+        """Its disk is empty; between `kill` and `launch`."""
+        folder = self._broker.folder / "log"
+        shutil.rmtree(folder)
+        self._format()
+        assert folder.exists()
+
     def close(self) -> None:
         super().close()
         for one in self.links.values():
@@ -107,6 +139,9 @@ class Stage:
     links: list[str] = field(default_factory=list)
     session_ms: int = SESSION_MS
     environ: dict[str, str] = field(default_factory=dict)
+    worker_python: str = sys.executable
+    worker_environ: dict[str, str] = field(default_factory=dict)
+    ready_s: float = READY_S
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -127,7 +162,7 @@ class Stage:
                     self.add(role, number)
             for service in self.services.values():
                 self.start(service.name)
-            self.wait_ready()
+            self.wait_ready(seconds=self.ready_s)
         except BaseException:
             self.close()
             raise
@@ -169,7 +204,9 @@ class Stage:
             "TAILRACE_ACCEPT_MS": "0",
             "TAILRACE_LIMITS": json.dumps({"requests_rate": 0.0, "tokens_rate": 0.0}),
             "TAILRACE_TEST_TRACE": str(self.transcripts),
+            "TAILRACE_TEST_WALL": str(time.time() - time.monotonic()),
             **self.environ,
+            **(self.worker_environ if role == "worker" else {}),
         }
         self.services[name] = Service(name, role, port, admin, environ, self.folder / f"{name}.log")
         return self.services[name]
@@ -177,7 +214,8 @@ class Stage:
     def start(self, name: str, **environ: str) -> None:
         """Start a service, also after its death; from the main thread."""
         service = self.services[name]
-        command = [sys.executable, "-m", "tests.faults.traced", service.role]
+        python = self.worker_python if service.role == "worker" else sys.executable
+        command = [python, "-m", "tests.faults.traced", service.role]
         service.child = processes.Child(name, command, environ={**service.environ, **environ}, log=service.log, run=self.run, cwd=ROOT)
         service.starts += 1
 

@@ -3,7 +3,8 @@
     python -m tests.faults.traced worker
 
 The file lies in TAILRACE_TEST_TRACE, one for each incarnation, written line by line: the process may be killed at any moment. Of appends every
-TAILRACE_TEST_TRACE_EVERY-th is written down. TAILRACE_TEST_PLANT plants a bug (M2, `tests.faults.plants`).
+TAILRACE_TEST_TRACE_EVERY-th is written down. TAILRACE_TEST_PLANT plants a bug (M2, `tests.faults.plants`). TAILRACE_TEST_WALL is the true wall clock
+minus the monotonic one, which all processes of a machine share: the service's own wall clock may be wrong on purpose.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tailrace.verify import transcript
 from wire import log
 
 
-def trace(fd: int, every: int) -> None:
+def trace(fd: int, every: int, wall: float) -> None:
     """Wrap the two calls through which everything is written."""
     append, commit = log.Writer.append, log.Intake.commit
     count = 0
@@ -46,7 +47,8 @@ def trace(fd: int, every: int) -> None:
         return await commit(self, offsets)
 
     def write(**fields: Any) -> None:
-        os.write(fd, transcript.encode(transcript.Line(wall=time.time(), mono=time.monotonic(), **fields)))
+        mono = time.monotonic()
+        os.write(fd, transcript.encode(transcript.Line(wall=wall + mono, mono=mono, **fields)))
 
     log.Writer.append = traced_append  # type: ignore[method-assign]
     log.Intake.commit = traced_commit  # type: ignore[method-assign]
@@ -57,11 +59,12 @@ def main() -> None:
     service = sys.argv[1]
     folder = Path(os.environ["TAILRACE_TEST_TRACE"])
     path = folder / f"{os.environ['TAILRACE_NAME']}.{os.getpid()}.jsonl"
-    trace(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), int(os.environ.get("TAILRACE_TEST_TRACE_EVERY", "1")))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    trace(fd, int(os.environ.get("TAILRACE_TEST_TRACE_EVERY", "1")), float(os.environ.get("TAILRACE_TEST_WALL") or time.time() - time.monotonic()))
     if plant := os.environ.get("TAILRACE_TEST_PLANT"):
         from tests.faults import plants
 
-        {**plants.PLANTS, **plants.MOMENTS}[plant]()
+        {**plants.PLANTS, **plants.MOMENTS, **plants.FAILPOINTS}[plant]()
     sys.argv = [service]
     runpy.run_module(service, run_name="__main__", alter_sys=True)
 
