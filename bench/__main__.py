@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import signal
 import sys
 import tempfile
 import time
@@ -84,6 +85,7 @@ def main() -> int:
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     names = [name for name in SUITES if not arguments.suites or name in arguments.suites]
     rounds = arguments.rounds or (1 if arguments.quick else 3)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the stacks would stay, which have sessions of their own
     about, notes, rows, began = report.machine(quick=arguments.quick, rounds=rounds), list[str](), list[measure.Row](), time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="tailrace-bench-", ignore_cleanup_errors=True) as scratch:

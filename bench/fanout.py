@@ -56,7 +56,8 @@ async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: flo
         await watchers[number].first.wait()
 
     with side.meter() as meter:
-        await load.many([follow(n) for n in range(count)], LOOK_UPS)
+        async with asyncio.timeout(load.ANSWER_DEADLINE_S):
+            await load.many([follow(n) for n in range(count)], LOOK_UPS)
         await scripted.end_of(watchers)
     _close(watchers)
     await _check(side, by_rid)
