@@ -19,6 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from tests.support import local
 from wire import ids, log, records, telemetry, topics
+from wire.log import clients, readers
 
 PARTITIONS = 8
 T = TypeVar("T")
@@ -358,7 +359,7 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
 
 
 async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MAX_POLL_RECORDS", 1)
+    monkeypatch.setattr(readers, "MAX_POLL_RECORDS", 1)
     topic = await create(kafka, fresh())
     await fill(kafka, topic, [b"a", b"b", b"c"])
     reader = log.Reader(kafka, topic)
@@ -381,7 +382,7 @@ async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(kafka
 
 @pytest.mark.timeout(120)
 async def test_readers_replays_and_questions_go_on_after_the_broker_came_back(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 2.0)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 2.0)
     topic = await create(mortal.bootstrap, fresh())
     await fill(mortal.bootstrap, topic, [b"a", b"b"])
     reader, replays, offsets = log.Reader(mortal.bootstrap, topic), log.Replays(mortal.bootstrap, size=1), log.Offsets(mortal.bootstrap)
@@ -556,7 +557,7 @@ async def test_a_lost_partition_costs_the_others_no_record(kafka: str, topic: st
 
 
 async def test_a_reader_without_a_broker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     reader = log.Reader("127.0.0.1:1", "t")
     reader.follow(0, 0)
     started = time.monotonic()
@@ -663,7 +664,7 @@ async def test_a_replay_below_the_logs_beginning_is_history_lost(kafka: str, top
 
 async def test_a_replay_beyond_the_end_says_that_there_is_no_answer(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(kafka, topic, [b"x"] * 3)
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     replays = log.Replays(kafka, size=1)
     try:
         got: list[log.Record] = []
@@ -676,7 +677,7 @@ async def test_a_replay_beyond_the_end_says_that_there_is_no_answer(kafka: str, 
 
 
 async def test_a_replay_without_a_broker_says_so_and_keeps_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     replays = log.Replays("127.0.0.1:1", size=1)
     for _ in range(3):  # the second would wait for ever if the first had lost the place
         with pytest.raises(log.LogUnavailable):
@@ -755,7 +756,7 @@ async def test_a_group_that_never_committed_has_no_offsets(kafka: str) -> None:
 
 
 async def test_questions_without_a_broker_are_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 1.0)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     offsets = log.Offsets("127.0.0.1:1")
     started = time.monotonic()
     for ask in (offsets.ends("t", [0]), offsets.partitions("t"), offsets.committed("g")):
@@ -766,7 +767,7 @@ async def test_questions_without_a_broker_are_answered_in_time(monkeypatch: pyte
 
 
 async def test_one_question_that_fails_does_not_take_the_connection_from_another(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "ANSWER_DEADLINE_S", 1.5)
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.5)
     offsets = log.Offsets(kafka)
     try:
         assert await offsets.ends(topic, [0]) == {0: 0}

@@ -1,0 +1,38 @@
+"""The Kafka client: one writer that heals by replacement, readers by `assign()`, group intake, and administration.
+
+What aiokafka 0.14 forces (`docs/design.md`, the log client):
+- any failed or ambiguous send makes its producer worthless (an expired batch has used up sequence numbers): replace it, and let writers claim anew;
+- `stop()` may wait for ever while the broker is away, and a producer goes on sending meanwhile: every shutdown has its own deadline;
+- `assign()` forgets the positions of partitions it already had: they are read before and sought after;
+- requests on one connection are answered in order, so an offset query behind a long poll waits for it: queries have a client of their own.
+"""
+
+from wire.log.admin import Layout, apply_topics, layout, wait_until_ready
+from wire.log.clients import RETRY_S
+from wire.log.intake import Intake
+from wire.log.offsets import Offsets
+from wire.log.readers import Reader, Replays
+from wire.log.vocabulary import Appended, AppendFailed, Headers, HistoryLost, LogChanged, LogUnavailable, Record, TooLarge
+from wire.log.writer import RECORD_OVERHEAD_BYTES, Writer
+
+__all__ = [
+    "RECORD_OVERHEAD_BYTES",
+    "RETRY_S",
+    "AppendFailed",
+    "Appended",
+    "Headers",
+    "HistoryLost",
+    "Intake",
+    "Layout",
+    "LogChanged",
+    "LogUnavailable",
+    "Offsets",
+    "Reader",
+    "Record",
+    "Replays",
+    "TooLarge",
+    "Writer",
+    "apply_topics",
+    "layout",
+    "wait_until_ready",
+]

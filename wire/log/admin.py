@@ -1,0 +1,154 @@
+"""Administration: topics are applied, and which log this is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import aiokafka
+import aiokafka.admin
+import aiokafka.errors
+
+from wire import broker, ids, records, topics
+from wire.log import clients, offsets, readers, vocabulary
+
+_TOPIC_EXISTS = 36
+
+
+class Layout(NamedTuple):
+    """What a service must know of the log before it serves: which log it is and how many partitions it has."""
+
+    incarnation: str
+    tag: bytes
+    partitions: int
+
+
+async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
+    """Wait until a broker answers and the cluster has a controller.
+
+    Raises:
+        LogUnavailable: not within the deadline.
+    """
+    end = time.monotonic() + deadline_s
+    reason = "no answer"
+    while (left := end - time.monotonic()) > 0:
+        admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+        try:
+            async with asyncio.timeout(left):
+                await admin.start()
+                cluster = await admin.describe_cluster()
+            if cluster.get("brokers") and cluster.get("controller_id", -1) not in (-1, None):
+                return
+            reason = "no controller yet"
+        except (aiokafka.errors.KafkaError, OSError, AttributeError, TimeoutError) as e:
+            reason = type(e).__name__
+        finally:
+            await clients.close_admin(admin)
+        await asyncio.sleep(0.1)
+    raise vocabulary.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}")
+
+
+async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int = 8, replication: int = 1, min_insync: int = 1) -> list[str]:
+    """Create the topics of `wire.topics` that are missing, and name the log's incarnation when `llm.tokens` is new. Returns what was created.
+
+    The token topic comes first: a request partition without its token partition would have nowhere to put its answer (log rule P9).
+
+    Raises:
+        LogUnavailable: the broker refused; the message names topic and error.
+    """
+    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap), request_timeout_ms=30_000)
+    try:
+        await admin.start()
+        existing = set(await admin.list_topics())
+        rows = sorted(topics.table(list(pools)), key=lambda t: t.name != topics.TOKENS)
+        if topics.TOKENS in existing:  # a new pool's request topics must fit the log that is there
+            described = await admin.describe_topics([topics.TOKENS])
+            partitions = len(described[0]["partitions"])
+        created = []
+        for row in rows:
+            config = {**row.config, **({"min.insync.replicas": str(min_insync)} if min_insync > 1 else {})}
+            if row.name not in existing and await _create(admin, row.name, row.partitions or partitions, replication, config):
+                created.append(row.name)
+    except (aiokafka.errors.KafkaError, OSError, AttributeError) as e:  # AttributeError: there is no controller (aiokafka 0.14)
+        raise vocabulary.LogUnavailable(f"topics could not be applied: {e!r}") from e
+    finally:
+        await clients.close_admin(admin)
+    if topics.TOKENS in created or await _named(bootstrap) is None:
+        await _name_incarnation(bootstrap)
+    return created
+
+
+async def _create(admin: aiokafka.admin.AIOKafkaAdminClient, name: str, partitions: int, replication: int, config: dict[str, str]) -> bool:
+    """Whether it was this call that created the topic: only one of two that run at once may name the log's incarnation."""
+    new = aiokafka.admin.NewTopic(name, partitions, replication, topic_configs=config)
+    answer = await admin.create_topics([new])
+    for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
+        code, message = topic_error[1], topic_error[2] if len(topic_error) > 2 else ""
+        if code not in (0, _TOPIC_EXISTS):
+            raise vocabulary.LogUnavailable(f"topic {name}: error {code} {message or ''}".strip())
+    return all(topic_error[1] == 0 for topic_error in answer.topic_errors)
+
+
+async def _name_incarnation(bootstrap: str) -> None:
+    producer = aiokafka.AIOKafkaProducer(**broker.options(bootstrap), acks="all")
+    try:
+        async with asyncio.timeout(clients.APPEND_DEADLINE_S):
+            await producer.start()
+            value = records.encode(records.Incarnation(uuid.uuid4().hex))
+            await producer.send_and_wait(topics.META, value=value, key=b"incarnation", partition=0)
+    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+        raise vocabulary.LogUnavailable(f"the log's incarnation could not be written: {type(e).__name__}") from e
+    finally:
+        await clients.abandon(producer)
+
+
+async def _named(bootstrap: str) -> str | None:
+    """The incarnation; waits a moment for one who creates the topics at the same time and is about to name it."""
+    for _ in range(6):
+        if (found := await _incarnation(bootstrap)) is not None:
+            return found
+        await asyncio.sleep(clients.RETRY_S)
+    return None
+
+
+async def _incarnation(bootstrap: str) -> str | None:
+    asking, replays = offsets.Offsets(bootstrap), readers.Replays(bootstrap, size=1)
+    try:
+        start = (await asking.beginnings(topics.META, [0]))[0]
+        end = (await asking.ends(topics.META, [0]))[0]
+        found = None
+        async for batch in replays.read(topics.META, 0, start, end):
+            for r in batch:
+                record = records.decode_meta(r.value) if r.key == b"incarnation" else None
+                found = record.id if record else found
+        return found
+    finally:
+        await asking.stop()
+        await replays.stop()
+
+
+async def layout(bootstrap: str) -> Layout:
+    """Which log this is.
+
+    Raises:
+        LogUnavailable: the topics are missing (then `tailrace topics apply` is due) or the broker does not answer.
+    """
+    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+    try:
+        async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
+            await admin.start()
+            described = {d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])}
+    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+        raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
+    finally:
+        await clients.close_admin(admin)
+    counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
+    if not counts.get(topics.TOKENS) or not counts.get(topics.META):
+        raise vocabulary.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
+    incarnation = await _incarnation(bootstrap)
+    if incarnation is None:
+        raise vocabulary.LogUnavailable("the log has no incarnation record: run `tailrace topics apply`")
+    return Layout(incarnation, ids.incarnation_tag(incarnation), counts[topics.TOKENS])

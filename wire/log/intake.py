@@ -1,0 +1,160 @@
+"""Group membership of a worker on the request topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import aiokafka
+import aiokafka.errors
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from wire import broker
+from wire.log import clients, vocabulary
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    """Forwards rebalances. Both sides must be short: aiokafka drops their exceptions and bounds them by the rebalance timeout."""
+
+    def __init__(
+        self, assigned: Callable[[set[tuple[str, int]]], Awaitable[None]], revoked: Callable[[set[tuple[str, int]]], Awaitable[None]]
+    ) -> None:
+        self._assigned, self._revoked = assigned, revoked
+
+    async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        await self._revoked({(tp.topic, tp.partition) for tp in revoked})
+
+    async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        await self._assigned({(tp.topic, tp.partition) for tp in assigned})
+
+
+class Intake:
+    """Group membership of one worker on its pool's request topics; range assignment keeps equal numbers of all classes together (log rule P7)."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        names: Sequence[str],
+        *,
+        session_timeout_ms: int,
+        assigned: Callable[[set[tuple[str, int]]], Awaitable[None]],
+        revoked: Callable[[set[tuple[str, int]]], Awaitable[None]],
+        client_id: str,
+    ) -> None:
+        self._listener = _Listener(assigned, revoked)
+        self._names = list(names)
+        self._make: Callable[[], aiokafka.AIOKafkaConsumer] = lambda: aiokafka.AIOKafkaConsumer(
+            **broker.options(bootstrap),
+            group_id=group,
+            client_id=client_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=max(100, session_timeout_ms // 3),
+            max_poll_interval_ms=300_000,
+            rebalance_timeout_ms=max(5_000, session_timeout_ms),
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            fetch_max_wait_ms=50,
+            retry_backoff_ms=50,
+            metadata_max_age_ms=30_000,
+        )
+        self._consumer: aiokafka.AIOKafkaConsumer | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Join the group; waits for a broker that is away."""
+        while self._consumer is None:
+            if self._stopped:
+                raise vocabulary.LogUnavailable("the intake was stopped")
+            consumer = self._make()
+            consumer.subscribe(self._names, listener=self._listener)
+            try:
+                await clients.start(consumer)
+            except (aiokafka.errors.KafkaError, OSError):
+                await clients.stop(consumer, 1.0)
+                await asyncio.sleep(clients.RETRY_S)
+            except BaseException:  # cancelled: a member that nobody polls would keep its partitions
+                await clients.stop(consumer, 1.0)
+                raise
+            else:
+                self._consumer = consumer
+        if self._stopped:  # while it joined
+            await self.stop()
+            raise vocabulary.LogUnavailable("the intake was stopped")
+
+    async def poll(self, max_records: int, timeout_ms: int = 50) -> list[vocabulary.Record]:
+        """Next request records of partitions that are not paused; must be called often even when all are paused (heartbeat of the poll interval).
+
+        Raises:
+            LogUnavailable: the membership broke and was given up, everything is revoked; the next poll joins again.
+        """
+        if self._consumer is None:
+            await self.start()
+        consumer = self._member()
+        try:
+            batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=max(1, max_records))
+        except (aiokafka.errors.KafkaError, OSError) as e:
+            # aiokafka's position may have passed records that it did not return, and a coordinator that failed stays failed: only a new member
+            # starts from the committed offsets.
+            await self._leave()
+            raise vocabulary.LogUnavailable(type(e).__name__) from e
+        return [vocabulary.record(r) for batch in batches.values() for r in batch]
+
+    def assignment(self) -> set[tuple[str, int]]:
+        """Partitions owned now."""
+        return {(tp.topic, tp.partition) for tp in self._member().assignment()}
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Take nothing more from these; unknown ones (just revoked) are ignored."""
+        self._member().pause(*self._mine(partitions))
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Take from these again."""
+        self._member().resume(*self._mine(partitions))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Read this partition from `offset` on (used to put back what could not be taken); one just revoked is ignored."""
+        for tp in self._mine([(topic, partition)]):
+            self._member().seek(tp, offset)
+
+    async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
+        """Commit (next offset, metadata) by partition; False when the group has moved on (rebalance), which is no error.
+
+        Of partitions that are no longer owned nothing is committed: the broker would take it, and move another owner's offset back.
+        """
+        mine = {tp: offsets[(tp.topic, tp.partition)] for tp in self._mine(offsets)}
+        if not mine:
+            return not offsets
+        try:
+            await asyncio.wait_for(self._member().commit(mine), 5.0)
+        except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
+            return False
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+            raise vocabulary.LogUnavailable(f"commit: {type(e).__name__}") from e
+        return len(mine) == len(offsets)
+
+    async def stop(self) -> None:
+        """Leave the group, bounded."""
+        self._stopped = True
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+
+    async def _leave(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            owned = consumer.assignment()
+            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+            await self._listener.on_partitions_revoked(owned)
+
+    def _member(self) -> aiokafka.AIOKafkaConsumer:
+        if self._consumer is None:
+            raise vocabulary.LogUnavailable("not a member of the group")
+        return self._consumer
+
+    def _mine(self, partitions: Iterable[tuple[str, int]]) -> list[aiokafka.TopicPartition]:
+        own = self._member().assignment()
+        return [tp for tp in (aiokafka.TopicPartition(t, p) for t, p in partitions) if tp in own]

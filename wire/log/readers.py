@@ -1,0 +1,202 @@
+"""Readers by `assign()`: a tail of partitions, and replays of bounded ranges beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import aiokafka
+import aiokafka.errors
+
+from wire import telemetry
+from wire.log import clients, vocabulary
+
+MAX_POLL_RECORDS = 2_000
+
+
+class Reader:
+    """Tails partitions of one topic by `assign()`, without a group; partitions come and go while it runs.
+
+    One task calls `poll`; `follow` and `leave` may be called by anyone and take effect before the next fetch.
+
+    Attributes:
+        positions: next offset of each followed partition: everything below it was returned by `poll`.
+        _changes: partitions to add (with offset) or drop (None), applied in `poll`.
+        _consumer: None until the first poll and after an error.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, wait_ms: int = 50, min_bytes: int = 1, client_id: str = "tailrace") -> None:
+        self._make = lambda: clients.consumer(bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes)
+        self._topic = topic
+        self._wait_ms = wait_ms
+        self._changes: dict[int, int | None] = {}
+        self._consumer: aiokafka.AIOKafkaConsumer | None = None
+        self._changed = asyncio.Event()
+        self.positions: dict[int, int] = {}
+
+    def follow(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on."""
+        self._changes[partition] = offset
+        self._changed.set()
+
+    def leave(self, partition: int) -> None:
+        """Stop reading `partition`."""
+        self._changes[partition] = None
+        self._changed.set()
+
+    def follows(self, partition: int) -> bool:
+        """Whether `partition` is, or is about to be, followed."""
+        return self._changes[partition] is not None if partition in self._changes else partition in self.positions
+
+    def next_offset(self, partition: int) -> int:
+        """Next offset of a followed partition (also of one about to be followed): everything below it was returned, or lies before the start."""
+        pending = self._changes.get(partition)
+        return self.positions[partition] if pending is None else pending
+
+    async def poll(self) -> list[vocabulary.Record]:
+        """The next records, in order within each partition; an empty list after the long poll ran out.
+
+        Raises:
+            HistoryLost: a followed offset is no longer in the log.
+            LogUnavailable: no connection, or the fetch failed; the next poll starts afresh from `positions`.
+        """
+        if self._consumer is None:
+            self._consumer = await clients.started(self._make, clients.ANSWER_DEADLINE_S)
+            self._assign(self._consumer)
+        if self._changes:
+            self._apply_changes()
+            self._assign(self._consumer)
+        if not self.positions:
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._wait_ms / 1000)
+            return []
+        return await self._fetch(self._consumer)
+
+    async def stop(self) -> None:
+        """Close the connection; positions stay."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+
+    def _apply_changes(self) -> None:
+        for partition, offset in self._changes.items():
+            if offset is None:
+                if self.positions.pop(partition, None) is not None:
+                    with contextlib.suppress(KeyError):  # it was never fetched
+                        telemetry.KAFKA_LAG.remove(self._topic, str(partition))
+            else:
+                self.positions[partition] = offset
+        self._changes.clear()
+
+    def _assign(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+        partitions = [aiokafka.TopicPartition(self._topic, p) for p in sorted(self.positions)]
+        if not partitions:
+            consumer.unsubscribe()
+            return
+        consumer.assign(partitions)
+        for tp in partitions:
+            consumer.seek(tp, self.positions[tp.partition])
+
+    async def _fetch(self, consumer: aiokafka.AIOKafkaConsumer) -> list[vocabulary.Record]:
+        try:
+            batches = await consumer.getmany(timeout_ms=self._wait_ms, max_records=MAX_POLL_RECORDS)
+        except aiokafka.errors.OffsetOutOfRangeError as e:
+            await self.stop()
+            raise vocabulary.HistoryLost(str(e)) from e
+        except (aiokafka.errors.KafkaError, OSError) as e:
+            await self.stop()
+            raise vocabulary.LogUnavailable(type(e).__name__) from e
+        out: list[vocabulary.Record] = []
+        for tp, batch in batches.items():
+            if tp.partition in self.positions and batch:
+                out.extend(map(vocabulary.record, batch))
+                self.positions[tp.partition] = batch[-1].offset + 1
+        for tp in consumer.assignment():
+            if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
+                telemetry.KAFKA_LAG.labels(self._topic, str(tp.partition)).set(max(0, end - self.positions[tp.partition]))
+        return out
+
+
+class Replays:
+    """A few connected consumers that read bounded ranges at once, beside the tail, so that no replay waits for a long poll."""
+
+    def __init__(self, bootstrap: str, *, size: int = 2, client_id: str = "tailrace-replay") -> None:
+        self._make = lambda: clients.consumer(bootstrap, client_id=client_id, fetch_max_wait_ms=10)
+        self._size = size
+        self._stopped = False
+        self._idle: asyncio.Queue[aiokafka.AIOKafkaConsumer | None] = asyncio.Queue()
+        for _ in range(size):
+            self._idle.put_nowait(None)
+
+    async def start(self) -> None:
+        """Connect ahead of the first use; waits for a broker that is away."""
+        for _ in range(self._size):
+            self._idle.put_nowait(await self._take(float("inf")))
+
+    async def stop(self) -> None:
+        """Close the connections; those in use as soon as they are given back."""
+        self._stopped = True
+        for _ in range(self._idle.qsize()):
+            consumer = self._idle.get_nowait()
+            self._idle.put_nowait(None)  # wakes whoever waits for a connection
+            if consumer is not None:
+                await clients.stop(consumer, 1.0)
+
+    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncGenerator[list[vocabulary.Record], None]:
+        """Records of [start, end) in order, in batches. Close the generator (`contextlib.aclosing`) when leaving it early: it holds a connection.
+
+        Raises:
+            HistoryLost: `start` is below the log's beginning, or above its end.
+            LogUnavailable: no answer within 10 s.
+        """
+        if start >= end:
+            return
+        consumer = await self._take(clients.ANSWER_DEADLINE_S)
+        healthy = False
+        try:
+            async for batch in _read_range(consumer, aiokafka.TopicPartition(topic, partition), start, end):
+                yield batch
+            consumer.unsubscribe()
+            healthy = not self._stopped
+        except aiokafka.errors.OffsetOutOfRangeError as e:
+            raise vocabulary.HistoryLost(f"{topic}[{partition}] no longer holds offset {start}") from e
+        except (aiokafka.errors.KafkaError, OSError) as e:
+            raise vocabulary.LogUnavailable(type(e).__name__) from e
+        finally:
+            # One that was left in mid-read may hold a half-read assignment: a new one is made at the next use.
+            self._idle.put_nowait(consumer if healthy else None)
+            if not healthy:
+                await clients.stop(consumer, 1.0)
+
+    async def _take(self, deadline_s: float) -> aiokafka.AIOKafkaConsumer:
+        held = await self._idle.get()
+        try:
+            if self._stopped:
+                raise vocabulary.LogUnavailable("the replays were stopped")
+            return held or await clients.started(self._make, deadline_s)
+        except BaseException:  # also when cancelled: the place must not be lost
+            self._idle.put_nowait(held)
+            raise
+
+
+async def _read_range(
+    consumer: aiokafka.AIOKafkaConsumer, tp: aiokafka.TopicPartition, start: int, end: int
+) -> AsyncIterator[list[vocabulary.Record]]:
+    consumer.assign([tp])
+    consumer.seek(tp, start)
+    position, give_up = start, time.monotonic() + clients.ANSWER_DEADLINE_S
+    while position < end:
+        batches = await consumer.getmany(tp, timeout_ms=200, max_records=MAX_POLL_RECORDS)
+        got = batches.get(tp, [])
+        if got:
+            position = got[-1].offset + 1
+            if wanted := [vocabulary.record(r) for r in got if r.offset < end]:
+                yield wanted
+            give_up = time.monotonic() + clients.ANSWER_DEADLINE_S  # from here: the time a caller takes over a batch is not the broker's
+        elif await consumer.position(tp) > position:  # compaction and control records leave holes
+            position = await consumer.position(tp)
+        elif time.monotonic() > give_up:
+            raise vocabulary.LogUnavailable(f"no answer from {tp.topic}[{tp.partition}]")

@@ -1,0 +1,227 @@
+"""The writer: appends in order through one sender, and heals by replacing its producer."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import aiokafka
+import aiokafka.errors
+
+from wire import broker, records
+from wire.log import clients, vocabulary
+
+RECORD_OVERHEAD_BYTES = 1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
+
+
+class _Pending(NamedTuple):
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes
+    headers: vocabulary.Headers
+    done: asyncio.Future[vocabulary.Appended]
+    deadline: float
+
+
+class Writer:
+    """Appends records in the order they were given, through one sender.
+
+    Attributes:
+        incarnation: counts producers; a change means that everything in flight was failed.
+        _queue: records not yet handed to the producer, oldest first; only `append` adds, only the sender takes.
+        _flight: (deadline, future) of sends not yet acknowledged, oldest first.
+        _wake: set while `_queue` may hold something.
+        _producer: the current producer; None while there is none.
+        _sender: the task that hands records to the current producer.
+        _broken: set by a failed send; the sender then replaces the producer.
+        _stopping: set by `stop`, and when `run` is over: nothing is accepted any more.
+        _retired: tasks that get rid of former producers.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "tailrace",
+        deadline_s: float = clients.APPEND_DEADLINE_S,
+        on_replaced: Callable[[str], None] | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._deadline_s = deadline_s
+        self._on_replaced = on_replaced
+        self._queue: collections.deque[_Pending] = collections.deque()
+        self._flight: collections.deque[tuple[float, asyncio.Future[vocabulary.Appended]]] = collections.deque()
+        self._wake = asyncio.Event()
+        self._producer: aiokafka.AIOKafkaProducer | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._broken: str | None = None
+        self._stopping = False
+        self._retired: set[asyncio.Task[None]] = set()
+        self.incarnation = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether a producer is up (its broker may still have died since)."""
+        return self._producer is not None
+
+    @property
+    def backlog(self) -> int:
+        """Records accepted but not acknowledged."""
+        return len(self._queue) + len(self._flight)
+
+    def append(self, topic: str, partition: int, key: str, value: bytes, headers: vocabulary.Headers = ()) -> asyncio.Future[vocabulary.Appended]:
+        """Append one record; the future fails with AppendFailed when the outcome is unknown, with TooLarge when it was not tried. Never waits."""
+        done: asyncio.Future[vocabulary.Appended] = asyncio.get_running_loop().create_future()
+        size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
+        if self._stopping:
+            done.set_exception(vocabulary.AppendFailed("the writer is stopping"))
+        elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
+            # Here, and not in the producer: there it would count as a failed send and cost everybody else's records in flight.
+            done.set_exception(vocabulary.TooLarge(f"a record of {size} bytes"))
+        else:
+            self._queue.append(_Pending(topic, partition, key.encode(), value, headers, done, time.monotonic() + self._deadline_s))
+            self._wake.set()
+        # Callers may drop the future (fire and forget); a failure is then still counted through on_replaced.
+        done.add_done_callback(lambda f: f.cancelled() or f.exception())
+        return done
+
+    async def run(self) -> None:
+        """Send until cancelled; replaces the producer whenever a send failed, and waits for a broker that is away."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch())
+                while True:
+                    self._producer = await self._connect()
+                    self._broken = None
+                    self._sender = tasks.create_task(self._send_until_broken(self._producer))
+                    await asyncio.wait({self._sender})
+                    self._retire(self._broken or "unknown")
+        finally:
+            self._stopping = True
+            self._fail_all("the writer stopped")
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                self._abandon(producer)
+            if self._retired:
+                await asyncio.wait(self._retired, timeout=clients.STOP_DEADLINE_S)
+
+    async def stop(self, deadline_s: float = clients.STOP_DEADLINE_S) -> None:
+        """Flush what was accepted, bounded; call before cancelling `run`. What could not be flushed has failed afterwards."""
+        self._stopping = True
+        end = time.monotonic() + deadline_s
+        while self.backlog and time.monotonic() < end:  # noqa: ASYNC110 (the backlog is counted, not signalled; this runs once)
+            await asyncio.sleep(0.01)
+        self._fail_all("the writer stopped")
+
+    async def _connect(self) -> aiokafka.AIOKafkaProducer:
+        while True:
+            producer = aiokafka.AIOKafkaProducer(
+                **broker.options(self._bootstrap),
+                client_id=self._client_id,
+                acks="all",
+                enable_idempotence=True,
+                linger_ms=0,
+                max_batch_size=65536,
+                max_request_size=records.MAX_RECORD_BYTES,
+                request_timeout_ms=int(self._deadline_s * 1000),
+                metadata_max_age_ms=30_000,
+                retry_backoff_ms=50,
+            )
+            try:
+                await clients.start(producer, self._deadline_s)
+            except (aiokafka.errors.KafkaError, OSError, TimeoutError):
+                await clients.abandon(producer)
+                await asyncio.sleep(clients.RETRY_S)
+            except BaseException:  # cancelled: a producer half started would go on by itself
+                await clients.abandon(producer)
+                raise
+            else:
+                self.incarnation += 1
+                return producer
+
+    async def _send_until_broken(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        while self._broken is None:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue and self._broken is None:
+                pending = self._queue.popleft()
+                if not pending.done.done():  # given up by its caller, or expired
+                    await self._send(producer, pending)
+
+    async def _send(self, producer: aiokafka.AIOKafkaProducer, p: _Pending) -> None:
+        self._flight.append((time.monotonic() + self._deadline_s, p.done))
+        try:
+            sent = await producer.send(p.topic, value=p.value, key=p.key, partition=p.partition, headers=list(p.headers) or None)
+        except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as e:
+            # AssertionError, AttributeError: what a producer without leader or with a dead sender raises (aiokafka 0.14).
+            self._break(f"send: {type(e).__name__}")
+            return
+        sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
+
+    def _acknowledged(self, producer: aiokafka.AIOKafkaProducer, sent: asyncio.Future[Any], done: asyncio.Future[vocabulary.Appended]) -> None:
+        if sent.cancelled() or sent.exception() is not None:
+            error = "cancelled" if sent.cancelled() else type(sent.exception()).__name__
+            if producer is self._producer:  # whether or not anybody still waits for this record; what a former producer says is known already
+                self._break(f"acknowledgement: {error}")
+            return
+        if not done.done():
+            meta = sent.result()
+            done.set_result(vocabulary.Appended(meta.offset, meta.timestamp or 0))
+        while self._flight and self._flight[0][1].done():
+            self._flight.popleft()
+
+    def _break(self, reason: str) -> None:
+        if self._broken is None:
+            self._broken = reason
+        self._fail_all(reason)
+        self._wake.set()
+        if self._sender is not None and self._sender is not asyncio.current_task():
+            self._sender.cancel()  # it may hang in the producer that is worthless now
+
+    def _retire(self, reason: str) -> None:
+        producer, self._producer = self._producer, None
+        if self._on_replaced is not None:
+            self._on_replaced(reason)
+        if producer is not None:
+            self._abandon(producer)
+
+    def _abandon(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        task = asyncio.create_task(clients.abandon(producer))
+        self._retired.add(task)
+        task.add_done_callback(self._retired.discard)
+
+    def _fail_all(self, reason: str) -> None:
+        failed = vocabulary.AppendFailed(reason)
+        for _, done in self._flight:
+            if not done.done():
+                done.set_exception(failed)
+        self._flight.clear()
+        while self._queue:
+            done = self._queue.popleft().done
+            if not done.done():
+                done.set_exception(failed)
+
+    def _fail_expired(self) -> None:
+        """What waits for a producer must not wait for ever."""
+        while self._queue and (self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()):
+            done = self._queue.popleft().done
+            if not done.done():
+                done.set_exception(vocabulary.AppendFailed("not sent within the deadline"))
+
+    async def _watch(self) -> None:
+        """aiokafka has no delivery timeout of its own with idempotence on, and its sender task can die quietly: look once a second."""
+        while True:
+            await asyncio.sleep(min(1.0, self._deadline_s / 4))
+            self._fail_expired()
+            while self._flight and self._flight[0][1].done():
+                self._flight.popleft()
+            if self._flight and self._flight[0][0] < time.monotonic():
+                self._break("deadline")
+            sender = getattr(getattr(self._producer, "_sender", None), "sender_task", None)
+            if sender is not None and sender.done():
+                self._break("sender task ended")
