@@ -16,7 +16,7 @@ from bench import load, measure, scripted, stacks
 
 NAME: Final = "fanout"
 OVER, UNDER = "", ""
-PLOTS: Final = ("events_per_core_s", "cpu_push_us_per_event", "kib_per_idle_socket")
+PLOTS: Final = ("events_per_core_s", "cpu_push_us_per_event", "cpu_push_ms_per_look_up", "kib_per_idle_socket")
 ROUNDS: Final = 2  # each takes a minute
 LOOK_UPS: Final = 8  # watchers of cold responses that ask at once
 
@@ -27,9 +27,10 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
         for watchers in plan.pick((1, 100), (1, 100, 2000)):
             values = uvloop.run(_one_to_many(side, watchers, tokens=plan.pick(80, 200), pace_ms=20))
             yield measure.Row(NAME, f"1 response, {watchers} watchers", "push", number, values)
-        values = uvloop.run(_each_its_own(side, many, tokens=plan.pick(20, 30), pace_ms=plan.pick(500, 1000)))
-        yield measure.Row(NAME, f"{many} responses, 1 watcher each", "push", number, values)
-        yield measure.Row(NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(side, many)))
+        for case, values in uvloop.run(_each_its_own(side, many, tokens=plan.pick(20, 60), pace_ms=plan.pick(500, 1000))):
+            yield measure.Row(NAME, case, "push", number, values)
+        with stacks.another_push(side, plan.scratch) as fresh:
+            yield measure.Row(NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(fresh, many)))
 
 
 async def _one_to_many(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> dict[str, float]:
@@ -44,8 +45,8 @@ async def _one_to_many(side: stacks.Side, count: int, tokens: int, pace_ms: floa
     return _values(watchers, meter)
 
 
-async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> dict[str, float]:
-    """Measured from the first watch to the last end: looking the responses up is in it, creating them is not push's work."""
+async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> list[tuple[str, dict[str, float]]]:
+    """Two cases: looking up responses that have begun elsewhere (others go on meanwhile), and, once all are followed, what is left of them."""
     watchers = await _open(side, count)
     by_rid: dict[str, list[scripted.Watcher]] = {}
 
@@ -55,24 +56,34 @@ async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: flo
         watchers[number].watch(rid)
         await watchers[number].first.wait()
 
-    with side.meter() as meter:
-        async with asyncio.timeout(load.ANSWER_DEADLINE_S):
+    async with asyncio.timeout(2 * load.ANSWER_DEADLINE_S):
+        with side.meter() as looking:
             await load.many([follow(n) for n in range(count)], LOOK_UPS)
+    before = sum(w.events for w in watchers)
+    with side.meter() as streaming:
         await scripted.end_of(watchers)
     _close(watchers)
     await _check(side, by_rid)
-    return _values(watchers, meter)
+    looked_up = {
+        **looking.per(count, "ms_per_look_up", 1e3),
+        "look_ups_per_s": count / looking.wall,
+        "refused": float(sum(w.refused for w in watchers)),
+    }
+    return [
+        (f"{count} responses, look-ups", looked_up),
+        (f"{count} responses, 1 watcher each", _values(watchers, streaming, before)),
+    ]
 
 
 async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
-    """Resident memory of the push service before and after. Later sockets may get memory of former ones, so the first round tells most."""
+    """Resident memory of a push service that never had a socket, before and after, and its CPU share while nothing happens."""
     before = measure.resident(side.roles["push"])
     watchers = await _open(side, count)
+    await asyncio.sleep(1.0)
     with side.meter() as meter:
         await asyncio.sleep(3.0)
     grown = measure.resident(side.roles["push"]) - before
     _close(watchers)
-    await asyncio.sleep(1.0)
     return {"kib_per_idle_socket": grown / 1024 / count, "sockets": float(count), "push_cores": meter.used["push"] / meter.wall}
 
 
@@ -109,13 +120,12 @@ async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) 
         raise load.Failed(f"{len(wrong)} watchers have not as many events as there are, for example {wrong[0]}")
 
 
-def _values(watchers: list[scripted.Watcher], meter: measure.Meter) -> dict[str, float]:
-    events, used = sum(w.events for w in watchers), meter.used["push"]
+def _values(watchers: list[scripted.Watcher], meter: measure.Meter, before: int = 0) -> dict[str, float]:
+    events, used = sum(w.events for w in watchers) - before, meter.used["push"]
     return {
         "events": float(events),
         "events_per_s": events / meter.wall,
         "events_per_core_s": events / used if used else 0.0,
         "push_cores": used / meter.wall,
-        "look_ups_refused": float(sum(w.refused for w in watchers)),
         **meter.per(events, "us_per_event"),
     }

@@ -26,10 +26,10 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side, count = shared(), plan.pick(4, 10)
     for number in range(plan.rounds):
         rids = uvloop.run(_answers(side, count))
-        with stacks.another_push(side, plan.scratch) as url:
+        with stacks.another_push(side, plan.scratch) as fresh:
             uvloop.run(_forget(side))
-            yield measure.Row(NAME, "first on a new instance", "push", number, uvloop.run(_read(side, url, rids[:1])))
-            yield measure.Row(NAME, "cold response, warm instance", "push", number, uvloop.run(_read(side, url, rids[1:])))
+            yield measure.Row(NAME, "first on a new instance", "push", number, uvloop.run(_read(fresh, rids[:1])))
+            yield measure.Row(NAME, "cold response, warm instance", "push", number, uvloop.run(_read(fresh, rids[1:])))
 
 
 async def _answers(side: stacks.Side, count: int) -> list[str]:
@@ -47,7 +47,7 @@ async def _forget(side: stacks.Side) -> None:
         await client.flushall()
 
 
-async def _read(side: stacks.Side, url: str, rids: list[str]) -> dict[str, float]:
+async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
     firsts, wholes, numbers = [], [], []
     for rid in rids:
         seen: list[float] = []
@@ -59,7 +59,7 @@ async def _read(side: stacks.Side, url: str, rids: list[str]) -> dict[str, float
                 last.append(load.data_of(event))
 
         began = time.perf_counter()
-        await load.exchange(url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(take).feed)
+        await load.exchange(side.push_url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(take).feed)
         wholes.append(time.perf_counter() - began)
         firsts.append(seen[0] - began)
         # Every event but [DONE] has a number, dense from 0, so the last number tells whether any was missing.

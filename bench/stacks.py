@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -106,8 +106,8 @@ def tailrace(
 
 
 @contextlib.contextmanager
-def another_push(side: Side, scratch: Path) -> Iterator[str]:
-    """One more push instance on the same log, which has seen nothing yet; its URL."""
+def another_push(side: Side, scratch: Path) -> Iterator[Side]:
+    """One more push instance on the same log, which has seen nothing yet: the same side with this one as its push service."""
     assert side.data is not None
     port = processes.free_port()
     command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
@@ -117,7 +117,7 @@ def another_push(side: Side, scratch: Path) -> Iterator[str]:
     try:
         url = f"http://127.0.0.1:{port}"
         _until_healthy(process, f"{url}/ready", log)
-        yield url
+        yield replace(side, push_url=url, roles={**side.roles, "push": [process.pid]})
     finally:
         process.terminate()
         try:
