@@ -307,7 +307,7 @@ async def test_no_acknowledged_record_is_lost_doubled_or_reordered_when_the_brok
                     acknowledged[partition].append((appended.offset, value))
 
         producers = [asyncio.create_task(produce(p)) for p in range(PARTITIONS)]
-        await asyncio.sleep(1)
+        await until(lambda: sum(map(len, acknowledged.values())) > 100, 60)
         await mortal.kill()
         at_kill = sum(map(len, acknowledged.values()))
         await asyncio.sleep(0.5)
@@ -325,7 +325,6 @@ async def test_no_acknowledged_record_is_lost_doubled_or_reordered_when_the_brok
         written = [int((r.value or b"").split(b"-")[1]) for r in found[partition]]
         assert written == sorted(set(written)), "doubled or reordered"
         assert {value for _, value in told} <= set(values.values()), "lost"
-    assert at_kill > 100
 
 
 @pytest.mark.timeout(120)

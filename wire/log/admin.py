@@ -72,7 +72,8 @@ async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int 
             config = {**row.config, **({"min.insync.replicas": str(min_insync)} if min_insync > 1 else {})}
             if row.name not in existing and await _create(admin, row.name, row.partitions or partitions, replication, config):
                 created.append(row.name)
-    except (aiokafka.errors.KafkaError, OSError, AttributeError) as e:  # AttributeError: there is no controller (aiokafka 0.14)
+        await _known(admin, created)
+    except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as e:  # AttributeError: there is no controller (aiokafka 0.14)
         raise vocabulary.LogUnavailable(f"topics could not be applied: {e!r}") from e
     finally:
         await clients.close_admin(admin)
@@ -90,6 +91,13 @@ async def _create(admin: aiokafka.admin.AIOKafkaAdminClient, name: str, partitio
         if code not in (0, _TOPIC_EXISTS):
             raise vocabulary.LogUnavailable(f"topic {name}: error {code} {message or ''}".strip())
     return all(topic_error[1] == 0 for topic_error in answer.topic_errors)
+
+
+async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
+    """Wait until brokers tell of these topics: their metadata follows the controller's, and a busy one lags by seconds."""
+    async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
+        while names and any(d["error_code"] for d in await admin.describe_topics(names)):  # noqa: ASYNC110 - a broker tells nobody
+            await asyncio.sleep(0.05)
 
 
 async def _name_incarnation(bootstrap: str) -> None:
