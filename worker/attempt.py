@@ -39,10 +39,13 @@ class Pulse:
         self.at = now
         self._given_up.clear()
 
-    def give_up(self, rid: str) -> base.EngineError:
-        """An attempt at `rid` stalled; what that says about the engine. One response may be at fault itself, several are not."""
+    def give_up(self, rid: str, now: float, *, last: bool = False) -> base.EngineError:
+        """An attempt at `rid` stalled; what that says about the engine. One response may be at fault itself, several are not; nor is one that has
+        seen two workers die, and those that wait for its place must not spend their last attempts on an engine that it hung."""
         self._given_up.add(rid)
-        return base.EngineDead("the engine hangs") if len(self._given_up) >= HUNG else base.Transient("the engine said nothing for too long")
+        silent = now - self.at > self._stall_s
+        hangs = len(self._given_up) >= HUNG or (last and silent)
+        return base.EngineDead("the engine hangs") if hangs else base.Transient("the engine said nothing for too long")
 
     def stalled(self, last: float, now: float) -> bool:
         """Whether a response that last heard from the engine at `last` must be given up."""
@@ -89,8 +92,8 @@ class Attempt:
         """Nothing it could still write would have an effect, or may be written."""
         return self.stopped in (Stop.OVER, Stop.NONCE_DEAD)
 
-    async def run(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
-        """Read the engine until the generation is over or interrupted; frames are written on the way.
+    async def run(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse, *, last: bool = False) -> None:
+        """Read the engine until the generation is over or interrupted; frames are written on the way. `last`: no attempt that counts is left.
 
         Raises:
             EngineError: the engine failed, or said nothing for too long.
@@ -113,7 +116,7 @@ class Attempt:
             self._reader.cancel()  # without effect unless we are being cancelled ourselves
         self._settle(self._reader)
         if self.stopped is Stop.STALLED:
-            raise pulse.give_up(self.generation.rid)
+            raise pulse.give_up(self.generation.rid, time.monotonic(), last=last)
 
     def _settle(self, reader: asyncio.Task[None]) -> None:
         if not reader.done():

@@ -86,12 +86,13 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True)
 class Plan:
-    """A claim about to be made: `prompt` to generate from, or how to `end` at once."""
+    """A claim about to be made: `prompt` to generate from, or how to `end` at once. `last`: the last attempt that counts."""
 
     prev: str | None
     prompt: list[int] = field(default_factory=list)
     end: str = ""  # END's reason; empty: generate
     error: tuple[str, str] | None = None
+    last: bool = False
 
 
 class Serving:
@@ -231,7 +232,7 @@ class Serving:
             if place not in self._places:
                 await self._take_place(place, entry)
                 return None  # waiting takes time in which everything may change
-        return Plan(decision.prev, self._prompt)
+        return Plan(decision.prev, self._prompt, last=decision.last)
 
     async def _failed_plan(self, error: base.EngineError, prev: str | None) -> Plan | None:
         if isinstance(error, base.Refused):
@@ -351,7 +352,7 @@ class Serving:
         job = base.GenerationInput(self.request, made.own, plan.prompt, list(entry.fold.ids) if plan.prev else (), left)
         try:
             with telemetry.span("generate", so_far=len(job.output_so_far)):
-                await attempt.run(engine, job, self._parts.pulse)
+                await attempt.run(engine, job, self._parts.pulse, last=plan.last)
         except Exception as e:
             return await self._engine_failed(attempt, plan, e)
         finally:
