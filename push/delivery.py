@@ -290,9 +290,12 @@ class Delivery:
 
     def open(self, request: records.Request) -> None:
         """Register before the request is appended, so that the tail cannot pass its first record unseen."""
-        stream = hub.Stream(request.rid, ids.parse(request.rid).partition, hidden=True, request=request)
+        address = ids.parse(request.rid)
+        stream = hub.Stream(request.rid, address.partition, hidden=True, request=request)
         stream.identify(request.owner, request.echo)
         self._hub.add(stream)
+        if not self._reader.follows(address.partition):  # without a stream on it, it may have been left since the id was minted
+            self._reader.follow(address.partition, address.offset)
 
     def acknowledged(self, rid: str) -> None:
         """The request is in the log: `response.created` may be seen."""
