@@ -80,7 +80,7 @@ class Chat:
         """The answer's text as drawn."""
         return self.turn.locator(".prose").text_content() or ""
 
-    def status(self, *wanted: str, timeout: float = 90_000) -> None:
+    def status(self, *wanted: str, timeout: float = 240_000) -> None:
         selector = ", ".join(f'.turn:last-child[data-status="{s}"]' for s in wanted)
         self.page.wait_for_selector(selector, timeout=timeout)
 
