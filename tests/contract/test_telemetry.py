@@ -54,6 +54,7 @@ def broker() -> Iterator[local.LocalKafka]:
         yield own
 
 
+@pytest.mark.timeout(300)
 async def test_a_broker_that_goes_and_comes_back_is_two_lines(broker: local.LocalKafka, folded: io.StringIO) -> None:
     """Seen without folding: 800 lines in 8 s, from one producer and one consumer in a group."""
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
