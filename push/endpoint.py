@@ -5,6 +5,7 @@ The gateway mounts the same routes, so a client that knows only one address miss
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
@@ -88,7 +89,7 @@ def cursor(value: str | None) -> int:
     return int(value)
 
 
-class EventBody(Response):
+class EventBody(Response, abc.ABC):
     """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end breaks the body off, because a clean early end would
     look like a complete answer to the SDKs. Returning without the last part is how an ASGI application has its server cut the connection."""
 
@@ -113,17 +114,17 @@ class EventBody(Response):
             telemetry.OPEN_STREAMS.dec()
             self.release()
 
+    @abc.abstractmethod
     async def pump(self, send: Send) -> None:
         """Write events, `[DONE]` last; return early to break off."""
-        raise NotImplementedError
 
     def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
         """What else ends the body by returning."""
         return ()
 
+    @abc.abstractmethod
     def release(self) -> None:
         """Nothing is written any more."""
-        raise NotImplementedError
 
     async def write(self, send: Send, body: bytes, *, more: bool = True) -> None:
         """Raises TimeoutError when the client does not take it."""
