@@ -66,12 +66,7 @@ def _another_worker(side: stacks.Side, number: int) -> Iterator[int]:
     try:
         yield worker.pid
     finally:
-        worker.terminate()
-        try:
-            worker.wait(30)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+        stacks.end(worker)
 
 
 async def _balanced(side: stacks.Side, workers: int) -> None:

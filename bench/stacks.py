@@ -119,12 +119,17 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
         _until_healthy(process, f"{url}/ready", log)
         yield replace(side, push_url=url, roles={**side.roles, "push": [process.pid]})
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for who does not go."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @contextlib.contextmanager
