@@ -24,6 +24,7 @@ MAX_RETRIES = 3  # attempts that failed in the engine, by this process
 RETRY_S = 0.5  # before the second attempt; doubled each time
 DONE_S = 30.0  # how long an acknowledged END may take to show up in the tail
 UNAVAILABLE_S = 0.5
+LOOK_AGAIN_S = 2.0  # at the latest, when only the time decides: what is known of the broker's clock may get better while we wait
 _NO_LIMIT = 2**31
 
 EXPIRED = ("expired", "The request waited longer than its time to live and was not started.")
@@ -177,7 +178,7 @@ class Serving:
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):
                 self.wanting = False
-                await entry.changed(decision.ms / 1000)
+                await entry.changed(min(decision.ms / 1000, LOOK_AGAIN_S))
                 self.wanting = True
                 continue
             plan = await self._plan(decision, entry)

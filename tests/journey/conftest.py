@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "journey" in item.path.parts and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With a failed journey go its stacks' processes and the last words of their workers: afterwards they are gone."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Stack):
+                report.sections.append((f"stack {value.data}", value.state()))
+    return report
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,12 @@ class Stack:
         done = subprocess.run([TAILRACE, *args, "--data", self.data], capture_output=True, text=True, timeout=timeout, check=False)
         assert done.returncode == 0, f"tailrace {' '.join(args)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
         return done.stdout
+
+    def state(self) -> str:
+        """Processes, and what workers wrote last."""
+        listed = subprocess.run([TAILRACE, "ps", "--data", self.data], capture_output=True, text=True, timeout=60, check=False).stdout
+        last = [f"{log.name}: {line[:300]}" for log in sorted(self.data.glob("logs/worker-*.log")) for line in log.read_text().splitlines()[-8:]]
+        return "\n".join([listed, *last])
 
     def token(self, subject: str) -> str:
         """A credential of another user."""
