@@ -2,6 +2,9 @@
 
     token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
 
+A credential that was good is good again until it expires, as long as the key sets are the very same: a client sends the same one with every request, and
+the check costs more than all else that a request's head costs.
+
 Rules: the address comes from the settings, never from a token; https, no redirect, no compression; one fetch at a time per issuer, and none for
 COOLDOWN_S after one that an unknown key id caused or that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.
 """
@@ -9,8 +12,9 @@ COOLDOWN_S after one that an unknown key id caused or that failed. A bad answer 
 import asyncio
 import base64
 import binascii
+import collections
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -23,6 +27,7 @@ MAX_KEYS: Final = 32
 COOLDOWN_S: Final = 30.0
 REFRESH_S: Final = 300.0
 MAX_STALE_S: Final = 24 * 3600.0
+MAX_REMEMBERED: Final = 1_024
 
 _KTY: Final = {"RS256": "RSA", "ES256": "EC"}
 
@@ -31,8 +36,23 @@ class BadKeySet(Exception):
     """What was fetched is no key set that may replace the old one."""
 
 
+class Verified(NamedTuple):
+    """A credential that was checked in full at `at` (wall time) against `issuers`."""
+
+    principal: credentials.Principal
+    issuers: credentials.Issuers
+    at: float
+
+
 class KeySets:
-    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that failed."""
+    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that failed.
+
+    Attributes:
+        _issuers: replaced as a whole by a good fetch, and when a set has become too old.
+        _good_at: clock of the last good fetch; empty for an issuer before its first, and after its set was dropped.
+        _not_before: clock until which an unknown key id causes no fetch.
+        _verified: by the whole text of the credential, last used last.
+    """
 
     def __init__(
         self,
@@ -41,18 +61,31 @@ class KeySets:
         clock: Callable[[], float],
         alarm: Callable[[str, str], None],
     ) -> None:
-        self._issuers = issuers  # replaced as a whole by a good fetch, and when a set has become too old
+        self._issuers = issuers
         self._client = client
         self._clock = clock
         self._alarm = alarm
         self._urls = {iss: issuer.jwks_url for iss, issuer in issuers.by_name.items() if issuer.jwks_url is not None}
         self._locks = {iss: asyncio.Lock() for iss in self._urls}
-        self._good_at: dict[str, float] = {}  # clock of the last good fetch; empty for an issuer before its first, and after its set was dropped
-        self._not_before: dict[str, float] = {}  # clock until which an unknown key id causes no fetch
+        self._good_at: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
+        self._verified: collections.OrderedDict[str, Verified] = collections.OrderedDict()
 
     async def verify(self, token: str, now: float) -> credentials.Principal:
         """As `credentials.verify`, with one refresh when the key is unknown. `now` is wall time."""
         self._drop_stale()
+        known = self._verified.get(token)
+        # From its check until it expires nothing but the keys decides: a clock that went back, or an expiry within the leeway, is checked in full.
+        if known is not None and known.issuers is self._issuers and known.at <= now < known.principal.expires_at:
+            self._verified.move_to_end(token)
+            return known.principal
+        principal = await self._verify(token, now)
+        self._verified[token] = Verified(principal, self._issuers, now)
+        if len(self._verified) > MAX_REMEMBERED:
+            self._verified.popitem(last=False)
+        return principal
+
+    async def _verify(self, token: str, now: float) -> credentials.Principal:
         try:
             return credentials.verify(token, self._issuers, now)
         except credentials.InvalidCredential as refused:

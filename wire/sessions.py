@@ -20,7 +20,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -32,7 +32,7 @@ from wire import credentials, telemetry
 
 CALL_TIMEOUT_S: Final = 0.25
 AWAY_S: Final = 1.0  # after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per second, not one per request
-MAX_CONNECTIONS: Final = 16  # a call takes a fraction of a millisecond; more connections only make a cold start slower
+MAX_CONNECTIONS: Final = 1  # batches go one after the other
 TICKET_TTL_S: Final = 30
 SESSION_IDLE_S: Final = 30 * 60
 MAX_SESSION_BYTES: Final = 1 << 20
@@ -151,6 +151,66 @@ class _Prefix(msgspec.Struct, frozen=True):
     worker: str
 
 
+class _Batches:
+    """Commands in pipelines: what is asked while one is under way goes out as the next. A busy service so pays for a round trip, not for each command.
+
+    Attributes:
+        _waiting: (command, future) of those not sent yet.
+        _sender: sends until nothing waits; None then.
+    """
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._client = client
+        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    def call(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """The answer. Whoever gives up cancels it; a command under way is not called back."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((command, answer))
+        if self._sender is None:
+            self._sender = asyncio.create_task(self._send())
+        return answer
+
+    async def aclose(self) -> None:
+        """What is under way is cancelled."""
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.wait({self._sender})
+
+    async def _send(self) -> None:
+        batch: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+        try:
+            while self._waiting:
+                batch = [(command, answer) for command, answer in self._waiting if not answer.done()]
+                self._waiting = []
+                if batch:
+                    await self._one(batch)
+        finally:
+            self._sender = None
+            for _, answer in batch + self._waiting:
+                answer.cancel()  # without effect on those that have their answer
+
+    async def _one(self, batch: list[tuple[tuple[Any, ...], asyncio.Future[Any]]]) -> None:
+        try:
+            if len(batch) == 1:  # a pipeline of one costs half as much again
+                answers: list[Any] = [await self._client.execute_command(*batch[0][0])]  # type: ignore[no-untyped-call]
+            else:
+                pipeline = self._client.pipeline(transaction=False)
+                for command, _ in batch:
+                    pipeline.execute_command(*command)
+                answers = await pipeline.execute(raise_on_error=False)
+        except (redis.RedisError, OSError) as error:
+            answers = [error] * len(batch)
+        for (_, asked), answer in zip(batch, answers, strict=True):
+            if asked.done():
+                continue
+            if isinstance(answer, Exception):
+                asked.set_exception(answer)
+            else:
+                asked.set_result(answer)
+
+
 class Sessions:
     """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S, by SessionsUnavailable if it must.
 
@@ -174,12 +234,7 @@ class Sessions:
             retry=Retry(NoBackoff(), 0),
         )
         self._redis = redis.asyncio.Redis.from_pool(pool)
-        self._claim = self._redis.register_script(_CLAIM)
-        self._release = self._redis.register_script(_RELEASE)
-        self._publish = self._redis.register_script(_PUBLISH)
-        self._heartbeat = self._redis.register_script(_HEARTBEAT)
-        self._workers = self._redis.register_script(_WORKERS)
-        self._take = self._redis.register_script(_TAKE)
+        self._batches = _Batches(self._redis)
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,12 +243,13 @@ class Sessions:
         await self.aclose()
 
     async def aclose(self) -> None:
+        await self._batches.aclose()
         await self._redis.aclose()
 
     async def reachable(self) -> bool:
         """For readiness; never raises SessionsUnavailable."""
         try:
-            await self._bounded(lambda: self._redis.ping())
+            await self._ask("PING")
         except SessionsUnavailable:
             return False
         return True
@@ -205,14 +261,14 @@ class Sessions:
         ticket = secrets.token_urlsafe(16)
         stored = _Ticket(principal.issuer, principal.subject, principal.tenant, sorted(principal.scopes), principal.expires_at, origin)
         life_s = min(TICKET_TTL_S, max(1.0, principal.expires_at - now))
-        await self._bounded(lambda: self._redis.set(_ticket_key(ticket), msgspec.json.encode(stored), px=_ms(life_s), nx=True))
+        await self._ask("SET", _ticket_key(ticket), msgspec.json.encode(stored), "PX", _ms(life_s), "NX")
         return ticket
 
     async def take_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
         """Consumes the ticket, also when it is refused. Raises credentials.InvalidCredential."""
         if _TICKET.fullmatch(ticket) is None:
             raise credentials.InvalidCredential(credentials.Reason.TICKET)
-        value = await self._bounded(lambda: self._redis.getdel(_ticket_key(ticket)))
+        value = await self._ask("GETDEL", _ticket_key(ticket))
         try:
             stored = msgspec.json.decode(value or b"", type=_Ticket)
         except msgspec.DecodeError as error:
@@ -227,27 +283,27 @@ class Sessions:
         """False when the state is too big to be worth caching: it is rebuilt from the log when needed."""
         if len(state) > MAX_SESSION_BYTES:
             return False
-        await self._bounded(lambda: self._redis.set(f"session:{rid}", state, px=_ms(SESSION_IDLE_S)))
+        await self._ask("SET", f"session:{rid}", state, "PX", _ms(SESSION_IDLE_S))
         return True
 
     async def get_turn(self, rid: str) -> bytes | None:
         """Reading counts as use: the idle time starts anew."""
-        value: bytes | None = await self._bounded(lambda: self._redis.getex(f"session:{rid}", px=_ms(SESSION_IDLE_S)))
+        value: bytes | None = await self._ask("GETEX", f"session:{rid}", "PX", _ms(SESSION_IDLE_S))
         return value
 
     async def drop_turn(self, rid: str) -> None:
-        await self._bounded(lambda: self._redis.delete(f"session:{rid}"))
+        await self._ask("DEL", f"session:{rid}")
 
     # ---- idempotency -----------------------------------------------------------------------------
 
     async def claim_key(self, principal_key: str, key: str, rid: str, ttl_s: float) -> str:
         """The response id that owns `key`: ours if we came first, else the first one's."""
-        value: bytes = await self._bounded(lambda: self._claim(keys=[_idempotency_key(principal_key, key)], args=[rid, _ms(ttl_s)]))
+        value: bytes = await self._ask("EVAL", _CLAIM, 1, _idempotency_key(principal_key, key), rid, _ms(ttl_s))
         return value.decode()
 
     async def release_key(self, principal_key: str, key: str, rid: str) -> None:
         """After a submission that certainly failed, so that a retry is not attached to a response that will never exist."""
-        await self._bounded(lambda: self._release(keys=[_idempotency_key(principal_key, key)], args=[rid]))
+        await self._ask("EVAL", _RELEASE, 1, _idempotency_key(principal_key, key), rid)
 
     # ---- prompt-prefix cache metadata ------------------------------------------------------------
 
@@ -256,15 +312,15 @@ class Sessions:
         if not digests:
             return
         value = msgspec.json.encode(_Prefix(partition, cached_tokens, worker))
-        args: list[Any] = [_ms(PREFIX_TTL_S), MAX_PREFIXES_PER_POOL, value, *digests[:MAX_DIGESTS_PER_CALL]]
-        await self._bounded(lambda: self._publish(keys=[_prefix_index(pool)], args=args))
+        newest = digests[:MAX_DIGESTS_PER_CALL]
+        await self._ask("EVAL", _PUBLISH, 1, _prefix_index(pool), _ms(PREFIX_TTL_S), MAX_PREFIXES_PER_POOL, value, *newest)
 
     async def lookup_prefix(self, pool: str, digests: Sequence[str]) -> PrefixHit | None:
         """`digests` longest first; the longest one known wins."""
         asked = digests[:MAX_DIGESTS_PER_CALL]
         if not asked:
             return None
-        found = await self._bounded(lambda: self._redis.mget([f"{_prefix_index(pool)}:{digest}" for digest in asked]))
+        found = await self._ask("MGET", *(f"{_prefix_index(pool)}:{digest}" for digest in asked))
         for position, value in enumerate(found):
             prefix = _decoded(value, _Prefix)
             if prefix is not None:
@@ -275,47 +331,46 @@ class Sessions:
 
     async def heartbeat(self, pool: str, worker_name: str, info: dict[str, Any], ttl_s: float = HEARTBEAT_TTL_S) -> None:
         """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s, partitions ..."""
-        args: list[Any] = [worker_name, _ms(ttl_s), msgspec.json.encode(info)]
-        await self._bounded(lambda: self._heartbeat(keys=[_workers_key(pool)], args=args))
+        await self._ask("EVAL", _HEARTBEAT, 1, _workers_key(pool), worker_name, _ms(ttl_s), msgspec.json.encode(info))
 
     async def workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last beat has not run out, by name, each as its `info` plus `name`."""
-        flat: list[bytes] = await self._bounded(lambda: self._workers(keys=[_workers_key(pool)]))
+        flat: list[bytes] = await self._ask("EVAL", _WORKERS, 1, _workers_key(pool))
         pairs = zip(flat[::2], flat[1::2], strict=True)
         beats = [(name.decode(errors="replace"), _decoded(info, dict[str, Any])) for name, info in pairs]
         return [{**info, "name": name} for name, info in sorted(beats, key=lambda beat: beat[0]) if info is not None]
 
     async def forget_worker(self, pool: str, worker_name: str) -> None:
         """A worker that leaves in order says so instead of running out."""
-        await self._bounded(lambda: _awaitable(self._redis.hdel(_workers_key(pool), worker_name)))
+        await self._ask("HDEL", _workers_key(pool), worker_name)
 
     # ---- revocation, rates -----------------------------------------------------------------------
 
     async def revoke(self, principal_key: str, ttl_s: float) -> None:
         """`ttl_s`: at least the longest lifetime a credential of this principal can still have."""
-        await self._bounded(lambda: self._redis.set(f"revoked:{_digest(principal_key)}", b"1", px=_ms(ttl_s)))
+        await self._ask("SET", f"revoked:{_digest(principal_key)}", b"1", "PX", _ms(ttl_s))
 
     async def is_revoked(self, principal_key: str) -> bool:
         """With Redis away this raises; whether that lets the caller in or not is stated by each deployment, never guessed here."""
-        return bool(await self._bounded(lambda: self._redis.exists(f"revoked:{_digest(principal_key)}")))
+        return bool(await self._ask("EXISTS", f"revoked:{_digest(principal_key)}"))
 
     async def take(self, principal_key: str, cost: float, rate: float, burst: float, now: float | None = None, kind: str = "requests") -> Taken:
         """One token bucket per principal and kind: `rate` per second up to `burst`. A cost above `burst` empties a full bucket, else it could
         never be paid. `now` is for tests; without it the server's clock counts, which all gateways share."""
         if not (rate > 0 and burst > 0 and cost >= 0):
             raise ValueError(f"no such bucket: cost {cost}, rate {rate}, burst {burst}")
-        args: list[Any] = [min(cost, burst), rate, burst, "" if now is None else repr(now)]
-        allowed, wait, remaining = await self._bounded(lambda: self._take(keys=[f"rate:{kind}:{_digest(principal_key)}"], args=args))
+        bucket = f"rate:{kind}:{_digest(principal_key)}"
+        allowed, wait, remaining = await self._ask("EVAL", _TAKE, 1, bucket, min(cost, burst), rate, burst, "" if now is None else repr(now))
         return Taken(bool(allowed), float(wait), float(remaining))
 
     # ---- how every call is made ------------------------------------------------------------------
 
-    async def _bounded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask(self, *command: Any) -> Any:
         if self._clock() < self._away_until:
             raise SessionsUnavailable("away a moment ago")
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await call()
+                answer = await self._batches.call(command)
         except (redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError) as error:
             telemetry.REDIS_FAILURES.inc()
             self._away_until = self._clock() + AWAY_S
@@ -330,12 +385,6 @@ class Sessions:
             telemetry.log(telemetry.Action.REDIS_BACK)
         self._away = False
         return answer
-
-
-def _awaitable(call: Any) -> Awaitable[Any]:
-    """redis-py types some asyncio commands as "result or awaitable"; on this client they are awaitables."""
-    awaitable: Awaitable[Any] = call
-    return awaitable
 
 
 def _decoded(value: bytes | None, type_: Any) -> Any:

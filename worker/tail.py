@@ -17,6 +17,7 @@ from worker import clock
 
 MAX_FOLDS = 10_000  # per partition; the oldest that nobody holds are forgotten
 WAIT_MS = 50
+EAGER_BYTES = 64 * 1024  # less than this waits for WAIT_MS at the broker: most of it is our own frames, and a fetch for each flush would double their cost
 BARRIER_S = 15.0
 RETRY_S = 0.5
 
@@ -122,7 +123,7 @@ class Tail:
     def __init__(self, bootstrap: str, offsets: log.Offsets, broker_clock: clock.BrokerClock, *, client_id: str) -> None:
         self._bootstrap = bootstrap
         self._incarnation = ""
-        self._reader = log.Reader(bootstrap, topics.TOKENS, wait_ms=WAIT_MS, client_id=f"{client_id}-tail")
+        self._reader = log.Reader(bootstrap, topics.TOKENS, wait_ms=WAIT_MS, min_bytes=EAGER_BYTES, client_id=f"{client_id}-tail")
         self._replays = log.Replays(bootstrap, size=2, client_id=f"{client_id}-replay")
         self._offsets = offsets
         self._clock = broker_clock

@@ -121,6 +121,58 @@ async def test_a_rotated_key_works_at_once_and_a_removed_one_stops(sets: jwks.Ke
     assert await _refused(sets, old) is credentials.Reason.UNKNOWN_KEY
 
 
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times at which a credential was checked in full."""
+    made: list[float] = []
+    verify = credentials.verify
+
+    def counted(token: str, issuers: credentials.Issuers, now: float) -> credentials.Principal:
+        made.append(now)
+        return verify(token, issuers, now)
+
+    monkeypatch.setattr(credentials, "verify", counted)
+    return made
+
+
+async def test_a_credential_that_was_good_is_checked_once_until_it_expires(sets: jwks.KeySets, checks: list[float]) -> None:
+    token = FORGE.token("rs", NOW)
+    first = await sets.verify(token, NOW)
+    assert await sets.verify(token, NOW + 1) == first
+    assert await sets.verify(token, first.expires_at - 1) == first
+    assert checks == [NOW]
+    await sets.verify(token, NOW - 1)
+    assert checks == [NOW, NOW - 1], "a clock that went back proves nothing"
+    with pytest.raises(credentials.InvalidCredential) as refused:
+        await sets.verify(token, first.expires_at + 31)
+    assert refused.value.reason is credentials.Reason.EXPIRED
+
+
+async def test_only_the_very_same_text_is_remembered(sets: jwks.KeySets, checks: list[float]) -> None:
+    token = FORGE.token("rs", NOW)
+    await sets.verify(token, NOW)
+    head, body, signature = token.split(".")
+    for other in (f"{head}.{body}.{signature[:-4]}AAAA", f"{head}.{body}.", f"{token}.", f" {token}"):
+        await _refused(sets, other)
+    assert len(checks) == 5
+
+
+async def test_what_is_refused_is_not_remembered_and_what_is_remembered_is_bounded(
+    sets: jwks.KeySets, checks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwks, "MAX_REMEMBERED", 2)
+    for _ in range(2):
+        await _refused(sets, "x.y.z")
+    assert len(checks) == 2
+    tokens = [FORGE.token("rs", NOW - n) for n in range(3)]
+    for token in tokens:
+        await sets.verify(token, NOW)
+    await sets.verify(tokens[2], NOW)
+    assert len(checks) == 5
+    await sets.verify(tokens[0], NOW)
+    assert len(checks) == 6
+
+
 _BAD_ANSWERS: dict[str, Callable[[], httpx.Response]] = {
     "500": lambda: httpx.Response(500, json={"keys": [GOOD]}),
     "redirect": lambda: httpx.Response(302, headers={"location": "https://evil.test/jwks"}),

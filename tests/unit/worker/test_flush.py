@@ -8,28 +8,58 @@ from worker import flush
 
 
 def test_the_window_widens_with_load() -> None:
-    assert [flush.window_s(n) for n in (0, 1, 2, 3, 16, 17, 500)] == [0, 0, 0, 0.01, 0.01, 0.04, 0.04]
+    assert [flush.window_s(n) for n in (0, 1, 2, 3, 16, 17, 500)] == [0.005, 0.005, 0.005, 0.01, 0.01, 0.04, 0.04]
 
 
-async def test_everything_marked_in_a_window_goes_out_once_and_together() -> None:
-    calls: list[str] = []
-    flusher = flush.Flusher(lambda: 10)
+class Calls:
+    """A flusher for many running responses, and what it called."""
 
-    def first() -> None:
-        calls.append("first")
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.flusher = flush.Flusher(lambda: 100)
 
-    def second() -> None:
-        calls.append("second")
+    def first(self) -> None:
+        self.made.append("first")
 
-    flusher.mark(first)
-    flusher.mark(second)
-    flusher.mark(first)
-    assert calls == []
-    await asyncio.sleep(0.03)
-    assert calls == ["first", "second"]
-    flusher.mark(second)
-    await asyncio.sleep(0.03)
-    assert calls == ["first", "second", "second"]
+    def second(self) -> None:
+        self.made.append("second")
+
+
+async def turn() -> None:
+    """One turn of the loop, and those it scheduled for the next."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_what_nothing_went_before_goes_out_in_this_turn_of_the_loop() -> None:
+    calls = Calls()
+    calls.flusher.mark(calls.first)
+    calls.flusher.mark(calls.second)
+    calls.flusher.mark(calls.first)
+    assert calls.made == []
+    await turn()
+    assert calls.made == ["first", "second"]
+
+
+async def test_what_follows_waits_for_the_window_and_goes_out_once_and_together() -> None:
+    calls = Calls()
+    calls.flusher.mark(calls.first)
+    await turn()
+    began = asyncio.get_running_loop().time()
+    calls.flusher.mark(calls.second)
+    await turn()
+    calls.flusher.mark(calls.first)
+    calls.flusher.mark(calls.second)
+    assert calls.made == ["first"]
+    while len(calls.made) < 3:  # noqa: ASYNC110 - the flusher tells nobody
+        await asyncio.sleep(0.001)
+    assert calls.made == ["first", "second", "first"]
+    assert asyncio.get_running_loop().time() - began >= flush.WIDEST_S / 2
+    await asyncio.sleep(flush.WIDEST_S)
+    calls.flusher.mark(calls.second)
+    await turn()
+    assert calls.made[-1] == "second", "who was silent for a window does not wait for one"
+    assert len(calls.made) == 4
 
 
 async def test_one_who_wrote_by_itself_is_not_called_again() -> None:
