@@ -16,11 +16,13 @@ from types import ModuleType
 
 import uvloop
 
-from bench import cancel, fanout, gateway_cost, history, hop, measure, report, resume, scaling, scripted, stacks, whole_path
+from bench import cancel, fanout, gateway_cost, handover, history, hop, measure, report, resume, scaling, scripted, stacks, whole_path
 from tailrace import paths
 
 # Those with stacks of their own come first, while nothing else runs; the others share one.
-SUITES: dict[str, ModuleType] = {module.NAME: module for module in (whole_path, scaling, history, hop, gateway_cost, fanout, resume, cancel)}
+SUITES: dict[str, ModuleType] = {
+    module.NAME: module for module in (whole_path, scaling, handover, history, hop, gateway_cost, fanout, resume, cancel)
+}
 SHARED_SEQUENCES = 4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -38,8 +36,8 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
             uvloop.run(scripted.warm(side))
             for workers in (1, 2, 4):
                 while len(side.roles["worker"]) < workers:
-                    side.roles["worker"].append(more.enter_context(_another_worker(side, len(side.roles["worker"]) + 1)))
-                uvloop.run(_balanced(side, workers))
+                    side.roles["worker"].append(more.enter_context(stacks.another_worker(side, len(side.roles["worker"]) + 1)))
+                uvloop.run(balanced(side, workers))
                 yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(3, 6)))
 
 
@@ -56,20 +54,7 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
     return {**values, "share_of_capacity": values["tokens_per_s"] / ideal, **meter.per(result.tokens, "us_per_token")}
 
 
-@contextlib.contextmanager
-def _another_worker(side: stacks.Side, number: int) -> Iterator[int]:
-    """One more worker of the deployment; its pid."""
-    assert side.data is not None
-    command: list[str | Path] = [stacks.TAILRACE, "worker", "--engine", "scripted", "--name", f"bench-{number}", "--data", side.data.root]
-    with (side.data.root / f"bench-{number}.log").open("w") as out:
-        worker = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        yield worker.pid
-    finally:
-        stacks.end(worker)
-
-
-async def _balanced(side: stacks.Side, workers: int) -> None:
+async def balanced(side: stacks.Side, workers: int) -> None:
     """Until every worker says that it has partitions, and nobody more than a fair share. Raises load.Failed."""
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with sessions.Sessions(side.redis) as known:

@@ -122,6 +122,19 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
         end(process)
 
 
+@contextlib.contextmanager
+def another_worker(side: Side, number: int) -> Iterator[int]:
+    """One more worker of the deployment, with the scripted engine; its pid."""
+    assert side.data is not None
+    command: list[str | Path] = [TAILRACE, "worker", "--engine", "scripted", "--name", f"bench-{number}", "--data", side.data.root]
+    with (side.data.root / f"bench-{number}.log").open("w") as out:
+        worker = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield worker.pid
+    finally:
+        end(worker)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, and SIGKILL for who does not go."""
     process.terminate()

@@ -2,8 +2,8 @@
 
     token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
 
-A credential that was good is good again until it expires, as long as the key sets are the very same: a client sends the same one with every request, and
-the check costs more than all else that a request's head costs.
+A credential that was good is good again until it expires, as long as the key sets are the very same: a client sends the same one with every request,
+and the check costs more than all else that a request's head costs.
 
 Rules: the address comes from the settings, never from a token; https, no redirect, no compression; one fetch at a time per issuer, and none for
 COOLDOWN_S after one that an unknown key id caused or that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.

@@ -152,7 +152,7 @@ class _Prefix(msgspec.Struct, frozen=True):
 
 
 class _Batches:
-    """Commands in pipelines: what is asked while one is under way goes out as the next. A busy service so pays for a round trip, not for each command.
+    """Commands in pipelines: what is asked while one is under way goes out as the next. So a busy service pays by the round trip, not by the command.
 
     Attributes:
         _waiting: (command, future) of those not sent yet.

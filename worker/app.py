@@ -15,6 +15,7 @@ from worker.engines import base
 
 HEARTBEAT_S = 1.0
 LAYOUT_RETRY_S = 1.0
+HAND_OVER_S = 2.0  # of the drain: others need so long to take over the partitions of one who left
 SHUTDOWN_S = 10.0
 
 
@@ -164,7 +165,7 @@ class App:
         telemetry.log(telemetry.Action.ENGINE_FAILED, detail=detail)
 
     async def _drain(self) -> None:
-        """Stop taking, finish what fits, yield the rest, commit, leave the group. Each step has its own deadline."""
+        """Stop taking, finish what fits, commit, leave the group, yield the rest. Each step has its own deadline."""
         if self.state is not State.FAILED:
             self.state, self.detail = State.DRAINING, "leaving"
         telemetry.log(telemetry.Action.DRAIN_STARTED, responses=self._intake.under_way if self._intake else 0)
@@ -172,8 +173,10 @@ class App:
             return
         self._parts.draining = True
         self._intake.stop_taking()
-        await self._intake.finish(0.0 if self.state is State.FAILED else self._settings.drain_s)
+        seconds = 0.0 if self.state is State.FAILED else self._settings.drain_s
+        await self._intake.finish(max(0.0, seconds - HAND_OVER_S))
         await self._intake.leave()
+        await self._intake.hand_over(min(seconds, HAND_OVER_S))
 
     async def _shut_down(self) -> None:
         for stop in (

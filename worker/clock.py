@@ -3,8 +3,8 @@
 Deadlines and freshness depend on the broker's clock alone (LogAppendTime). A record with timestamp `ts` that is in our hands at local time `t` proves
 that the broker's clock is at least `ts` then, so `t + max(ts - t)` is a lower bound: it never says "expired" or "stale" too early.
 
-A worker that takes over reads a stretch of old log at once, record upon record that proves nothing; so what is forgotten is forgotten by its age, never
-by the number of records that came after it.
+A worker that takes over reads a stretch of old log at once, record upon record that proves nothing; so what is forgotten is forgotten by its age,
+never by the number of records that came after it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class BrokerClock:
 
     Attributes:
         settled: an acknowledgement was seen. Before, the newest thing known may be an old record, and the bound is far too low.
-        _leads: (local time, broker time minus local time in ms), oldest first and largest first: whoever comes later with a larger lead replaces those
-            before it. The first is the bound.
+        _leads: (local time, broker time minus local time in ms), oldest first and largest first: one that comes later with a larger lead replaces
+            those before it. The first is the bound.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """When frames go out: at once if the last ones went out long enough ago, else together with what comes until then.
 
-A round trip to the broker costs far more than a record, so responses that stream at once share it, and so do the tokens of one that streams faster than
-anybody reads. Nothing waits that would have had the round trip to itself: an engine slower than the window is never delayed by it.
+A round trip to the broker costs far more than a record, so responses that stream at once share it, and so do the tokens of one that streams faster
+than anybody reads. Nothing waits that would have had the round trip to itself: an engine slower than the window is never delayed by it.
 """
 
 from __future__ import annotations

@@ -126,19 +126,27 @@ class Intake:
         self._stopping = True
 
     async def finish(self, deadline_s: float) -> None:
-        """Let generations end; those that have not by then stop at a token boundary and are yielded."""
+        """Let generations end."""
         await self._wait(deadline_s)
-        for one, _ in list(self._servings.values()):
-            one.interrupt(Stop.DRAIN)
-        await self._wait(2.0)
 
     async def leave(self) -> None:
-        """Commit what is finished and leave the group."""
+        """Commit what is finished and leave the group. What runs here runs on (P5), and others take the partitions over meanwhile."""
         self._left = True
         with contextlib.suppress(log.LogUnavailable, TimeoutError):
             async with asyncio.timeout(REVOKE_COMMIT_S):
                 await self._commit()
         await self._member.stop()
+        for a in self._assigned.values():
+            a.tracker.valid = False
+        self._assigned = {}
+
+    async def hand_over(self, after_s: float) -> None:
+        """After `leave`: what has not ended by then stops at a token boundary and is yielded. By then its request is with whoever goes on, who need
+        not wait for a rebalance."""
+        await self._wait(after_s)
+        for one, _ in list(self._servings.values()):
+            one.interrupt(Stop.DRAIN)
+        await self._wait(2.0)
         for _, task in list(self._servings.values()):
             task.cancel()
 

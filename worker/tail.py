@@ -17,7 +17,7 @@ from worker import clock
 
 MAX_FOLDS = 10_000  # per partition; the oldest that nobody holds are forgotten
 WAIT_MS = 50
-EAGER_BYTES = 64 * 1024  # less than this waits for WAIT_MS at the broker: most of it is our own frames, and a fetch for each flush would double their cost
+EAGER_BYTES = 64 * 1024  # less than this waits for WAIT_MS at the broker: most of it is our own frames, and a fetch per flush would double their cost
 BARRIER_S = 15.0
 RETRY_S = 0.5
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -155,6 +157,25 @@ async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: w
     assert answer.text == scripted.expected_text(request.messages, 300)
     assert answer.fold.epoch == 2
     assert answer.fold.claims[1][1].startswith(second.name)
+
+
+async def test_what_a_drained_worker_cannot_finish_is_with_its_successor_before_it_stops(bench: workers.Bench) -> None:
+    """Else every reader would wait for a rebalance."""
+    a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="4").ready()
+    request = await bench.ask("hand over", cues={"script_tokens": "800", "script_pace_ms": "10"})
+    await bench.tokens(request.rid, 20)
+    b = await bench.worker(session_ms=SESSION_MS).ready()
+
+    a.terminate()
+    assert await a.exit_code() == 0, a.logs()
+    answer = await bench.done(request.rid)
+
+    assert answer.kinds().count("Yield") == 1
+    assert answer.text == scripted.expected_text(request.messages, 800)
+    lines = [json.loads(line) for line in b.log_path.read_text().splitlines() if line.startswith("{")]
+    alone = next(line for line in lines if line["action"] == "partitions_assigned" and len(line["partitions"]) == bench.layout.partitions)
+    last = [r for _, r, _ in answer.records if isinstance(r, records.Tok) and r.own == answer.fold.claims[0][0]][-1]
+    assert datetime.datetime.fromisoformat(alone["time"]).timestamp() * 1000 < last.ts
 
 
 async def test_a_drain_finishes_what_fits_into_its_time(bench: workers.Bench) -> None:

@@ -14,6 +14,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from wire import broker
 from wire.log import clients, vocabulary
 
+HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
+
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     """Forwards rebalances. Both sides must be short: aiokafka drops their exceptions and bounds them by the rebalance timeout."""
@@ -53,7 +55,7 @@ class Intake:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=max(100, session_timeout_ms // 3),
+            heartbeat_interval_ms=min(HEARTBEAT_MS, max(100, session_timeout_ms // 3)),
             max_poll_interval_ms=300_000,
             rebalance_timeout_ms=max(5_000, session_timeout_ms),
             partition_assignment_strategy=(RangePartitionAssignor,),

@@ -1,0 +1,96 @@
+"""Hand-over: how long a reader waits when the worker of its response goes, by SIGTERM (drain) or by SIGKILL.
+
+The longest gap between two frames of each response that changed hands, at a socket of push, and how far its median gap lies below. A killed worker is
+noticed by its session timeout (`session_timeout_ms`), so that is in the figure; `kill_to_next` counts from the signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvloop
+
+from bench import load, measure, scaling, scripted, stacks
+from wire import ids, log, records, topics
+
+NAME: Final = "handover"
+OVER, UNDER = "", ""
+PLOTS: Final = ("gap_p50_ms", "gap_max_ms")
+STREAMS: Final = 16
+PACE_MS: Final = 10
+SESSION_MS: Final = 10_000  # the worker's own default, stated
+DRAIN_S: Final = 3
+CASES: Final = {"drained": (signal.SIGTERM, 700), "killed": (signal.SIGKILL, 300)}  # with the tokens of an answer, so that it outlasts the drain
+
+
+def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    settings = {"TAILRACE_DRAIN_S": str(DRAIN_S), "TAILRACE_SESSION_TIMEOUT_MS": str(SESSION_MS)}
+    with stacks.tailrace(plan.scratch, workers=2, settings=settings) as side, contextlib.ExitStack() as more:
+        uvloop.run(scripted.warm(side))
+        for number in range(plan.pick(1, plan.rounds)):
+            for case, (how, tokens) in CASES.items():
+                uvloop.run(scaling.balanced(side, 2))
+                victim = side.roles["worker"].pop(0)
+                yield measure.Row(NAME, case, "tailrace", number, uvloop.run(_measured(side, victim, how, tokens)))
+                side.roles["worker"].append(more.enter_context(stacks.another_worker(side, number * len(CASES) + len(side.roles["worker"]) + 2)))
+
+
+async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens: int) -> dict[str, float]:
+    stamps: list[list[float]] = [[] for _ in range(STREAMS)]
+    watchers = [scripted.Watcher(lambda _m, at=at: at.append(time.monotonic())) for at in stamps]  # type: ignore[misc]
+    rids = [await scripted.start(side, n, tokens, PACE_MS) for n in range(STREAMS)]
+    for watcher, rid in zip(watchers, rids, strict=True):
+        await watcher.open(side.push_url, side.headers)
+        watcher.watch(rid)
+    await asyncio.sleep(1.0)
+    os.kill(victim, how)
+    sent = time.monotonic()
+    await scripted.end_of(watchers)
+    for watcher in watchers:
+        watcher.close()
+    moved = await _moved(side.kafka, rids)
+    gaps, waits, usual = [], [], []
+    for at, rid in zip(stamps, rids, strict=True):
+        if rid in moved:
+            between = sorted((later - earlier, later) for earlier, later in itertools.pairwise(at) if later > sent)
+            gaps.append(between[-1][0])
+            waits.append(between[-1][1] - sent)
+            usual.append(between[len(between) // 2][0])
+    if not gaps:
+        raise load.Failed("no response changed hands")
+    return {
+        **measure.spread("gap", gaps),
+        "gap_max_ms": 1e3 * max(gaps),
+        "usual_gap_p50_ms": 1e3 * measure.percentile(usual, 50),
+        **(measure.spread("kill_to_next", waits) if how is signal.SIGKILL else {}),
+        "moved": float(len(gaps)),
+        "session_timeout_ms": float(SESSION_MS),
+    }
+
+
+async def _moved(bootstrap: str, rids: list[str]) -> set[str]:
+    """Those that a second owner ended."""
+    claims: dict[str, int] = {}
+    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
+    try:
+        starts: dict[int, int] = {}
+        for address in map(ids.parse, rids):
+            starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
+        ends = await offsets.ends(topics.TOKENS, starts)
+        for partition, start in starts.items():
+            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
+                for r in batch:
+                    record = records.token_of(r.key, r.value)
+                    if isinstance(record, records.Claim):
+                        claims[record.rid] = claims.get(record.rid, 0) + 1
+    finally:
+        await replays.stop()
+        await offsets.stop()
+    return {rid for rid in rids if claims.get(rid, 0) > 1}
