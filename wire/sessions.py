@@ -151,21 +151,26 @@ class _Prefix(msgspec.Struct, frozen=True):
     worker: str
 
 
+_Asked = tuple[tuple[Any, ...], asyncio.Future[Any]]  # a command and its answer
+
+
 class _Batches:
     """Commands in pipelines: what is asked while one is under way goes out as the next. So a busy service pays by the round trip, not by the command.
 
     Attributes:
-        _waiting: (command, future) of those not sent yet.
+        _waiting: those not sent yet.
         _sender: sends until nothing waits; None then.
+        _under_way: the exchange with Redis; None between two.
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._waiting: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+        self._waiting: list[_Asked] = []
         self._sender: asyncio.Task[None] | None = None
+        self._under_way: asyncio.Task[list[Any]] | None = None
 
     def call(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """The answer. Whoever gives up cancels it; a command under way is not called back."""
+        """The answer. Whoever gives up cancels it; an exchange that nobody waits for any more ends."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((command, answer))
         if self._sender is None:
@@ -179,10 +184,10 @@ class _Batches:
             await asyncio.wait({self._sender})
 
     async def _send(self) -> None:
-        batch: list[tuple[tuple[Any, ...], asyncio.Future[Any]]] = []
+        batch: list[_Asked] = []
         try:
             while self._waiting:
-                batch = [(command, answer) for command, answer in self._waiting if not answer.done()]
+                batch = [each for each in self._waiting if not each[1].done()]
                 self._waiting = []
                 if batch:
                     await self._one(batch)
@@ -191,24 +196,38 @@ class _Batches:
             for _, answer in batch + self._waiting:
                 answer.cancel()  # without effect on those that have their answer
 
-    async def _one(self, batch: list[tuple[tuple[Any, ...], asyncio.Future[Any]]]) -> None:
+    async def _one(self, batch: list[_Asked]) -> None:
+        self._under_way = exchange = asyncio.create_task(self._exchange([command for command, _ in batch]))
+        for _, asked in batch:
+            asked.add_done_callback(lambda _: self._given_up(batch))
         try:
-            if len(batch) == 1:  # a pipeline of one costs half as much again
-                answers: list[Any] = [await self._client.execute_command(*batch[0][0])]  # type: ignore[no-untyped-call]
-            else:
-                pipeline = self._client.pipeline(transaction=False)
-                for command, _ in batch:
-                    pipeline.execute_command(*command)
-                answers = await pipeline.execute(raise_on_error=False)
-        except (redis.RedisError, OSError) as error:
-            answers = [error] * len(batch)
+            await asyncio.wait({exchange})
+        finally:
+            self._under_way = None
+            exchange.cancel()  # without effect unless we are cancelled ourselves
+        if exchange.cancelled():
+            return
+        error = exchange.exception()
+        answers = [error] * len(batch) if error is not None else exchange.result()
         for (_, asked), answer in zip(batch, answers, strict=True):
             if asked.done():
                 continue
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 asked.set_exception(answer)
             else:
                 asked.set_result(answer)
+
+    async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        if len(commands) == 1:  # a pipeline of one costs half as much again
+            return [await self._client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return list(await pipeline.execute(raise_on_error=False))
+
+    def _given_up(self, batch: list[_Asked]) -> None:
+        if self._under_way is not None and all(answer.done() for _, answer in batch):
+            self._under_way.cancel()
 
 
 class Sessions:

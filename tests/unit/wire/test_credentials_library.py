@@ -153,6 +153,7 @@ def test_it_accepts_a_missing_claim(name: str) -> None:
         ("iat", str(int(NOW) + 86400)),
         ("exp", str(int(NOW) + 10 * 365 * 86400)),
     ],
+    ids=attacks.stable_id,
 )
 def test_it_accepts_claims_of_odd_type_or_value(name: str, value: str) -> None:
     assert _decode(FORGE.with_claim("hs", NOW, name, value))

@@ -13,18 +13,21 @@ from wire import sessions, telemetry
 
 
 class Server:
-    """Answers `getex` and `exists`, hangs, or fails with `error`; counts what it is asked."""
+    """Answers GETEX and EXISTS, hangs, or fails with `error`; counts what it is asked, and the pipelines it was asked in."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.error: Exception | None = None
         self.hangs = False
+        self.pipelines: list[int] = []  # commands in each
 
-    async def getex(self, *_args: Any, **_kwargs: Any) -> bytes:
-        return await self._answer(b"state")
+    async def execute_command(self, name: str, *_args: Any) -> Any:
+        return await self._answer({"GETEX": b"state", "EXISTS": 0}[name])
 
-    async def exists(self, *_args: Any) -> int:
-        return await self._answer(0)
+    def pipeline(self, *, transaction: bool) -> Pipeline:
+        assert not transaction
+        self.pipelines.append(0)
+        return Pipeline(self)
 
     async def _answer(self, answer: Any) -> Any:
         self.asked += 1
@@ -33,6 +36,20 @@ class Server:
         if self.hangs:
             await asyncio.Event().wait()
         return answer
+
+
+class Pipeline:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._commands: list[tuple[Any, ...]] = []
+
+    def execute_command(self, *command: Any) -> None:
+        self._commands.append(command)
+        self._server.pipelines[-1] += 1
+
+    async def execute(self, *, raise_on_error: bool) -> list[Any]:
+        assert not raise_on_error
+        return [await self._server.execute_command(*command) for command in self._commands]
 
 
 class Clock:
@@ -47,7 +64,7 @@ class Clock:
 def parts() -> tuple[Server, Clock, sessions.Sessions]:
     server, clock = Server(), Clock()
     store = sessions.Sessions("redis://nowhere:1", timeout_s=0.02, clock=clock)
-    store._redis = server  # type: ignore[assignment]
+    store._batches = sessions._Batches(server)  # type: ignore[arg-type]
     return server, clock, store
 
 
@@ -99,3 +116,31 @@ async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Serve
     await asyncio.gather(call, return_exceptions=True)
     server.hangs = False
     assert await store.get_turn("resp_1") == b"state"
+
+
+async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+    server, _, store = parts
+    answers = await asyncio.gather(*(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1"))
+    assert answers == [False, False, False, b"state"]
+    assert server.pipelines == [4], "asked in one turn of the loop"
+    await store.get_turn("resp_1")
+    assert server.pipelines == [4], "one alone needs no pipeline"
+
+
+async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+    _, _, store = parts
+    calls = [asyncio.create_task(store.get_turn(f"resp_{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [answers[0], answers[2]] == [b"state", b"state"]
+    assert isinstance(answers[1], asyncio.CancelledError)
+
+
+async def test_closing_ends_what_waits(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+    server, _, store = parts
+    server.hangs = True
+    call = store._batches.call(("GETEX", "x"))
+    await asyncio.sleep(0)
+    await store._batches.aclose()
+    assert call.cancelled()
