@@ -36,7 +36,11 @@ PACKAGES = tuple(name for name in ("wire", "gateway", "push", "worker", "tailrac
 
 def gates(*, tests: bool) -> list[Gate]:
     """The long ones first, so that the short ones fill the gaps."""
-    unit = [Gate("unit tests", (str(BIN / "pytest"), "tests/unit", "-q", "-p", "no:cacheprovider"))] if tests else []
+    unit = (
+        [Gate("unit tests", (str(BIN / "pytest"), "tests/unit", "-q", "-p", "no:cacheprovider", "-n", str(min(4, os.cpu_count() or 1))))]
+        if tests
+        else []
+    )
     found = [
         *unit,
         Gate("types", (str(BIN / "mypy"),)),

@@ -22,6 +22,8 @@ TIERS = ("unit", "contract", "services", "faults", "journey")
 
 # A tier that hangs must end with a message while CI still listens.
 TIER_SECONDS = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
+# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances, and each file has its own servers.
+PROCESSES = {"unit": ("-n", str(min(4, os.cpu_count() or 1))), "services": ("-n", "3", "--dist", "loadfile")}
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -66,7 +68,17 @@ def perform(tier: str, options: list[str]) -> Result:
         return result
     report = RESULTS / f"{tier}.xml"
     report.unlink(missing_ok=True)
-    command = [str(PYTHON), "-m", "pytest", str(folder.relative_to(ROOT)), "-q", "--durations=5", f"--junitxml={report}", *options]
+    command = [
+        str(PYTHON),
+        "-m",
+        "pytest",
+        str(folder.relative_to(ROOT)),
+        "-q",
+        "--durations=5",
+        f"--junitxml={report}",
+        *PROCESSES.get(tier, ()),
+        *options,
+    ]
     began = time.monotonic()
     try:
         result.code = subprocess.run(command, cwd=ROOT, env=environment(), timeout=TIER_SECONDS[tier], check=False).returncode
