@@ -33,14 +33,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Draining:
-    """Set once, when the service is told to stop; sockets and streams then end so that clients resume elsewhere."""
+    """Set once, when the service is told to stop; sockets and streams then end so that clients resume elsewhere.
+
+    Attributes:
+        told: called when it begins; whoever has thousands of sockets cannot have a task wait for each.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.told: set[Callable[[], None]] = set()
 
     def begin(self) -> None:
         """Idempotent."""
-        self._event.set()
+        if not self._event.is_set():
+            self._event.set()
+            for tell in list(self.told):
+                tell()
 
     @property
     def begun(self) -> bool:
@@ -251,11 +259,14 @@ class Endpoint:
 class WatchConnection:
     """One watch socket: commands in, events of all watched responses out, through one sender.
 
+    A socket that is idle holds one task, which reads, and one timer; the sender exists only while there is something to send.
+
     Attributes:
         _watches: subscriptions by response id; only the reader adds and removes, the sender removes ended ones.
         _pending: response ids with something to send, in the order they became ready.
-        _wake: set while `_pending` or `_notes` may hold something.
         _notes: messages that belong to no event series (errors, draining), sent first.
+        _sender: sends until `_pending` and `_notes` are empty; None then.
+        _over: set when the socket ends, with the code to close it with; None when the client has left.
     """
 
     def __init__(self, socket: WebSocket, deliver: delivery.Delivery, principal: credentials.Principal, clock: Callable[[], float]) -> None:
@@ -267,27 +278,47 @@ class WatchConnection:
         self._watches: dict[str, delivery.Subscription] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._pending: dict[str, None] = {}
-        self._wake = asyncio.Event()
         self._notes: list[dict[str, Any]] = []
+        self._sender: asyncio.Task[closing.CloseCode | None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[closing.CloseCode | None] = self._loop.create_future()
 
     async def run(self, draining: Draining) -> None:
         """Serve until the client leaves, the credential expires, the service drains or the client proves too slow."""
-        tasks = {asyncio.create_task(t) for t in (self._read(), self._send(), self._expire(), self._drain(draining))}
+        reader = self._loop.create_task(self._read())
+        reader.add_done_callback(self._ended)
+        expiry = self._loop.call_later(max(0.0, self._principal.expires_at - self._clock()), self._end, closing.CloseCode.CREDENTIAL_EXPIRED)
+        draining.told.add(self._drain)
+        if draining.begun:  # while the handshake was answered
+            self._drain()
         code: closing.CloseCode | None = None
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            code = next((t.result() for t in done if t.exception() is None and t.result() is not None), None)
-            for task in done:
-                if (e := task.exception()) is not None and not isinstance(e, (WebSocketDisconnect, RuntimeError)):
-                    code = closing.CloseCode.INTERNAL
-                    telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(e).__name__)
+            code = await self._over
         finally:
-            for task in tasks | set(self._starting.values()):
+            draining.told.discard(self._drain)
+            expiry.cancel()
+            tasks = [reader, *([self._sender] if self._sender is not None else []), *self._starting.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._starting.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             for subscription in self._watches.values():
                 subscription.close()
             await self._close(code)
+
+    def _end(self, code: closing.CloseCode | None) -> None:
+        if not self._over.done():
+            self._over.set_result(code)
+
+    def _ended(self, task: asyncio.Task[closing.CloseCode | None]) -> None:
+        """The reader is over, or the sender with a verdict."""
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None or isinstance(error, (WebSocketDisconnect, RuntimeError)):
+            self._end(None if error is not None else task.result())
+            return
+        telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
+        self._end(closing.CloseCode.INTERNAL)
 
     async def _close(self, code: closing.CloseCode | None) -> None:
         if code is None or self._socket.application_state is not WebSocketState.CONNECTED:
@@ -359,27 +390,38 @@ class WatchConnection:
 
     def _note(self, message: dict[str, Any]) -> None:
         self._notes.append(message)
-        self._wake.set()
+        self._wake()
 
     # ----------------------------------------------------------------- sender
 
     def _ready(self, rid: str) -> None:
         self._pending[rid] = None
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._sender is None and not self._over.done():
+            self._sender = self._loop.create_task(self._send())
+            self._sender.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[closing.CloseCode | None]) -> None:
+        self._sender = None
+        if task.cancelled() or task.exception() is not None or task.result() is not None:
+            self._ended(task)
+        elif self._notes or self._pending:  # since it looked last
+            self._wake()
 
     async def _send(self) -> closing.CloseCode | None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                while self._notes or self._pending:
-                    for note in self._take_notes():
-                        await self._write(_encode(note))
-                    if self._pending:
-                        await self._send_one(next(iter(self._pending)))
-            except (outbox.Slow, TimeoutError) as e:
-                telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
-                return closing.CloseCode.SLOW
+        """Everything there is to send; the code to close with when the client does not take it."""
+        try:
+            while self._notes or self._pending:
+                for note in self._take_notes():
+                    await self._write(_encode(note))
+                if self._pending:
+                    await self._send_one(next(iter(self._pending)))
+        except (outbox.Slow, TimeoutError) as e:
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
+            return closing.CloseCode.SLOW
+        return None
 
     def _take_notes(self) -> list[dict[str, Any]]:
         notes, self._notes = self._notes, []
@@ -413,14 +455,8 @@ class WatchConnection:
 
     # -------------------------------------------------------------- deadlines
 
-    async def _expire(self) -> closing.CloseCode | None:
-        await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
-        return closing.CloseCode.CREDENTIAL_EXPIRED
-
-    async def _drain(self, draining: Draining) -> closing.CloseCode | None:
-        await draining.wait()
+    def _drain(self) -> None:
         # Spread over the sockets, so that their clients do not all come back in one instant.
         delay = (hash(id(self)) % 1000) / 1000 * DRAIN_SPREAD_S
         self._note({"type": "watch.draining", "after_ms": int(delay * 1000)})
-        await asyncio.sleep(delay)
-        return closing.CloseCode.DRAINING
+        self._loop.call_later(delay, self._end, closing.CloseCode.DRAINING)

@@ -160,14 +160,12 @@ class _Batches:
     Attributes:
         _waiting: those not sent yet.
         _sender: sends until nothing waits; None then.
-        _under_way: the exchange with Redis; None between two.
     """
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
         self._waiting: list[_Asked] = []
         self._sender: asyncio.Task[None] | None = None
-        self._under_way: asyncio.Task[list[Any]] | None = None
 
     def call(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
         """The answer. Whoever gives up cancels it; an exchange that nobody waits for any more ends."""
@@ -193,29 +191,26 @@ class _Batches:
                     await self._one(batch)
         finally:
             self._sender = None
-            for _, answer in batch + self._waiting:
-                answer.cancel()  # without effect on those that have their answer
+            for _, answer in batch + self._waiting:  # closed under them; a cancellation would end whoever asked
+                _settle(answer, redis.ConnectionError("closed"))
 
     async def _one(self, batch: list[_Asked]) -> None:
-        self._under_way = exchange = asyncio.create_task(self._exchange([command for command, _ in batch]))
+        exchange = asyncio.create_task(self._exchange([command for command, _ in batch]))  # noqa: RUF006 - awaited below
+
+        def given_up(_: asyncio.Future[Any]) -> None:
+            if all(answer.done() for _, answer in batch):
+                exchange.cancel()
+
         for _, asked in batch:
-            asked.add_done_callback(lambda _: self._given_up(batch))
+            asked.add_done_callback(given_up)
         try:
             await asyncio.wait({exchange})
         finally:
-            self._under_way = None
             exchange.cancel()  # without effect unless we are cancelled ourselves
-        if exchange.cancelled():
-            return
-        error = exchange.exception()
+        error = redis.ConnectionError("cancelled") if exchange.cancelled() else exchange.exception()
         answers = [error] * len(batch) if error is not None else exchange.result()
         for (_, asked), answer in zip(batch, answers, strict=True):
-            if asked.done():
-                continue
-            if isinstance(answer, BaseException):
-                asked.set_exception(answer)
-            else:
-                asked.set_result(answer)
+            _settle(asked, answer)
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         if len(commands) == 1:  # a pipeline of one costs half as much again
@@ -225,9 +220,14 @@ class _Batches:
             pipeline.execute_command(*command)
         return list(await pipeline.execute(raise_on_error=False))
 
-    def _given_up(self, batch: list[_Asked]) -> None:
-        if self._under_way is not None and all(answer.done() for _, answer in batch):
-            self._under_way.cancel()
+
+def _settle(asked: asyncio.Future[Any], answer: Any) -> None:
+    if asked.done():
+        return
+    if isinstance(answer, BaseException):
+        asked.set_exception(answer)
+    else:
+        asked.set_result(answer)
 
 
 class Sessions:

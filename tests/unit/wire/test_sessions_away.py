@@ -19,6 +19,7 @@ class Server:
         self.asked = 0
         self.error: Exception | None = None
         self.hangs = False
+        self.takes_s = 0.0
         self.pipelines: list[int] = []  # commands in each
 
     async def execute_command(self, name: str, *_args: Any) -> Any:
@@ -35,6 +36,7 @@ class Server:
             raise self.error
         if self.hangs:
             await asyncio.Event().wait()
+        await asyncio.sleep(self.takes_s)
         return answer
 
 
@@ -140,7 +142,19 @@ async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: t
 async def test_closing_ends_what_waits(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
     server, _, store = parts
     server.hangs = True
-    call = store._batches.call(("GETEX", "x"))
+    call = asyncio.create_task(store.get_turn("resp_1"))
     await asyncio.sleep(0)
     await store._batches.aclose()
-    assert call.cancelled()
+    with pytest.raises(sessions.SessionsUnavailable):
+        await call
+
+
+async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+    """What an earlier batch leaves behind once ended the next one."""
+    server, _, store = parts
+    server.takes_s = 0.001
+
+    async def asks(n: int) -> list[bytes | None]:
+        return [await store.get_turn(f"resp_{n}") for _ in range(20)]
+
+    assert await asyncio.gather(*map(asks, range(5))) == [[b"state"] * 20] * 5
