@@ -155,6 +155,7 @@ async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[
     server.takes_s = 0.001
 
     async def asks(n: int) -> list[bytes | None]:
+        await asyncio.sleep(n * server.takes_s / 3)  # so that there is always one batch under way and another that waits
         return [await store.get_turn(f"resp_{n}") for _ in range(20)]
 
     assert await asyncio.gather(*map(asks, range(5))) == [[b"state"] * 20] * 5
