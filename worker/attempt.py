@@ -18,6 +18,9 @@ ABORT_S = 5.0  # for the engine to let go of an attempt
 ALONE_FACTOR = 10  # how much longer one response may be silent while the engine speaks for others: a long queue is no stall
 
 
+_APPEND_SECONDS = telemetry.STAGE_SECONDS.labels(stage="append")
+
+
 class Pulse:
     """Signs of life of the engine as a whole.
 
@@ -155,7 +158,8 @@ class Attempt:
             return
         now = time.monotonic()
         self._clock.acknowledged(sent.result().timestamp, now)
-        telemetry.STAGE_SECONDS.labels(stage="append").observe(now - started)
+        self._flusher.acknowledged(now - started)
+        _APPEND_SECONDS.observe(now - started)
 
     async def _read(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
         async with contextlib.aclosing(engine.generate(job)) as steps:

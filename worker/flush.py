@@ -1,7 +1,8 @@
 """When frames go out: at once if the last ones went out long enough ago, else together with what comes until then.
 
 A round trip to the broker costs far more than a record, so responses that stream at once share it, and so do the tokens of one that streams faster
-than anybody reads. Nothing waits that would have had the round trip to itself: an engine slower than the window is never delayed by it.
+than anybody reads. *Long enough* is measured by the round trips themselves: where the broker or the cores are busy they take longer, and frames are
+gathered for longer. Nothing waits that would have had the round trip to itself: an engine slower than the window is never delayed by it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ import asyncio
 import math
 from collections.abc import Callable
 
-_WINDOWS = ((2, 0.005), (16, 0.010))  # up to so many running responses: seconds between flushes
-WIDEST_S = 0.040
-
-
-def window_s(running: int) -> float:
-    """The least time between two flushes with so many responses running."""
-    return next((seconds for most, seconds in _WINDOWS if running <= most), WIDEST_S)
+# A window is so many round trips long. Streams share them, so with more streams longer windows save more; one alone would only be delayed.
+SHARES = ((2, 4), (math.inf, 12))
+NARROWEST_S = 0.005
+WIDEST_S = 0.040  # text that comes 25 times a second flows for a reader
+_WEIGHT = 0.05  # of the newest round trip
 
 
 class Flusher:
@@ -26,6 +25,7 @@ class Flusher:
         _marked: callbacks due at the next flush, in order of marking.
         _due: the timer of that flush; None while nothing is marked.
         _last: when the last one was (seconds of the loop's clock).
+        _round_trip_s: of recent appends, smoothed.
     """
 
     def __init__(self, running: Callable[[], int]) -> None:
@@ -33,13 +33,24 @@ class Flusher:
         self._marked: dict[Callable[[], None], None] = {}
         self._due: asyncio.Handle | None = None
         self._last = -math.inf
+        self._round_trip_s = 0.0
+
+    @property
+    def window_s(self) -> float:
+        """The least time between two flushes."""
+        running = self._running()
+        share = next(share for most, share in SHARES if running <= most)
+        return min(WIDEST_S, max(NARROWEST_S, share * self._round_trip_s))
+
+    def acknowledged(self, seconds: float) -> None:
+        """An append took so long."""
+        self._round_trip_s += _WEIGHT * (seconds - self._round_trip_s)
 
     def mark(self, flush: Callable[[], None]) -> None:
         """`flush` has something to write."""
         self._marked[flush] = None
         if self._due is None:
-            loop = asyncio.get_running_loop()
-            at = self._last + window_s(self._running())
+            loop, at = asyncio.get_running_loop(), self._last + self.window_s
             # Even at once everything of one engine step goes out together: its outputs arrive in one turn of the loop.
             self._due = loop.call_at(at, self._flush) if at > loop.time() else loop.call_soon(self._flush)
 

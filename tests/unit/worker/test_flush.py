@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from worker import flush
 
 
-def test_the_window_widens_with_load() -> None:
-    assert [flush.window_s(n) for n in (0, 1, 2, 3, 16, 17, 500)] == [0.005, 0.005, 0.005, 0.01, 0.01, 0.04, 0.04]
+def test_the_window_follows_the_round_trips() -> None:
+    running = 1
+    flusher = flush.Flusher(lambda: running)
+    assert flusher.window_s == flush.NARROWEST_S
+    for _ in range(200):
+        flusher.acknowledged(0.002)
+    assert flusher.window_s == pytest.approx(0.008, rel=0.01)
+    running = 3
+    assert flusher.window_s == pytest.approx(0.024, rel=0.01)
+    flusher.acknowledged(0.5)
+    assert flusher.window_s == flush.WIDEST_S
+    for _ in range(200):
+        flusher.acknowledged(0.0001)
+    assert flusher.window_s == flush.NARROWEST_S
 
 
 class Calls:
-    """A flusher for many running responses, and what it called."""
+    """A flusher with the widest window, and what it called."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
         self.flusher = flush.Flusher(lambda: 100)
+        self.flusher.acknowledged(10.0)
 
     def first(self) -> None:
         self.made.append("first")
@@ -64,7 +79,7 @@ async def test_what_follows_waits_for_the_window_and_goes_out_once_and_together(
 
 async def test_one_who_wrote_by_itself_is_not_called_again() -> None:
     calls: list[int] = []
-    flusher = flush.Flusher(lambda: 1)
+    flusher = flush.Flusher(lambda: 100)
 
     def write() -> None:
         calls.append(1)
