@@ -84,7 +84,9 @@ class Gateway:
     async def run(self, listener: socket.socket) -> None:
         """Run until SIGTERM or SIGINT, then drain."""
         config = self._config
-        server = push_app.server(edge.Edge(self.application(), config.origins), config.host, config.port, config.max_ws_bytes, CLOSE_S)
+        server = push_app.server(
+            edge.Edge(self.watchers.before(self.application()), config.origins), config.host, config.port, config.max_ws_bytes, CLOSE_S
+        )
         stop, hurry = asyncio.Event(), asyncio.Event()
         _on_signals(stop, hurry)
         try:

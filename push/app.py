@@ -97,7 +97,7 @@ async def serve(config: settings.Settings) -> None:
     keys = access.key_sets(issuers)
     gate = access.Access(keys, redis, config.origins)
     end = endpoint.Endpoint(deliver, gate, draining)
-    http = server(application(end, deliver, redis, draining), config.host, config.port, WS_MAX_BYTES, config.drain_s)
+    http = server(end.before(application(end, deliver, redis, draining)), config.host, config.port, WS_MAX_BYTES, config.drain_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):

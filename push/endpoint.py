@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from push import access, delivery, outbox
@@ -216,8 +216,20 @@ class Endpoint:
         self.sockets: set[WatchConnection] = set()
 
     def routes(self) -> list[BaseRoute]:
-        """`GET /v1/responses/{id}` and `WS /v1/watch`."""
-        return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"]), WebSocketRoute("/v1/watch", self.watch)]
+        """`GET /v1/responses/{id}`."""
+        return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"])]
+
+    def before(self, app: ASGIApp) -> ASGIApp:
+        """`app` with `WS /v1/watch` in front of it: every layer of a web framework is a suspended frame for as long as a socket is open, and of these
+        sockets there are thousands that say nothing."""
+
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "websocket" and scope["path"] == "/v1/watch":
+                await self.watch(WebSocket(scope, receive, send))
+            else:
+                await app(scope, receive, send)
+
+        return dispatch
 
     async def retrieve(self, request: Request) -> Response:
         """The object, or with `stream=true` the events after `starting_after`."""
@@ -259,15 +271,21 @@ class Endpoint:
 class WatchConnection:
     """One watch socket: commands in, events of all watched responses out, through one sender.
 
-    A socket that is idle holds one task, which reads, and one timer; the sender exists only while there is something to send.
+    A socket that is idle holds the task that serves it, which reads, and one timer; the sender exists only while there is something to send.
 
     Attributes:
         _watches: subscriptions by response id; only the reader adds and removes, the sender removes ended ones.
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
         _sender: sends until `_pending` and `_notes` are empty; None then.
-        _over: set when the socket ends, with the code to close it with; None when the client has left.
+        _reader: the task that serves the socket, while it reads; None before and afterwards.
+        _over: the socket ends, with the code to close it with; None when the client has left.
     """
+
+    __slots__ = (
+        *("_clock", "_code", "_delivery", "_loop", "_notes", "_over", "_owner", "_pending"),
+        *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches"),
+    )
 
     def __init__(self, socket: WebSocket, deliver: delivery.Delivery, principal: credentials.Principal, clock: Callable[[], float]) -> None:
         self._socket = socket
@@ -281,44 +299,52 @@ class WatchConnection:
         self._notes: list[dict[str, Any]] = []
         self._sender: asyncio.Task[closing.CloseCode | None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._over: asyncio.Future[closing.CloseCode | None] = self._loop.create_future()
+        self._reader: asyncio.Task[Any] | None = None
+        self._over = False
+        self._code: closing.CloseCode | None = None
 
     async def run(self, draining: Draining) -> None:
         """Serve until the client leaves, the credential expires, the service drains or the client proves too slow."""
-        reader = self._loop.create_task(self._read())
-        reader.add_done_callback(self._ended)
         expiry = self._loop.call_later(max(0.0, self._principal.expires_at - self._clock()), self._end, closing.CloseCode.CREDENTIAL_EXPIRED)
         draining.told.add(self._drain)
         if draining.begun:  # while the handshake was answered
             self._drain()
-        code: closing.CloseCode | None = None
         try:
-            code = await self._over
+            await self._read_until_over()
         finally:
+            self._over = True
             draining.told.discard(self._drain)
             expiry.cancel()
-            tasks = [reader, *([self._sender] if self._sender is not None else []), *self._starting.values()]
+            tasks = [*([self._sender] if self._sender is not None else []), *self._starting.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for subscription in self._watches.values():
                 subscription.close()
-            await self._close(code)
+            await self._close(self._code)
+
+    async def _read_until_over(self) -> None:
+        """A task of its own for the reader would be the greater part of what an idle socket takes; so whoever ends the socket ends the reading."""
+        self._reader = asyncio.current_task()
+        try:
+            await self._read()
+        except asyncio.CancelledError:
+            if not self._over or self._reader is None or self._reader.uncancel():
+                raise  # by somebody else
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the client has left
+        except Exception as e:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(e).__name__)
+            self._code = closing.CloseCode.INTERNAL
+        finally:
+            self._reader = None
 
     def _end(self, code: closing.CloseCode | None) -> None:
-        if not self._over.done():
-            self._over.set_result(code)
-
-    def _ended(self, task: asyncio.Task[closing.CloseCode | None]) -> None:
-        """The reader is over, or the sender with a verdict."""
-        if task.cancelled():
+        if self._over:
             return
-        error = task.exception()
-        if error is None or isinstance(error, (WebSocketDisconnect, RuntimeError)):
-            self._end(None if error is not None else task.result())
-            return
-        telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
-        self._end(closing.CloseCode.INTERNAL)
+        self._over, self._code = True, code
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def _close(self, code: closing.CloseCode | None) -> None:
         if code is None or self._socket.application_state is not WebSocketState.CONNECTED:
@@ -330,11 +356,11 @@ class WatchConnection:
 
     # --------------------------------------------------------------- commands
 
-    async def _read(self) -> closing.CloseCode | None:
-        while True:
+    async def _read(self) -> None:
+        while not self._over:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
-                return None
+                return
             self._command(message)
 
     def _command(self, message: MutableMapping[str, Any]) -> None:
@@ -399,14 +425,22 @@ class WatchConnection:
         self._wake()
 
     def _wake(self) -> None:
-        if self._sender is None and not self._over.done():
+        if self._sender is None and not self._over:
             self._sender = self._loop.create_task(self._send())
             self._sender.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[closing.CloseCode | None]) -> None:
         self._sender = None
-        if task.cancelled() or task.exception() is not None or task.result() is not None:
-            self._ended(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, WebSocketDisconnect | RuntimeError):
+            self._end(None)  # the client has left
+        elif error is not None:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
+            self._end(closing.CloseCode.INTERNAL)
+        elif (verdict := task.result()) is not None:
+            self._end(verdict)
         elif self._notes or self._pending:  # since it looked last
             self._wake()
 
