@@ -24,7 +24,7 @@ REDIS_USERS: Final[dict[str, str]] = {
     "push": "~ticket:* ~revoked:* +getdel +exists",
     "worker": "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore +pexpire +pttl +hset +hdel +time",
 }
-_COMMON = "+ping +hello +client|setinfo +client|setname +evalsha +script|load"
+_COMMON = "+ping +hello +client|setinfo +client|setname +eval"
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "redis-acl": ("users.acl",),
     **{f"redis-{user}": ("url",) for user in REDIS_USERS},
