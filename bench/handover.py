@@ -34,12 +34,13 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     settings = {"TAILRACE_DRAIN_S": str(DRAIN_S), "TAILRACE_SESSION_TIMEOUT_MS": str(SESSION_MS)}
     with stacks.tailrace(plan.scratch, workers=2, settings=settings) as side, contextlib.ExitStack() as more:
         uvloop.run(scripted.warm(side))
+        names = itertools.count(3)  # two workers of one name would share one heartbeat
         for number in range(plan.pick(1, plan.rounds)):
             for case, (how, tokens) in CASES.items():
                 uvloop.run(scaling.balanced(side, 2))
                 victim = side.roles["worker"].pop(0)
                 yield measure.Row(NAME, case, "tailrace", number, uvloop.run(_measured(side, victim, how, tokens)))
-                side.roles["worker"].append(more.enter_context(stacks.another_worker(side, number * len(CASES) + len(side.roles["worker"]) + 2)))
+                side.roles["worker"].append(more.enter_context(stacks.another_worker(side, next(names))))
 
 
 async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens: int) -> dict[str, float]:
