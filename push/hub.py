@@ -23,6 +23,7 @@ class Stream:
         owner: whose it is; None until the first record (or the request) was seen.
         series: event numbering; None until the echo is known.
         emitted: all events so far, index = sequence_number; only grows.
+        size: bytes of their bodies.
         held: live records that wait for the replay to finish; None when not replaying.
         hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen until then.
         boxes: subscribers.
@@ -39,6 +40,7 @@ class Stream:
     owner: records.Owner | None = None
     series: events.Series | None = None
     emitted: list[events.Event] = field(default_factory=list)
+    size: int = 0
     held: list[tuple[records.TokenRecord, int, int]] | None = None
     hidden: bool = False
     boxes: set[outbox.Outbox] = field(default_factory=set)
@@ -122,6 +124,7 @@ class Stream:
             return
         self.emitted.extend(new)
         size = sum(len(e.body) for e in new)
+        self.size += size
         if self.hidden:
             self._unseen += size
         else:
@@ -201,8 +204,8 @@ class Hub:
         for s in unwatched:
             s.idle_since = s.idle_since or now
         unwatched.sort(key=lambda s: s.idle_since)
-        total = sum(sum(len(e.body) for e in s.emitted) for s in unwatched)
+        total = sum(s.size for s in unwatched)
         for s in unwatched:
             if now - s.idle_since >= LINGER_S or total > UNWATCHED_BYTES:
-                total -= sum(len(e.body) for e in s.emitted)
+                total -= s.size
                 self.drop(s.rid)

@@ -31,6 +31,7 @@ from redis.backoff import NoBackoff
 from wire import credentials, telemetry
 
 CALL_TIMEOUT_S: Final = 0.25
+PATIENCE: Final = 8  # times as long for what nobody can do without: a browser whose ticket is refused because Redis was slow cannot do anything
 AWAY_S: Final = 1.0  # after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per second, not one per request
 MAX_CONNECTIONS: Final = 1  # batches go one after the other
 TICKET_TTL_S: Final = 30
@@ -231,7 +232,8 @@ def _settle(asked: asyncio.Future[Any], answer: Any) -> None:
 
 
 class Sessions:
-    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S, by SessionsUnavailable if it must.
+    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S (tickets: PATIENCE times that), by
+    SessionsUnavailable if it must.
 
     Attributes:
         _away_until: monotonic seconds; before it Redis is not asked.
@@ -246,9 +248,10 @@ class Sessions:
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
+            # Callers' own bounds are in `_ask`; an exchange ends when the last of them has given up.
+            timeout=timeout_s * PATIENCE,
+            socket_timeout=timeout_s * PATIENCE,
+            socket_connect_timeout=timeout_s * PATIENCE,
             # A retry would double the time a caller waits, and a repeated GETDEL or token bucket would take twice.
             retry=Retry(NoBackoff(), 0),
         )
@@ -280,14 +283,14 @@ class Sessions:
         ticket = secrets.token_urlsafe(16)
         stored = _Ticket(principal.issuer, principal.subject, principal.tenant, sorted(principal.scopes), principal.expires_at, origin)
         life_s = min(TICKET_TTL_S, max(1.0, principal.expires_at - now))
-        await self._ask("SET", _ticket_key(ticket), msgspec.json.encode(stored), "PX", _ms(life_s), "NX")
+        await self._ask("SET", _ticket_key(ticket), msgspec.json.encode(stored), "PX", _ms(life_s), "NX", patient=True)
         return ticket
 
     async def take_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
         """Consumes the ticket, also when it is refused. Raises credentials.InvalidCredential."""
         if _TICKET.fullmatch(ticket) is None:
             raise credentials.InvalidCredential(credentials.Reason.TICKET)
-        value = await self._ask("GETDEL", _ticket_key(ticket))
+        value = await self._ask("GETDEL", _ticket_key(ticket), patient=True)
         try:
             stored = msgspec.json.decode(value or b"", type=_Ticket)
         except msgspec.DecodeError as error:
@@ -384,11 +387,11 @@ class Sessions:
 
     # ---- how every call is made ------------------------------------------------------------------
 
-    async def _ask(self, *command: Any) -> Any:
-        if self._clock() < self._away_until:
+    async def _ask(self, *command: Any, patient: bool = False) -> Any:
+        if self._clock() < self._away_until and not patient:
             raise SessionsUnavailable("away a moment ago")
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s * (PATIENCE if patient else 1)):
                 answer = await self._batches.call(command)
         except (redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError) as error:
             telemetry.REDIS_FAILURES.inc()
