@@ -279,7 +279,7 @@ class WatchConnection:
         _notes: messages that belong to no event series (errors, draining), sent first.
         _sender: sends until `_pending` and `_notes` are empty; None then.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
-        _over: the socket ends, with the code to close it with; None when the client has left.
+        _over, _code: whether the socket ends, and what it is closed with; None when the client has left.
     """
 
     __slots__ = (
