@@ -13,8 +13,8 @@ from typing import Final
 
 import uvloop
 
-from bench import load, measure, scripted, stacks
-from wire import ids, log, records, topics
+from bench import load, logged, measure, scripted, stacks
+from wire import records
 
 NAME: Final = "cancel"
 OVER, UNDER = "", ""
@@ -59,22 +59,9 @@ async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, f
 async def _stops(bootstrap: str, asked: dict[str, float]) -> list[float]:
     """Per response: ms from asking to the last frame that its worker sent; 0 when that was sent before."""
     last: dict[str, float] = {}
-    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
-    try:
-        starts: dict[int, int] = {}
-        for rid in asked:
-            address = ids.parse(rid)
-            starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
-        ends = await offsets.ends(topics.TOKENS, starts)
-        for partition, start in starts.items():
-            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
-                for r in batch:
-                    record = records.token_of(r.key, r.value)
-                    if isinstance(record, records.Tok) and record.rid in asked:
-                        last[record.rid] = max(record.ts, last.get(record.rid, 0.0))
-    finally:
-        await replays.stop()
-        await offsets.stop()
+    async for record, _ in logged.token_records(bootstrap, asked):
+        if isinstance(record, records.Tok):
+            last[record.rid] = max(record.ts, last.get(record.rid, 0.0))
     if silent := asked.keys() - last.keys():
         raise load.Failed(f"{len(silent)} responses were cancelled before their first token: nothing was stopped")
     return [max(0.0, last[rid] - at) for rid, at in asked.items()]

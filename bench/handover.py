@@ -7,6 +7,7 @@ noticed by its session timeout (`session_timeout_ms`), so that is in the figure;
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import os
@@ -17,8 +18,8 @@ from typing import Final
 
 import uvloop
 
-from bench import load, measure, scaling, scripted, stacks
-from wire import ids, log, records, topics
+from bench import load, logged, measure, scaling, scripted, stacks
+from wire import records
 
 NAME: Final = "handover"
 OVER, UNDER = "", ""
@@ -78,20 +79,5 @@ async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens:
 
 async def _moved(bootstrap: str, rids: list[str]) -> set[str]:
     """Those that a second owner ended."""
-    claims: dict[str, int] = {}
-    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
-    try:
-        starts: dict[int, int] = {}
-        for address in map(ids.parse, rids):
-            starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
-        ends = await offsets.ends(topics.TOKENS, starts)
-        for partition, start in starts.items():
-            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
-                for r in batch:
-                    record = records.token_of(r.key, r.value)
-                    if isinstance(record, records.Claim):
-                        claims[record.rid] = claims.get(record.rid, 0) + 1
-    finally:
-        await replays.stop()
-        await offsets.stop()
-    return {rid for rid in rids if claims.get(rid, 0) > 1}
+    claims = collections.Counter([record.rid async for record, _ in logged.token_records(bootstrap, rids) if isinstance(record, records.Claim)])
+    return {rid for rid in rids if claims[rid] > 1}

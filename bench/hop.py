@@ -10,12 +10,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import uvloop
 
-from bench import load, measure, scripted, stacks
-from wire import fold, ids, log, records, topics
+from bench import load, logged, measure, scripted, stacks
+from wire import fold, records
 
 NAME: Final = "hop"
 OVER, UNDER = "watching at push", "asking at gateway"
@@ -131,24 +131,10 @@ def paired(frames: list[Frame], deltas: list[Delta]) -> list[tuple[Frame, Delta]
 
 async def frames_of(bootstrap: str, rids: list[str]) -> dict[str, list[Frame]]:
     """Accepted frames with text by response, read from each partition once."""
-    places: dict[int, dict[str, Any]] = {}
-    for rid in rids:
-        places.setdefault(ids.parse(rid).partition, {})[rid] = fold.Fold()
+    folds = {rid: fold.Fold() for rid in rids}
     found: dict[str, list[Frame]] = {rid: [] for rid in rids}
-    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
-    try:
-        ends = await offsets.ends(topics.TOKENS, places)
-        for partition, folds in places.items():
-            start = min(ids.parse(rid).offset for rid in folds)
-            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
-                for r in batch:
-                    record = records.token_of(r.key, r.value)
-                    if record is None or record.rid not in folds:
-                        continue
-                    accepted = folds[record.rid].apply(record, r.offset, r.timestamp)
-                    if isinstance(record, records.Tok) and isinstance(accepted, fold.Accepted) and record.text:
-                        found[record.rid].append(Frame(record.ts, float(r.timestamp), record.text))
-        return found
-    finally:
-        await replays.stop()
-        await offsets.stop()
+    async for record, r in logged.token_records(bootstrap, rids):
+        accepted = folds[record.rid].apply(record, r.offset, r.timestamp)
+        if isinstance(record, records.Tok) and isinstance(accepted, fold.Accepted) and record.text:
+            found[record.rid].append(Frame(record.ts, float(r.timestamp), record.text))
+    return found

@@ -124,6 +124,7 @@ async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Serve
 
 async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
     server, _, store = parts
+    store._timeout_s = 2.0  # roomy: it is not asked how fast
     answers = await asyncio.gather(*(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1"))
     assert answers == [False, False, False, b"state"]
     assert server.pipelines == [4], "asked in one turn of the loop"
@@ -133,6 +134,7 @@ async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tu
 
 async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
     _, _, store = parts
+    store._timeout_s = 2.0
     calls = [asyncio.create_task(store.get_turn(f"resp_{n}")) for n in range(3)]
     await asyncio.sleep(0)
     calls[1].cancel()
@@ -155,6 +157,7 @@ async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[
     """What an earlier batch leaves behind once ended the next one."""
     server, _, store = parts
     server.takes_s = 0.001
+    store._timeout_s = 2.0
 
     async def asks(n: int) -> list[bytes | None]:
         await asyncio.sleep(n * server.takes_s / 3)  # so that there is always one batch under way and another that waits
@@ -166,7 +169,8 @@ async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[
 async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
     """It cannot be done without, and a machine that is busy for a moment is no reason to refuse a browser for a second."""
     server, _, store = parts
-    server.takes_s = 0.04  # twice as long as others wait
+    store._timeout_s = 0.1
+    server.takes_s = 0.3  # three times as long as others wait
     with pytest.raises(sessions.SessionsUnavailable):
         await store.get_turn("resp_1")
     assert await store.mint_ticket(ALICE, None, 1_900_000_000.0)

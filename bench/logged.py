@@ -1,0 +1,27 @@
+"""What the log holds of given responses, read once they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+
+from wire import ids, log, records, topics
+
+
+async def token_records(bootstrap: str, rids: Iterable[str]) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:
+    """Every readable record of these responses, decoded and as it lies there, in order within each partition."""
+    wanted = frozenset(rids)
+    starts: dict[int, int] = {}
+    for address in map(ids.parse, wanted):
+        starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
+    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
+    try:
+        ends = await offsets.ends(topics.TOKENS, starts)
+        for partition, start in starts.items():
+            async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
+                for r in batch:
+                    record = records.token_of(r.key, r.value)
+                    if record is not None and record.rid in wanted:
+                        yield record, r
+    finally:
+        await replays.stop()
+        await offsets.stop()
