@@ -67,8 +67,11 @@ class Chat:
         self.page.wait_for_selector('.status[data-state="open"]', timeout=timeout)
 
     def ask(self, question: str) -> None:
+        """Asks and waits until the question stands on the page: before that the last turn, and its status, is the question before."""
+        asked = self.page.locator(".turn").count()
         self.page.fill("#question", question)
         self.page.press("#question", "Enter")
+        sync_api.expect(self.page.locator(".turn")).not_to_have_count(asked)
 
     @property
     def turn(self) -> sync_api.Locator:
