@@ -21,7 +21,7 @@ from gateway import cache, edge, endpoint, fleet, http, keys, settings, submissi
 from push import access, delivery
 from push import app as push_app
 from push import endpoint as push_endpoint
-from wire import credentials, errors, log, sessions, telemetry
+from wire import credentials, errors, heap, log, sessions, telemetry
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
@@ -89,6 +89,7 @@ class Gateway:
         )
         stop, hurry = asyncio.Event(), asyncio.Event()
         _on_signals(stop, hurry)
+        heap.settle()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks

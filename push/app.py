@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from push import access, delivery, endpoint, settings
-from wire import credentials, errors, log, sessions, telemetry
+from wire import credentials, errors, heap, log, sessions, telemetry
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
 FLUSH_DEADLINE_MS = 30_000
@@ -102,6 +102,7 @@ async def serve(config: settings.Settings) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
+    heap.settle()
     try:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(part) for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())]

@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import Any
 
-from wire import log, sessions, telemetry
+from wire import heap, log, sessions, telemetry
 from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
 from worker.engines import base
 
@@ -123,6 +123,7 @@ class App:
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)
         layout = await self._layout()
+        heap.settle()
         self._intake = made = self._compose(layout, tasks)
         background.append(tasks.create_task(self.writer.run(), name="writer"))
         background.append(tasks.create_task(self._tail.run(layout.incarnation), name="tail"))
