@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from push import hub, outbox
+from push import hub, outbox, tails
 from wire import errors, events, fold, ids, log, records, telemetry, topics
 
 SWEEP_S = 5.0
@@ -141,10 +141,10 @@ class Delivery:
         self.home = tuple(home)
         self._entropy = entropy
         self._hub = hub.Hub(on_void=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc())
-        self._reader = log.Reader(bootstrap, topics.TOKENS, client_id=f"{client_id}-tail")
+        self._reader = tails.Tails(bootstrap, self.home, client_id=client_id)
         self._offsets = log.Offsets(bootstrap, client_id=f"{client_id}-offsets")
         self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
-        self._conversations = log.Reader(bootstrap, topics.CONVERSATIONS, wait_ms=100, client_id=f"{client_id}-conversations")
+        self._conversations = log.Reader(bootstrap, topics.CONVERSATIONS, wait_ms=tails.SETTLED_WAIT_MS, client_id=f"{client_id}-conversations")
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
         self._following: dict[int, asyncio.Task[None]] = {}
@@ -169,7 +169,8 @@ class Delivery:
                 if not self._reader.follows(partition):  # a client may have come already: its stream stands where the tail began for it
                     self._reader.follow(partition, offset)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tail())
+                for reader in self._reader.readers:
+                    tasks.create_task(self._tail(reader))
                 tasks.create_task(self._tail_conversations())
                 tasks.create_task(self._sweep())
                 tasks.create_task(self._until_replaced())
@@ -184,12 +185,12 @@ class Delivery:
         for task in list(self._loads.values()):
             task.cancel()
 
-    async def _tail(self) -> None:
+    async def _tail(self, reader: log.Reader) -> None:
         while True:
             try:
-                batch = await self._reader.poll()
+                batch = await reader.poll()
             except log.HistoryLost:
-                await self._tail_lost()
+                await self._tail_lost(reader)
                 continue
             except log.LogUnavailable:
                 await asyncio.sleep(log.RETRY_S)
@@ -216,12 +217,12 @@ class Delivery:
                 raise log.LogUnavailable("the log is another one now")
             self._trusted_until = time.monotonic() + TRUST_S
 
-    async def _tail_lost(self) -> None:
+    async def _tail_lost(self, reader: log.Reader) -> None:
         """A tail position is not in the log: retention passed it (a stall of hours), or this is another log."""
         layout = await _persist(lambda: log.layout(self._bootstrap))
         if layout.incarnation != self._layout.incarnation:
             raise log.LogChanged(f"the log's incarnation changed from {self._layout.incarnation} to {layout.incarnation}")
-        positions = dict(self._reader.positions)
+        positions = dict(reader.positions)
         beginnings = await _persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, positions))
         for partition, position in positions.items():
@@ -230,7 +231,7 @@ class Delivery:
             for stream in self._hub.streams_on(partition):
                 stream.fail(log.HistoryLost(f"the log no longer holds all of {stream.rid}"))
                 self._hub.drop(stream.rid)
-            self._reader.follow(partition, ends[partition])
+            reader.follow(partition, ends[partition])
 
     async def _tail_conversations(self) -> None:
         """Learn deletions from the beginning of the compacted topic on; the service is not ready before it has read what there is."""

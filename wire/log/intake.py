@@ -14,6 +14,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from wire import broker
 from wire.log import clients, vocabulary
 
+WAIT_MS = 200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
 HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
 
 
@@ -59,7 +60,7 @@ class Intake:
             max_poll_interval_ms=300_000,
             rebalance_timeout_ms=max(5_000, session_timeout_ms),
             partition_assignment_strategy=(RangePartitionAssignor,),
-            fetch_max_wait_ms=50,
+            fetch_max_wait_ms=WAIT_MS,
             retry_backoff_ms=50,
             metadata_max_age_ms=30_000,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from push import delivery
+from push import delivery, tails
 from wire import events, ids, log, records, topics
 
 TAG = ids.incarnation_tag("one")
@@ -118,14 +118,14 @@ async def test_a_stream_looked_up_during_the_start_keeps_the_place_where_the_tai
         behind.append(topics.TOKENS, other(), "y")
     made = deliver(behind)
     made.home = (0,)
-    made._reader = log.Reader("nowhere:1", topics.TOKENS)
+    made._reader = tails.Tails("nowhere:1", [0], client_id="test")
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_start() -> None:
         asked.set()
         await go_on.wait()
 
-    async def idle() -> None:
+    async def idle(*_: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(behind, "start", slow_start, raising=False)
