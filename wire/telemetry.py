@@ -25,8 +25,9 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import prometheus_client
-from opentelemetry import propagate, trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter
 from prometheus_client import Counter, Gauge, Histogram
@@ -90,11 +91,16 @@ _LEVELS: Final[dict[Action, int]] = {
 }
 
 _logger: Final = logging.getLogger("tailrace")
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def log(action: Action, *, exc_info: BaseException | None = None, **fields: Any) -> None:
     """One line. Fields are numbers, short texts and lists of them; anything else is named by its type only."""
-    _logger.log(_LEVELS.get(action, logging.INFO), action.value, exc_info=exc_info, extra={"action": action.value, "fields": fields})
+    level = _LEVELS.get(action, logging.INFO)
+    if _logger.isEnabledFor(level):
+        caught = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
+        # Not Logger.log, which walks the stack for a file and a line that no line shows: half of what a line costs.
+        _logger.handle(_logger.makeRecord(_logger.name, level, "", 0, action.value, (), caught, None, {"action": action.value, "fields": fields}))
 
 
 MAX_TEXT: Final = 300  # characters of a text in a line
@@ -188,10 +194,14 @@ class JsonFormatter(logging.Formatter):
             line |= {"action": action, **{key: guarded(key, value) for key, value in record.__dict__["fields"].items()}}
         if record.exc_info and record.exc_info[1] is not None:
             line |= _error_fields(record.exc_info[1])
-        context = trace.get_current_span().get_span_context()
-        if context.is_valid:
-            line["trace_id"] = f"{context.trace_id:032x}"
-        return json.dumps(line, default=lambda value: f"<{type(value).__name__}>")
+        current = trace.get_current_span().get_span_context()
+        if current.is_valid:
+            line["trace_id"] = f"{current.trace_id:032x}"
+        with contextlib.suppress(UnicodeError, OverflowError, TypeError):
+            encoded = _encode(line).decode("ascii")
+            if encoded.isprintable():
+                return encoded
+        return json.dumps(line, default=lambda value: f"<{type(value).__name__}>")  # five times as slow, but it can spell everything
 
 
 # ---- Kafka's client while the broker is away ---------------------------------------------------------
@@ -362,18 +372,40 @@ _GETTER: Final = _HeaderGetter()
 def trace_headers() -> list[tuple[str, bytes]]:
     """Kafka headers that carry the current span's context (W3C `traceparent`); empty without one."""
     headers: list[tuple[str, bytes]] = []
-    propagate.inject(headers, setter=_SETTER)
+    if context.get_current():
+        propagate.inject(headers, setter=_SETTER)
     return headers
 
 
 def trace_context(headers: Headers) -> Context:
     """The context a record was written in. Unreadable headers give an empty one."""
-    return propagate.extract(headers, getter=_GETTER)
+    return propagate.extract(headers, getter=_GETTER) if headers else Context()
+
+
+def span(name: str, parent: Context | None = None, **attributes: str | int | float | bool) -> contextlib.AbstractContextManager[trace.Span]:
+    """Attributes under the rules of lines: no content. An exception is recorded by its class alone, because its message may quote content.
+
+    Where nobody collects spans none is made, and the parent's context is handed on.
+    """
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return _span(name, parent, attributes)
+    return _handed_on(parent) if parent else _NO_SPAN
+
+
+_NO_SPAN: Final = contextlib.nullcontext(trace.INVALID_SPAN)
 
 
 @contextlib.contextmanager
-def span(name: str, parent: Context | None = None, **attributes: str | int | float | bool) -> Iterator[trace.Span]:
-    """Attributes under the rules of lines: no content. An exception is recorded by its class alone, because its message may quote content."""
+def _handed_on(parent: Context) -> Iterator[trace.Span]:
+    token = context.attach(parent)
+    try:
+        yield trace.get_current_span()
+    finally:
+        context.detach(token)
+
+
+@contextlib.contextmanager
+def _span(name: str, parent: Context | None, attributes: Mapping[str, str | int | float | bool]) -> Iterator[trace.Span]:
     tracer = trace.get_tracer("tailrace")
     shown = {f"tailrace.{key}": guarded(key, value) for key, value in attributes.items()}
     with tracer.start_as_current_span(name, parent, attributes=shown, record_exception=False, set_status_on_exception=False) as current:
@@ -427,6 +459,7 @@ def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # a record asks for them one by one, and no line shows them
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
     kafka = logging.getLogger("aiokafka")
