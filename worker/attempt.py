@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import time
 
@@ -162,14 +161,17 @@ class Attempt:
         _APPEND_SECONDS.observe(now - started)
 
     async def _read(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
-        async with contextlib.aclosing(engine.generate(job)) as steps:
-            async for step in steps:
-                self._last = time.monotonic()
-                self._take(step)
-                pulse.beat(len(step.ids), self._last)
-                if self.generation.phase is not generation.Phase.RUNNING:
-                    return
-        raise base.Transient("the engine ended without an end")
+        def take(step: base.Step) -> bool:
+            if self.stopped is not None:
+                return False
+            self._last = time.monotonic()
+            self._take(step)
+            pulse.beat(len(step.ids), self._last)
+            return self.generation.phase is generation.Phase.RUNNING
+
+        await engine.generate(job, take)
+        if self.generation.phase is generation.Phase.RUNNING and self.stopped is None:
+            raise base.Transient("the engine ended without an end")
 
     def _take(self, step: base.Step) -> None:
         if step.cached_tokens is not None:

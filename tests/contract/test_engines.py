@@ -65,11 +65,16 @@ async def job(engine: base.Engine, request: records.Request, before: list[int] |
 
 async def collect(engine: base.Engine, made: base.GenerationInput) -> tuple[list[int], str | None]:
     ids: list[int] = []
-    finish = None
-    async for step in engine.generate(made):
+    finish: str | None = None
+
+    def take(step: base.Step) -> bool:
+        nonlocal finish, ids
         assert finish is None, "nothing comes after the finish"
         ids += step.ids
         finish = step.finish
+        return True
+
+    await engine.generate(made, take)
     return ids, finish
 
 
@@ -123,11 +128,16 @@ async def test_a_greedy_answer_is_continued_as_if_it_had_not_been_interrupted(en
         assert same == finish
 
 
-async def test_leaving_the_stream_or_cancelling_its_reader_stops_the_engine(engine: base.Engine) -> None:
+async def test_wanting_no_more_or_cancelling_the_task_stops_the_engine(engine: base.Engine) -> None:
     request = ask("slow story 5000", max_tokens=900, script_tokens="5000")
-    stream = engine.generate(await job(engine, request))
-    await anext(stream)
-    await stream.aclose()
+    taken: list[base.Step] = []
+
+    def take(step: base.Step) -> bool:
+        taken.append(step)
+        return len(taken) < 3
+
+    await engine.generate(await job(engine, request), take)
+    assert len(taken) == 3
 
     reader = asyncio.create_task(collect(engine, await job(engine, request)))
     await asyncio.sleep(0.2)
@@ -181,11 +191,10 @@ if HAVE_VLLM:
         first = ask(long, max_tokens=60)
         cached = []
         for _ in range(2):
-            last = None
-            async for step in engine.generate(await job(engine, first)):
-                last = step
-            assert last is not None
-            cached.append(last.cached_tokens)
+            steps: list[base.Step] = []
+            await engine.generate(await job(engine, first), lambda step, to=steps: to.append(step) is None)
+            assert len(steps) > 1, "steps are taken one by one"
+            cached.append(steps[-1].cached_tokens)
         assert cached[0] == 0
         assert cached[1] is not None
         assert cached[1] > 100

@@ -10,8 +10,9 @@ EngineError
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,6 +94,18 @@ class Step:
     usage: records.Usage | None = None
 
 
+Take = Callable[[Step], bool]
+"""Called where the engine's output is read, with no task between: a wake-up per token and response costs more than what is done with it."""
+
+
+async def feed(steps: AsyncGenerator[Step, None], take: Take) -> None:
+    """For engines that generate by themselves."""
+    async with contextlib.aclosing(steps):
+        async for step in steps:
+            if not take(step):
+                return
+
+
 class Engine(Protocol):
     """An engine as the worker sees it. All methods are called on the event loop.
 
@@ -130,8 +143,13 @@ class Engine(Protocol):
             Refused: the prompt cannot be served (too long, not renderable).
         """
 
-    def generate(self, job: GenerationInput) -> AsyncGenerator[Step, None]:
-        """Run one attempt. Closing the iterator, or cancelling the task that reads it, aborts the attempt in the engine at once."""
+    async def generate(self, job: GenerationInput, take: Take) -> None:
+        """Run one attempt: `take` gets every step, in order, until one has a `finish` or `take` answers that it wants no more. Cancelling the task
+        aborts the attempt in the engine at once.
+
+        Raises:
+            EngineError
+        """
 
     def detokenizer(self, request: records.Request) -> generation.Detokenizer:
         """A fresh incremental detokeniser."""

@@ -77,7 +77,10 @@ class OpenAI:
         """The server renders and counts; its usage comes with the end."""
         return []
 
-    async def generate(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+    async def generate(self, job: base.GenerationInput, take: base.Take) -> None:
+        await base.feed(self._stream(job), take)
+
+    async def _stream(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         if job.output_so_far:
             raise base.NotResumable
         try:

@@ -145,7 +145,10 @@ class Scripted:
         base.check_length(len(ids), self._max_model_len)
         return ids
 
-    async def generate(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+    async def generate(self, job: base.GenerationInput, take: base.Take) -> None:
+        await base.feed(self._steps(job), take)
+
+    async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         cues = base.metadata(job.request)
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
         made = 0

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +77,65 @@ class Detokenizer:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
 
+class Sink:
+    """One request's end of vLLM's output loop, in the place of its queue. By way of the queue each token of each response costs an output object, an
+    event and the wake-up of a task: twice what is done with it here.
+
+    Attributes:
+        over: done when nothing more will come, or is wanted; fails as the request does.
+        finished: vLLM has nothing of this request any more.
+        _state: vLLM's `RequestState` of it; knows how much of the prompt was cached.
+    """
+
+    def __init__(self, take: base.Take, over: asyncio.Future[None]) -> None:
+        self.over = over
+        self.finished = False
+        self._take = take
+        self._state: Any = None
+
+    def replace(self, queue: Any, state: Any) -> None:
+        """Stand in for `queue` from now on; `state` is None when the request is over already."""
+        if state is not None:
+            self._state = state
+            state.make_request_output = self.made
+            state.queue = self
+        if (early := queue.get_nowait()) is not None:  # raises what the queue was given
+            out = early.outputs[0]
+            self._step(out.token_ids, out.finish_reason, early.num_cached_tokens)
+
+    def forget(self) -> None:
+        """Nothing is called any more: no cycle is left for the collector."""
+        self._state = None
+
+    def made(self, new_token_ids: list[int], pooling_output: Any, finish_reason: Any, *_more: Any, **_named: Any) -> None:
+        """As `RequestState.make_request_output`, called once per step; that it makes none leaves the queue out of it."""
+        del pooling_output
+        try:
+            self._step(new_token_ids, None if finish_reason is None else str(finish_reason), self._state.num_cached_tokens)
+        except Exception as e:  # it is the loop of everybody's outputs that calls
+            self._fail(e)
+
+    def put(self, error: Exception) -> None:
+        """As `RequestOutputCollector.put`: what vLLM puts here is that the engine died, and then there is nothing left to abort."""
+        self.finished = True
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
+
+    def _step(self, ids: list[int], reason: str | None, cached: int | None) -> None:
+        self.finished = reason is not None
+        if self.over.done() or reason == "abort":
+            return
+        if reason == "error":
+            raise base.Transient("the engine failed this request")
+        finish = None if reason is None else "length" if reason == "length" else "stop"
+        wanted = self._take(base.Step(ids, finish, cached))
+        if finish is not None or not wanted:
+            self.over.set_result(None)
+
+
 class VLLM:
     """The engine; see the module's text.
 
@@ -135,30 +194,30 @@ class VLLM:
         base.check_length(len(ids), self._max_model_len)
         return ids
 
-    async def generate(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+    async def generate(self, job: base.GenerationInput, take: base.Take) -> None:
         from vllm.exceptions import VLLMClientError
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+        from vllm.v1.engine.exceptions import EngineDeadError
 
-        stream = self._llm.generate(self._prompt(job), self._sampling(job), job.key)
         try:
-            async for out in stream:
-                completion = out.outputs[0]
-                reason = completion.finish_reason
-                if reason == "abort":
-                    return
-                if reason == "error":
-                    raise base.Transient("the engine failed this request")
-                finish = None if reason is None else "length" if reason == "length" else "stop"
-                yield base.Step(completion.token_ids, finish, out.num_cached_tokens)
+            await self._run(self._prompt(job), self._sampling(job), job.key, take)
         except EngineDeadError as e:
             self.dead.set()
             raise base.EngineDead("vLLM's engine process ended") from e
-        except EngineGenerateError as e:
-            raise base.Transient(f"vLLM: {type(e.__cause__).__name__}") from e
         except (VLLMClientError, ValueError) as e:
             raise base.Refused("invalid_prompt", str(e.args[0] if e.args else e)[:500]) from e
+
+    async def _run(self, prompt: dict[str, Any], sampling: Any, key: str, take: base.Take) -> None:
+        sink = Sink(take, asyncio.get_running_loop().create_future())
+        try:
+            queue = await self._llm.add_request(key, prompt, sampling)
+            sink.replace(queue, self._llm.output_processor.request_states.get(queue.request_id))
+            await sink.over
         finally:
-            await stream.aclose()  # aborts in the engine if it was not finished
+            try:
+                if not sink.finished:
+                    await self._llm.abort(key)
+            finally:
+                sink.forget()
 
     def detokenizer(self, request: records.Request) -> generation.Detokenizer:
         return Detokenizer(self._fast)
@@ -214,11 +273,10 @@ class VLLM:
     async def _warm_up(self) -> None:
         """The first request of a process pays for lazy initialisation: let it be ours."""
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
-        async for _ in self._llm.generate(
-            {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}, SamplingParams(max_tokens=2, detokenize=False), "warm-up"
-        ):
-            pass
+        sampling = SamplingParams(max_tokens=2, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA)
+        await self._run({"type": "token", "prompt_token_ids": [0, 1, 2, 3]}, sampling, "warm-up", lambda _step: True)
 
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has a flag, no event
