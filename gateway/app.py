@@ -85,7 +85,11 @@ class Gateway:
         """Run until SIGTERM or SIGINT, then drain."""
         config = self._config
         server = push_app.server(
-            edge.Edge(self.watchers.before(self.application()), config.origins), config.host, config.port, config.max_ws_bytes, CLOSE_S
+            edge.Edge(self.watchers.before(self.api.before(self.application())), config.origins),
+            config.host,
+            config.port,
+            config.max_ws_bytes,
+            CLOSE_S,
         )
         stop, hurry = asyncio.Event(), asyncio.Event()
         _on_signals(stop, hurry)

@@ -5,7 +5,6 @@ answer."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ class EventStream(endpoint.EventBody):
     """Streams a run's events, as `encode` spells them, and gives the run back when the client leaves or the service does."""
 
     def __init__(self, run: submission.Run, submit: submission.Submission, draining: endpoint.Draining, encode: Encode) -> None:
-        super().__init__(run.headers)
+        super().__init__(run.rid, run.headers)
         self._run = run
         self._submit = submit
         self._draining = draining
@@ -30,6 +29,9 @@ class EventStream(endpoint.EventBody):
 
     def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
         return (self._draining.wait(),)
+
+    def nudge(self) -> None:
+        self._run.subscription.nudge()
 
     def release(self) -> None:
         if self._run.final is not None:
@@ -40,15 +42,8 @@ class EventStream(endpoint.EventBody):
     async def pump(self, send: Send) -> None:
         try:
             while self._run.final is None:
-                await self.write(send, await self._next())
+                batch = await self._run.take()
+                await self.write(send, b"".join(map(self._encode, batch)) if batch else endpoint.KEEP_ALIVE)
             await self.write(send, endpoint.DONE, more=False)
-        except (outbox.Slow, log.HistoryLost, TimeoutError) as e:
-            self.broken(self._run.rid, e)
-
-    async def _next(self) -> bytes:
-        """The next batch, or a sign of life."""
-        try:
-            async with asyncio.timeout(endpoint.KEEP_ALIVE_S):
-                return b"".join(map(self._encode, await self._run.take()))
-        except TimeoutError:
-            return endpoint.KEEP_ALIVE
+        except (outbox.Slow, log.HistoryLost) as e:
+            self.broken(e)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from prometheus_client import Histogram
 
 from gateway import admission, cache, context, conversation, creation, fleet, keys, placement, settings
 from push import access, delivery, outbox
@@ -70,7 +73,7 @@ class Run:
             telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
             self.awaited_since = 0.0
         else:
-            telemetry.INTER_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.told_at)
+            _gaps(self.pool).observe(now - self.told_at)
         self.told_at = now
 
     @property
@@ -79,6 +82,11 @@ class Run:
         if self.final is None or self.messages is None or not context.continuable(self.final):
             return None
         return conversation.Remembered(self.rid, context.with_answer(self.messages, self.final))
+
+
+@functools.cache  # pools are few, and this is asked for at every event
+def _gaps(pool: str) -> Histogram:
+    return telemetry.INTER_TOKEN_SECONDS.labels(pool=pool)
 
 
 class Submission:

@@ -49,6 +49,7 @@ class Subscription:
         self.rid = stream.rid
         self._stream = stream
         self._event = asyncio.Event()
+        self._nudged = False
         self._on_ready = on_ready
         self._box = stream.subscribe(after, self._wake)
         if on_ready is not None and self.ready:
@@ -88,16 +89,23 @@ class Subscription:
         return taken
 
     async def take(self) -> list[events.Event]:
-        """Wait for events and return all that are pending (a bounded batch); an empty list says that the terminal event was already returned.
+        """Wait for events and return all that are pending (a bounded batch); an empty list says that the terminal event was already returned, or that
+        there was a nudge.
 
         Safe to cancel: nothing is taken before it returns.
         """
         while True:
             taken = self.pending()
-            if taken or self._box.ended:
+            if taken or self._box.ended or self._nudged:
+                self._nudged = False
                 return taken
             self._event.clear()
             await self._event.wait()
+
+    def nudge(self) -> None:
+        """Let a `take` that waits return with nothing."""
+        self._nudged = True
+        self._event.set()
 
     def close(self) -> None:
         """Stop watching; idempotent."""

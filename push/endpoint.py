@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -19,12 +20,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from push import access, delivery, outbox
-from wire import closing, credentials, errors, events, log, telemetry
+from wire import closing, credentials, errors, log, telemetry
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 WRITE_DEADLINE_S = 10.0
+LOOK_S = 2.5
 MAX_WATCHES = 64
 DRAIN_SPREAD_S = 5.0
 SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -99,11 +101,18 @@ def cursor(value: str | None) -> int:
 
 class EventBody(Response, abc.ABC):
     """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end breaks the body off, because a clean early end would
-    look like a complete answer to the SDKs. Returning without the last part is how an ASGI application has its server cut the connection."""
+    look like a complete answer to the SDKs. Returning without the last part is how an ASGI application has its server cut the connection.
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    Attributes:
+        _writing: since when a part waits to be taken (monotonic seconds); 0 while none does.
+        _wrote: when the last one was.
+    """
+
+    def __init__(self, rid: str, headers: Mapping[str, str]) -> None:
         super().__init__(headers={**SSE_HEADERS, **headers}, media_type="text/event-stream")
         del self.headers["content-length"]
+        self._rid = rid
+        self._writing = self._wrote = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pump until the end, the client's leaving, or whatever else `cuts`."""
@@ -111,8 +120,11 @@ class EventBody(Response, abc.ABC):
         tasks: list[asyncio.Future[None]] = []
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            self._wrote = time.monotonic()
             tasks += [asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # One look now and then at all that has a deadline: a timer per event would cost a tenth of what an event costs.
+            while not (await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0] and not self._overdue(time.monotonic()):
+                pass
         finally:
             for task in tasks:
                 task.cancel()
@@ -122,9 +134,24 @@ class EventBody(Response, abc.ABC):
             telemetry.OPEN_STREAMS.dec()
             self.release()
 
+    def _overdue(self, now: float) -> bool:
+        """Whether the client does not take what is written; one that has had nothing for long gets a sign of life."""
+        if self._writing:
+            if now - self._writing < WRITE_DEADLINE_S:
+                return False
+            self.broken(TimeoutError())
+            return True
+        if now - self._wrote >= KEEP_ALIVE_S:
+            self.nudge()
+        return False
+
     @abc.abstractmethod
     async def pump(self, send: Send) -> None:
         """Write events, `[DONE]` last; return early to break off."""
+
+    @abc.abstractmethod
+    def nudge(self) -> None:
+        """Have `pump` write a sign of life, if it waits for events."""
 
     def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
         """What else ends the body by returning."""
@@ -135,61 +162,43 @@ class EventBody(Response, abc.ABC):
         """Nothing is written any more."""
 
     async def write(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        """Raises TimeoutError when the client does not take it."""
+        """One part; nothing when it is empty and not the last."""
         if body or not more:
-            async with asyncio.timeout(WRITE_DEADLINE_S):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+            self._writing = time.monotonic()
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            self._writing, self._wrote = 0.0, time.monotonic()
 
-    def broken(self, rid: str, e: Exception) -> None:
+    def broken(self, e: Exception) -> None:
         """Say why a body was broken off."""
         if isinstance(e, outbox.Slow | TimeoutError):
             telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
-        telemetry.log(telemetry.Action.STREAM_BROKEN, response=rid, reason=type(e).__name__)
+        telemetry.log(telemetry.Action.STREAM_BROKEN, response=self._rid, reason=type(e).__name__)
 
 
 class EventStream(EventBody):
     """A watched response."""
 
     def __init__(self, subscription: delivery.Subscription, draining: Draining) -> None:
-        super().__init__({})
+        super().__init__(subscription.rid, {})
         self._subscription = subscription
         self._draining = draining
+
+    def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return (self._draining.wait(),)
+
+    def nudge(self) -> None:
+        self._subscription.nudge()
 
     def release(self) -> None:
         self._subscription.close()
 
     async def pump(self, send: Send) -> None:
         try:
-            while (batch := await self._next()) is not None:
-                await self.write(send, b"".join(e.sse() for e in batch) or KEEP_ALIVE)
+            while not self._subscription.ended:
+                await self.write(send, b"".join(e.sse() for e in await self._subscription.take()) or KEEP_ALIVE)
             await self.write(send, DONE, more=False)
-        except (outbox.Slow, TimeoutError, log.HistoryLost, Leaving) as e:
-            self.broken(self._subscription.rid, e)
-
-    async def _next(self) -> list[events.Event] | None:
-        """The next batch; empty when it is time for a sign of life, None after the end."""
-        batch = self._subscription.pending()
-        if batch:
-            return batch
-        if self._subscription.ended:
-            return None
-        if self._draining.begun:
-            raise Leaving
-        take, drain = asyncio.ensure_future(self._subscription.take()), asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait({take, drain}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED)
-            if take.done():
-                return take.result() or None
-            if self._draining.begun:
-                raise Leaving
-            return []
-        finally:
-            take.cancel()
-            drain.cancel()
-
-
-class Leaving(Exception):
-    """This instance drains; the client resumes elsewhere."""
+        except (outbox.Slow, log.HistoryLost) as e:
+            self.broken(e)
 
 
 async def gone(receive: Receive) -> None:

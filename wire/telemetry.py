@@ -420,12 +420,13 @@ def instrument(app: Any) -> None:
     """Spans for a FastAPI application, when spans are exported at all."""
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
-    if _exporting():
+    if exporting():
         # A span per message would drown the request's own.
         FastAPIInstrumentor.instrument_app(app, excluded_urls="health,ready,metrics", exclude_spans=["receive", "send"])
 
 
-def _exporting() -> bool:
+def exporting() -> bool:
+    """Whether spans are collected; decided in `setup`."""
     from opentelemetry.sdk.trace import TracerProvider
 
     return isinstance(trace.get_tracer_provider(), TracerProvider)
@@ -466,7 +467,7 @@ def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None
     kafka.handlers = [KafkaHandler()]
     kafka.setLevel(logging.WARNING)
     kafka.propagate = False
-    if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not _exporting():
+    if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not exporting():
         _export_spans(role, name)
 
 

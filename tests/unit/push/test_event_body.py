@@ -15,18 +15,24 @@ class Body(endpoint.EventBody):
     """Writes one part, then the last one, unless it fails with `error` or `waits` for ever."""
 
     def __init__(self, error: Exception | None = None, *, waits: bool = False) -> None:
-        super().__init__({"x-mine": "1"})
+        super().__init__("resp_1", {"x-mine": "1"})
         self.error = error
         self.waits = waits
+        self.nudged = asyncio.Event()
         self.released = 0
 
     async def pump(self, send: Send) -> None:
         await self.write(send, b"data: 1\n\n")
         if self.error is not None:
             raise self.error
-        if self.waits:
-            await asyncio.Event().wait()
+        while self.waits:
+            await self.nudged.wait()
+            self.nudged.clear()
+            await self.write(send, endpoint.KEEP_ALIVE)
         await self.write(send, endpoint.DONE, more=False)
+
+    def nudge(self) -> None:
+        self.nudged.set()
 
     def release(self) -> None:
         self.released += 1
@@ -85,4 +91,38 @@ async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(caplog:
         sent = await sent_by(body)
     assert not any(m.get("more_body") is False for m in sent)
     assert [r.getMessage() for r in caplog.records] == ["request_failed"]
+    assert body.released == 1
+
+
+async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "LOOK_S", 0.01)
+    monkeypatch.setattr(endpoint, "KEEP_ALIVE_S", 0.05)
+    sent: list[Message] = []
+    enough = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if sum(m.get("body") == endpoint.KEEP_ALIVE for m in sent) == 3:
+            enough.set()
+
+    async def leaves_then() -> Message:
+        await enough.wait()
+        return {"type": "http.disconnect"}
+
+    await asyncio.wait_for(Body(waits=True)({"type": "http"}, leaves_then, send), 5)
+    assert [m.get("body") for m in sent[1:]] == [b"data: 1\n\n", *[endpoint.KEEP_ALIVE] * 3]
+
+
+async def test_a_client_that_takes_nothing_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(endpoint, "LOOK_S", 0.01)
+    monkeypatch.setattr(endpoint, "WRITE_DEADLINE_S", 0.05)
+    body = Body()
+
+    async def stuck(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    with caplog.at_level("INFO", "tailrace"):
+        await asyncio.wait_for(body({"type": "http"}, stays, stuck), 5)
+    assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [("stream_broken", "TimeoutError")]
     assert body.released == 1
