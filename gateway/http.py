@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -101,9 +102,7 @@ class Api:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        principal = await self._principal(request)
-        create = creation.of_responses(await self._body(request), self._config.deployments)
-        run = await self._submit.submit(_with_key(create, request), principal)
+        create, run = await self._created(request, creation.of_responses)
         if create.stream:
             return stream.EventStream(run, self._submit, self._draining, events.Event.sse)
         if create.background:
@@ -113,12 +112,25 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        principal = await self._principal(request)
-        create = creation.of_chat(await self._body(request), self._config.deployments)
-        run = await self._submit.submit(_with_key(create, request), principal)
+        create, run = await self._created(request, creation.of_chat)
         if create.stream:
             return stream.EventStream(run, self._submit, self._draining, chat.Chunks(run.echo, include_usage=create.usage_in_stream).of)
         return JSONResponse(chat.completion(await self._whole(run, request)), headers=run.headers)
+
+    async def _created(
+        self, request: Request, read: Callable[[dict[str, Any], Sequence[settings.Pool]], creation.Create]
+    ) -> tuple[creation.Create, submission.Run]:
+        """Whether the caller was revoked is asked in one round trip with what else is needed from Redis; nothing is written before the answer."""
+        principal = await self._gate.verified(request)
+        permitted = asyncio.ensure_future(self._gate.permit(principal))
+        try:
+            create = _with_key(read(await self._body(request), self._config.deployments), request)
+            return create, await self._submit.submit(create, principal, permitted=permitted)
+        except errors.ApiError:
+            await permitted  # whoever may not ask at all is told nothing else
+            raise
+        finally:
+            permitted.cancel()
 
     async def _whole(self, run: submission.Run, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-from prometheus_client import Histogram
 
 from gateway import admission, cache, context, conversation, creation, fleet, keys, placement, settings
 from push import access, delivery, outbox
@@ -73,7 +70,7 @@ class Run:
             telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
             self.awaited_since = 0.0
         else:
-            _gaps(self.pool).observe(now - self.told_at)
+            telemetry.gaps_of(self.pool).observe(now - self.told_at)
         self.told_at = now
 
     @property
@@ -82,11 +79,6 @@ class Run:
         if self.final is None or self.messages is None or not context.continuable(self.final):
             return None
         return conversation.Remembered(self.rid, context.with_answer(self.messages, self.final))
-
-
-@functools.cache  # pools are few, and this is asked for at every event
-def _gaps(pool: str) -> Histogram:
-    return telemetry.INTER_TOKEN_SECONDS.labels(pool=pool)
 
 
 class Submission:
@@ -141,20 +133,26 @@ class Submission:
         create: creation.Create,
         principal: credentials.Principal,
         recall: Callable[[str], conversation.Remembered | None] = lambda _rid: None,
+        permitted: Awaitable[None] | None = None,
     ) -> Run:
         """Take a request into the log.
 
         Args:
             recall: the memory of the connection, which knows more than any cache (`store: false`).
+            permitted: raises when the principal may do nothing after all; nothing is written before.
 
         Raises:
             errors.ApiError
         """
         with telemetry.span("submit", pool=create.pool, priority=create.priority):
-            return await self._submit(create, principal, recall)
+            return await self._submit(create, principal, recall, permitted)
 
     async def _submit(
-        self, create: creation.Create, principal: credentials.Principal, recall: Callable[[str], conversation.Remembered | None]
+        self,
+        create: creation.Create,
+        principal: credentials.Principal,
+        recall: Callable[[str], conversation.Remembered | None],
+        permitted: Awaitable[None] | None,
     ) -> Run:
         started = time.monotonic()
         self._admit(create, principal)
@@ -165,6 +163,8 @@ class Submission:
                 headers = await self._take_rate(create, principal)
                 history = await self._resolver.resolve(create.previous, owner, remembered)
                 request, partition = await self._request(create, principal, owner, history)
+                if permitted is not None:
+                    await permitted
                 with self._announced(request.rid) as outcome:
                     first, refused = await self._first_of_key(create, principal, request, partition)
                     if first is not None:

@@ -64,13 +64,30 @@ class Access:
         Raises:
             errors.ApiError: 401 for every cause alike, 503 when tickets cannot be checked.
         """
+        principal = await self.verified(connection)
+        await self.permit(principal)
+        return principal
+
+    async def verified(self, connection: HTTPConnection) -> credentials.Principal:
+        """The same, but that nobody has asked yet whether it was revoked: nothing may be done in its name before `permit`.
+
+        Raises:
+            errors.ApiError: 401, 503.
+        """
         try:
-            principal = await self._principal(connection)
+            return await self._principal(connection)
         except credentials.InvalidCredential as e:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=e.reason.value).inc()
             raise errors.invalid_api_key() from e
         except sessions.SessionsUnavailable as e:
             raise errors.unavailable("Tickets cannot be checked right now.") from e
+
+    async def permit(self, principal: credentials.Principal) -> None:
+        """Whoever was revoked goes no further.
+
+        Raises:
+            errors.ApiError: 401.
+        """
         try:
             revoked = await self.sessions.is_revoked(principal.key)
         except sessions.SessionsUnavailable:
@@ -78,7 +95,6 @@ class Access:
         if revoked:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=credentials.Reason.REVOKED.value).inc()
             raise errors.invalid_api_key()
-        return principal
 
     async def _principal(self, connection: HTTPConnection) -> credentials.Principal:
         header = connection.headers.get("authorization")

@@ -33,7 +33,7 @@ from wire import credentials, telemetry
 CALL_TIMEOUT_S: Final = 0.25
 PATIENCE: Final = 8  # times as long for what nobody can do without: a browser whose ticket is refused because Redis was slow cannot do anything
 AWAY_S: Final = 1.0  # after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per second, not one per request
-MAX_CONNECTIONS: Final = 1  # batches go one after the other
+MAX_CONNECTIONS: Final = 4  # batches go one after the other; one that was given up may still be closing
 TICKET_TTL_S: Final = 30
 SESSION_IDLE_S: Final = 30 * 60
 MAX_SESSION_BYTES: Final = 1 << 20
@@ -245,11 +245,11 @@ class Sessions:
         self._clock = clock
         self._away_until = -math.inf
         self._away = False
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
+        # Not the blocking pool, whose locks cost half of what a command does: exchanges are one at a time.
+        pool = redis.asyncio.ConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
             # Callers' own bounds are in `_ask`; an exchange ends when the last of them has given up.
-            timeout=timeout_s * PATIENCE,
             socket_timeout=timeout_s * PATIENCE,
             socket_connect_timeout=timeout_s * PATIENCE,
             # A retry would double the time a caller waits, and a repeated GETDEL or token bucket would take twice.

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import datetime
 import enum
+import functools
 import inspect
 import json
 import logging
@@ -201,7 +202,9 @@ class JsonFormatter(logging.Formatter):
             encoded = _encode(line).decode("ascii")
             if encoded.isprintable():
                 return encoded
-        return json.dumps(line, default=lambda value: f"<{type(value).__name__}>")  # five times as slow, but it can spell everything
+        return json.dumps(
+            line, default=lambda value: f"<{type(value).__name__}>", separators=(",", ":")
+        )  # five times as slow, but it can spell everything
 
 
 # ---- Kafka's client while the broker is away ---------------------------------------------------------
@@ -367,6 +370,11 @@ class _HeaderGetter(Getter[Headers]):
 
 _SETTER: Final = _HeaderSetter()
 _GETTER: Final = _HeaderGetter()
+
+
+@functools.cache  # pools are few, and this is asked for at every event
+def gaps_of(pool: str) -> Histogram:
+    return INTER_TOKEN_SECONDS.labels(pool=pool)
 
 
 def trace_headers() -> list[tuple[str, bytes]]:

@@ -59,7 +59,7 @@ async def test_f17_an_engine_hangs_and_dies(own: stage.Stage) -> None:
             d.crowd.watch(asked, deadline_s=150.0)
         good = await d.crowd.ask_many(6, tokens=600, pace_ms=10)
         found = await d.judge(settle_s=150.0)
-    died = sum(s.log.read_text().count('"action": "engine_failed"') for s in own.of("worker"))
+    died = sum(s.log.read_text().count('"action":"engine_failed"') for s in own.of("worker"))
     drill.passed(found, ("attempts", d.outcomes[hanging.rid].takeovers and d.outcomes[dying.rid].takeovers), ("engines that died", died))
     assert died <= 4, "three attempts of the one that kills engines, and the other's last, which the worker does not outlive"
     assert {(d.outcomes[a.rid].status, d.outcomes[a.rid].dead) for a in (hanging, dying)} == {("failed", 1)}
@@ -74,7 +74,7 @@ async def test_f17_an_engine_hangs_for_everyone(own: stage.Stage) -> None:
         assert bad is not None
         d.crowd.watch(bad, deadline_s=150.0)
         found = await d.judge(settle_s=150.0)
-    hung = sum(s.log.read_text().count('"action": "engine_failed"') for s in own.of("worker"))
+    hung = sum(s.log.read_text().count('"action":"engine_failed"') for s in own.of("worker"))
     drill.passed(found, ("workers whose engine hung", hung), ("takeovers with k > 0", d.takeovers()))
     assert hung <= 3, "a request that hangs engines has three attempts"
     assert (d.outcomes[bad.rid].status, d.outcomes[bad.rid].dead) == ("failed", 1)

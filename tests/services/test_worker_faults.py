@@ -214,7 +214,7 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
         a.terminate()
         assert await a.exit_code() == 0
         assert await cache.workers(bench.pool) == []
-    assert '"action": "response_claimed"' in a.logs()
+    assert '"action":"response_claimed"' in a.logs()
     assert "watch me" not in a.log_path.read_text()
 
 

@@ -253,7 +253,7 @@ class TestSlowReaders:
                 await stalled.create(stream_id=f"l{i % 8}", tokens=3000, pace_ms=0, max_output_tokens=3000)
             first = await stalled.event()
             async with asyncio.timeout(60):
-                while '"reason": "slow"' not in own.log.read_text():  # the client takes nothing meanwhile
+                while '"reason":"slow"' not in own.log.read_text():  # the client takes nothing meanwhile
                     began = time.monotonic()
                     await lively.create(tokens=3, pace_ms=1)
                     assert (await lively.end())[-1]["type"] == "response.completed"
