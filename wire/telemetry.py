@@ -350,6 +350,11 @@ PREFIX_LOOKUPS: Final = Counter("tailrace_prefix_lookups", "Placement by prompt 
 SESSION_LOOKUPS: Final = Counter("tailrace_session_lookups", "Conversation sessions: hit, rebuilt from the log, lost", ["outcome"])
 
 
+@functools.cache  # pools are few, and this is asked for at every event
+def gaps_of(pool: str) -> Histogram:
+    return INTER_TOKEN_SECONDS.labels(pool=pool)
+
+
 # ---- spans -----------------------------------------------------------------------------------------
 
 Headers = Sequence[tuple[str, bytes]]
@@ -370,11 +375,6 @@ class _HeaderGetter(Getter[Headers]):
 
 _SETTER: Final = _HeaderSetter()
 _GETTER: Final = _HeaderGetter()
-
-
-@functools.cache  # pools are few, and this is asked for at every event
-def gaps_of(pool: str) -> Histogram:
-    return INTER_TOKEN_SECONDS.labels(pool=pool)
 
 
 def trace_headers() -> list[tuple[str, bytes]]:

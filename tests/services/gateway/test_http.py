@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services.gateway.conftest import PAGE, events_of, text_of
+from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
-from wire import ids, log, records, topics
+from wire import ids, log, records, sessions, topics
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
@@ -349,6 +349,37 @@ class TestErrors:
         headers = gateway.headers(ttl=1)
         await asyncio.sleep(1.2)
         assert (await stranger.get("/v1/models", headers=headers)).status_code == 401
+
+
+class TestRevoked:
+    async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(self, gateway: gp.Gateway, redis_url: str, kafka: str) -> None:
+        store = sessions.Sessions(redis_url)
+        offsets = log.Offsets(kafka)
+        names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
+
+        async def written() -> list[dict[int, int]]:
+            return [await offsets.ends(name, range(await offsets.partitions(name))) for name in names]
+
+        try:
+            async with gateway.client("mallory") as mallory:
+                assert (await mallory.post("/v1/responses", json=QUICK)).status_code == 200
+                before = await written()
+                await store.revoke(f"{gp.ISS}||mallory", 60.0)
+                for path, body in (
+                    ("/v1/responses", QUICK),
+                    ("/v1/responses", {**QUICK, "stream": True}),
+                    ("/v1/responses", {**QUICK, "previous_response_id": "resp_nobody"}),
+                    ("/v1/responses", {"input": 1}),
+                    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+                    ("/v1/chat/completions", {}),
+                ):
+                    answer = await mallory.post(path, json=body)
+                    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), body
+                assert (await mallory.get("/v1/models")).status_code == 401
+                assert await written() == before
+        finally:
+            await offsets.stop()
+            await store.aclose()
 
 
 class TestModels:
