@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from push import access, delivery, endpoint, settings
+from push import access, delivery, endpoint, settings, sockets
 from wire import credentials, errors, heap, log, sessions, telemetry
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
@@ -71,7 +71,7 @@ def server(app: Any, host: str, port: int, ws_max_bytes: int, drain_s: float) ->
             port=port,
             loop="uvloop",
             http="httptools",
-            ws="websockets-sansio",
+            ws=sockets.Protocol,
             ws_max_size=ws_max_bytes,
             ws_per_message_deflate=False,
             ws_ping_interval=20.0,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequen
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -258,16 +258,9 @@ class Endpoint:
 
     async def watch(self, socket: WebSocket) -> None:
         """A watch socket."""
-        try:
-            self._gate.check_origin(socket)
-            if self._draining.begun:
-                raise errors.unavailable("This instance is draining.")
-            principal = await self._gate.principal(socket)
-        except errors.ApiError as e:
-            await socket.send_denial_response(error_response(e))
+        connection = await self._accepted(socket)
+        if connection is None:
             return
-        await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
-        connection = WatchConnection(socket, self._delivery, principal, self._gate.clock)
         self.sockets.add(connection)
         telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
         try:
@@ -275,6 +268,21 @@ class Endpoint:
         finally:
             self.sockets.discard(connection)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
+
+    async def _accepted(self, socket: WebSocket) -> WatchConnection | None:
+        """The handshake; None when it was refused."""
+        asked = HTTPConnection(socket.scope)
+        try:
+            self._gate.check_origin(asked)
+            if self._draining.begun:
+                raise errors.unavailable("This instance is draining.")
+            principal = await self._gate.principal(asked)
+        except errors.ApiError as e:
+            await socket.send_denial_response(error_response(e))
+            return None
+        await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None)
+        socket.scope["headers"] = []  # nobody asks for them any more, and every open socket would keep its own
+        return WatchConnection(socket, self._delivery, principal, self._gate.clock)
 
 
 class WatchConnection:
