@@ -80,13 +80,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="a few minutes: does it work, and roughly where; not for quoting")
-    parser.add_argument("--rounds", type=int, default=0, help="repetitions (at most; default: 3, 1 with --quick)")
+    parser.add_argument("--rounds", type=int, default=0, help="repetitions (at most; default: 2, 1 with --quick)")
     parser.add_argument("--out", type=Path, default=paths.ROOT / "bench/out", help="folder for results (default: bench/out)")
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     names = [name for name in SUITES if not arguments.suites or name in arguments.suites]
-    rounds = arguments.rounds or (1 if arguments.quick else 3)
+    rounds = arguments.rounds or (1 if arguments.quick else 2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the stacks would stay, which have sessions of their own
     about, notes, rows, began = report.machine(quick=arguments.quick, rounds=rounds), list[str](), list[measure.Row](), time.monotonic()
     try:

@@ -38,7 +38,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
                 while len(side.roles["worker"]) < workers:
                     side.roles["worker"].append(more.enter_context(stacks.another_worker(side, len(side.roles["worker"]) + 1)))
                 uvloop.run(balanced(side, workers))
-                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(3, 6)))
+                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(3, 4)))
 
 
 def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:

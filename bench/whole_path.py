@@ -45,8 +45,8 @@ class Work(NamedTuple):
     rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 2, 64), Level(8, 1, 96), Level(32, 1, 64), Level(128, 1, 32)), 20, 2)
-TOY: Final = Work("toy", (Level(1, 4, 128), Level(8, 4, 128), Level(32, 3, 128), Level(128, 1, 128)), 80, 3)
+SMALL: Final = Work("small", (Level(1, 2, 64), Level(8, 1, 96), Level(32, 1, 64), Level(128, 1, 32)), 12, 2)
+TOY: Final = Work("toy", (Level(1, 4, 128), Level(8, 4, 128), Level(32, 3, 128), Level(128, 1, 128)), 60, 2)
 TOY_QUICK: Final = Work("toy", (Level(1, 4, 128), Level(32, 2, 128)), 40, 1)
 
 Make = Callable[[], contextlib.AbstractContextManager[stacks.Side]]

@@ -223,6 +223,7 @@ class Endpoint:
         self._draining = draining
         self._expose = expose_object
         self.sockets: set[WatchConnection] = set()
+        self._looking: asyncio.TimerHandle | None = None
 
     def routes(self) -> list[BaseRoute]:
         """`GET /v1/responses/{id}`."""
@@ -262,12 +263,21 @@ class Endpoint:
         if connection is None:
             return
         self.sockets.add(connection)
+        if self._looking is None:
+            self._look()
         telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
         try:
             await connection.run(self._draining)
         finally:
             self.sockets.discard(connection)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
+
+    def _look(self) -> None:
+        """Now and then at all sockets: a timer per message would cost a quarter of what a message costs."""
+        loop = asyncio.get_running_loop()
+        for connection in list(self.sockets):
+            connection.look(loop.time())
+        self._looking = loop.call_later(LOOK_S, self._look) if self.sockets else None
 
     async def _accepted(self, socket: WebSocket) -> WatchConnection | None:
         """The handshake; None when it was refused."""
@@ -296,12 +306,13 @@ class WatchConnection:
         _notes: messages that belong to no event series (errors, draining), sent first.
         _sender: sends until `_pending` and `_notes` are empty; None then.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
+        _writing: since when a message waits to be taken (the loop's clock); 0 while none does.
         _over, _code: whether the socket ends, and what it is closed with; None when the client has left.
     """
 
     __slots__ = (
         *("_clock", "_code", "_delivery", "_loop", "_notes", "_over", "_owner", "_pending"),
-        *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches"),
+        *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches", "_writing"),
     )
 
     def __init__(self, socket: WebSocket, deliver: delivery.Delivery, principal: credentials.Principal, clock: Callable[[], float]) -> None:
@@ -317,6 +328,7 @@ class WatchConnection:
         self._sender: asyncio.Task[closing.CloseCode | None] | None = None
         self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[Any] | None = None
+        self._writing = 0.0
         self._over = False
         self._code: closing.CloseCode | None = None
 
@@ -469,8 +481,8 @@ class WatchConnection:
                     await self._write(_encode(note))
                 if self._pending:
                     await self._send_one(next(iter(self._pending)))
-        except (outbox.Slow, TimeoutError) as e:
-            telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
+        except outbox.Slow:
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
             return closing.CloseCode.SLOW
         return None
 
@@ -501,10 +513,17 @@ class WatchConnection:
             self._pending[rid] = None  # there may be more; an empty take ends the round
 
     async def _write(self, body: bytes) -> None:
-        async with asyncio.timeout(WRITE_DEADLINE_S):
-            await self._socket.send({"type": "websocket.send", "text": body.decode()})
+        self._writing = self._loop.time()
+        await self._socket.send({"type": "websocket.send", "text": body.decode()})
+        self._writing = 0.0
 
     # -------------------------------------------------------------- deadlines
+
+    def look(self, now: float) -> None:
+        """Close it if the client has not taken what is written for too long; `now` by the loop's clock."""
+        if self._writing and now - self._writing >= WRITE_DEADLINE_S and not self._over:
+            telemetry.OUTBOX_CLOSES.labels(verdict="blocked").inc()
+            self._end(closing.CloseCode.SLOW)
 
     def _drain(self) -> None:
         # Spread over the sockets, so that their clients do not all come back in one instant.
