@@ -1,0 +1,51 @@
+"""What happens to a watch socket whose client takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.websockets import WebSocketState
+
+from push import endpoint
+from wire import closing, credentials
+
+
+class Stuck:
+    """A socket that asked for something that does not exist, and then never reads."""
+
+    application_state = WebSocketState.CONNECTED
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+        self.writing = asyncio.Event()
+        self._asked = False
+
+    async def receive(self) -> dict[str, Any]:
+        if self._asked:
+            await asyncio.Event().wait()
+        self._asked = True
+        return {"type": "websocket.receive", "text": '{"type":"watch"}'}
+
+    async def send(self, _message: dict[str, Any]) -> None:
+        self.writing.set()
+        await asyncio.Event().wait()
+
+    async def close(self, code: int, _reason: str) -> None:
+        self.closed.append(code)
+
+
+async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_not_before() -> None:
+    socket: Any = Stuck()
+    nothing: Any = None
+    principal = credentials.Principal("issuer", "subject", None, frozenset(), 1_000)
+    connection = endpoint.WatchConnection(socket, nothing, principal, lambda: 0.0)
+    running = asyncio.create_task(connection.run(endpoint.Draining()))
+    await asyncio.wait_for(socket.writing.wait(), 5)
+    now = asyncio.get_running_loop().time()
+    connection.look(now + endpoint.WRITE_DEADLINE_S / 2)
+    await asyncio.sleep(0.01)
+    assert not running.done()
+    connection.look(now + endpoint.WRITE_DEADLINE_S)
+    await asyncio.wait_for(running, 5)
+    assert socket.closed == [int(closing.CloseCode.SLOW)]
