@@ -31,6 +31,9 @@ ENGINE_PYTHON: Final = paths.ROOT / ".venv-engine/bin/python"
 START_DEADLINE_S: Final = 300.0
 OURS, THEIRS = "tailrace", "vllm serve"
 
+RUN_ON: Final = ("kafka", "redis")
+THAW_S: Final = 1.0  # until what had a deadline meanwhile has been asked again
+
 SEQUENCES: Final = 128  # responses the engine runs at once, on both sides
 # What a limit does is not measured here: everything is asked by one principal.
 NO_LIMITS: Final = '{"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,"sockets_per_principal":8192}'
@@ -162,6 +165,26 @@ def vllm_server(scratch: Path, model: Path, name: str) -> Iterator[Side]:
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})
     finally:
         _end(server)
+
+
+@contextlib.contextmanager
+def frozen(side: Side) -> Iterator[None]:
+    """Its processes stand still meanwhile: what a server does while nobody asks it would come out of another's figures. Not the broker and Redis,
+    whose idling costs nothing when nobody polls them, and whose own timers would fire afterwards."""
+    stopped: list[psutil.Process] = []
+    try:
+        for role, pids in side.roles.items():
+            for pid in pids if role not in RUN_ON else ():
+                parent = psutil.Process(pid)
+                for each in (parent, *parent.children(recursive=True)):
+                    each.suspend()
+                    stopped.append(each)
+        yield
+    finally:
+        for each in stopped:
+            with contextlib.suppress(psutil.Error):
+                each.resume()
+        time.sleep(THAW_S)
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -1,13 +1,13 @@
 """The whole path beside vLLM's own server: same model, same engine settings, same client, same machine, same run, in turn.
 
 Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. Closed loop at several numbers of streams; then open loop at half of
-what the first side managed at 32 streams, the same arrivals for both.
+what the first side managed at 32 streams, the same arrivals for both. Both are up all the time and asked within seconds of each other, the one that
+is not asked frozen: a machine that changes its speed by the minute does not change it between the two halves of a pair.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ class Level(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is asked of one model; `questions` in the open loop; in at most so many `rounds`, because a start of the engine takes half a minute."""
+    """What is asked of one model; `questions` in the open loop; in so many `rounds`, unless only one is asked for."""
 
     label: str
     levels: tuple[Level, ...]
@@ -45,11 +45,12 @@ class Work(NamedTuple):
     rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 2, 64), Level(8, 1, 96), Level(32, 1, 64), Level(128, 1, 32)), 12, 2)
-TOY: Final = Work("toy", (Level(1, 4, 128), Level(8, 4, 128), Level(32, 3, 128), Level(128, 1, 128)), 60, 2)
+SMALL: Final = Work("small", (Level(1, 1, 64), Level(8, 1, 64), Level(32, 1, 64), Level(128, 1, 32)), 12, 2)
+TOY: Final = Work("toy", (Level(1, 2, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 60, 3)
 TOY_QUICK: Final = Work("toy", (Level(1, 4, 128), Level(32, 2, 128)), 40, 1)
+FROZEN_MS: Final = 600_000  # the longest a side may stand still without its worker losing its partitions
 
-Make = Callable[[], contextlib.AbstractContextManager[stacks.Side]]
+Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -60,43 +61,43 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 
 
 def _compare(plan: measure.Plan, work: Work, model: Path) -> Iterator[measure.Row]:
-    rates: dict[str, float] = {}
-
-    def ours() -> contextlib.AbstractContextManager[stacks.Side]:
-        return stacks.tailrace(plan.scratch, engine="vllm", model=str(model))
-
-    def theirs() -> contextlib.AbstractContextManager[stacks.Side]:
-        return stacks.vllm_server(plan.scratch, model, model.name)
-
-    with contextlib.closing(in_turn(min(plan.rounds, work.rounds), ours, theirs)) as sides:
-        for number, side in sides:
-            for case, values in _measure(side, work, rates):
-                yield measure.Row(NAME, case, side.name, number, values)
-
-
-def in_turn(rounds: int, ours: Make, theirs: Make) -> Generator[tuple[int, stacks.Side], None, None]:
-    """(round, warm server) in the order of `measure.turns`; a server that comes twice in a row stays up."""
-    with contextlib.ExitStack() as running:
-        current: tuple[Make, stacks.Side] | None = None
-        for number, make in measure.turns(rounds, ours, theirs):
-            if current is None or current[0] is not make:
-                running.close()
-                current = make, running.enter_context(make())
-                uvloop.run(load.closed(_ask(current[1], 64), 16, 2))  # lazy initialisation, and the broker's JIT, are no figure
-            yield number, current[1]
+    patient = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
+    with (
+        stacks.tailrace(plan.scratch, engine="vllm", model=str(model), settings=patient) as ours,
+        stacks.vllm_server(plan.scratch, model, model.name) as theirs,
+    ):
+        cases = _cases(work)
+        for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
+            for case, asked in cases if number >= 0 else [("warm", _warm)]:  # lazy initialisation, and the broker's JIT, are no figure
+                for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
+                    with stacks.frozen(theirs if side is ours else ours), side.meter() as meter:
+                        result = uvloop.run(asked(side))
+                    if number >= 0:
+                        yield measure.Row(NAME, f"{work.label}, {case}", side.name, number, _values(result, meter))
 
 
-def _measure(side: stacks.Side, work: Work, rates: dict[str, float]) -> Iterator[tuple[str, dict[str, float]]]:
-    for level in work.levels:
-        with side.meter() as meter:
-            result = uvloop.run(load.closed(_ask(side, level.tokens), level.streams, level.each))
-        yield f"{work.label}, {level.streams} streams", _values(result, meter)
-        if level.streams == PACED_AT:
-            rates.setdefault("answers_per_s", OPEN_SHARE * len(result.good) / result.wall)
-    tokens = next(level.tokens for level in work.levels if level.streams == PACED_AT)
-    with side.meter() as meter:
-        result = uvloop.run(load.opened(_ask(side, tokens), rates["answers_per_s"], work.questions))
-    yield f"{work.label}, open loop", {**_values(result, meter), "asked_per_s": rates["answers_per_s"]}
+def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
+    return load.closed(_ask(side, 64), 16, 2)
+
+
+def _cases(work: Work) -> list[Case]:
+    """In this order; the open loop's rate comes from the first answers of the closed one, and is the same for both sides from then on."""
+    rates: list[float] = []
+
+    def closed(level: Level) -> Case:
+        async def asked(side: stacks.Side) -> load.Result:
+            result = await load.closed(_ask(side, level.tokens), level.streams, level.each)
+            if level.streams == PACED_AT:
+                rates.append(OPEN_SHARE * len(result.good) / result.wall)
+            return result
+
+        return f"{level.streams} streams", asked
+
+    async def opened(side: stacks.Side) -> load.Result:
+        tokens = next(level.tokens for level in work.levels if level.streams == PACED_AT)
+        return await load.opened(_ask(side, tokens), rates[0], work.questions)
+
+    return [*(closed(level) for level in work.levels), ("open loop", opened)]
 
 
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:

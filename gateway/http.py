@@ -123,6 +123,7 @@ class Api:
         """Whether the caller was revoked is asked in one round trip with what else is needed from Redis; nothing is written before the answer."""
         principal = await self._gate.verified(request)
         permitted = asyncio.ensure_future(self._gate.permit(principal))
+        permitted.add_done_callback(submission.heard)
         try:
             create = _with_key(read(await self._body(request), self._config.deployments), request)
             return create, await self._submit.submit(create, principal, permitted=permitted)

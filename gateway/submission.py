@@ -160,13 +160,15 @@ class Submission:
         remembered = recall(create.previous) if create.previous is not None else None
         # What these three ask of Redis goes out in one round trip.
         allowed = asyncio.ensure_future(self._take_rate(create, principal))
+        allowed.add_done_callback(heard)
         try:
             async with asyncio.timeout(SUBMIT_DEADLINE_S):
+                if create.previous is not None:  # a look-up in the log is not for those who have asked too much, or may not ask
+                    await _all(allowed, permitted)
                 history = await self._resolver.resolve(create.previous, owner, remembered)
                 request, partition = await self._request(create, principal, owner, history)
-                headers = await allowed
-                if permitted is not None:
-                    await permitted
+                await _all(allowed, permitted)
+                headers = allowed.result()
                 with self._announced(request.rid) as outcome:
                     first, refused = await self._first_of_key(create, principal, request, partition)
                     if first is not None:
@@ -510,6 +512,19 @@ _CONVERSATION_PARTITIONS: Final = next(t.partitions for t in topics.table(()) if
 
 def _conversation_partition(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % _CONVERSATION_PARTITIONS
+
+
+async def _all(allowed: Awaitable[Any], permitted: Awaitable[None] | None) -> None:
+    """Whether the caller may ask at all goes first."""
+    if permitted is not None:
+        await permitted
+    await allowed
+
+
+def heard(task: asyncio.Future[Any]) -> None:
+    """For a task whose failure may come when something else has failed already."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _digest(key: str | None) -> str | None:
