@@ -18,6 +18,7 @@ MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "
 BOOT_S = 240.0
 ANSWER_S = 90.0
 SESSION_MS = 6000
+CORES = len(os.sched_getaffinity(0))
 
 MISSING = "vLLM is NOT tested: no engine environment or model here (make install)"
 
@@ -56,6 +57,16 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def engine_processes(pid: int) -> dict[int, dict[str, str]]:
+    """Those below `pid` that were spawned to run Python code, with the environment they began with."""
+    found = {}
+    for below in descendants(pid):
+        if b"spawn_main" in Path(f"/proc/{below}/cmdline").read_bytes():
+            pairs = Path(f"/proc/{below}/environ").read_bytes().decode(errors="replace").split("\0")
+            found[below] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return found
+
+
 def alive(pids: set[int]) -> set[int]:
     found = set()
     for pid in pids:
@@ -80,6 +91,10 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
         loading = await asyncio.to_thread(first.status)
     assert loading["state"] == "loading"
     await first.ready(BOOT_S)
+    scheduler_and_model = engine_processes(first.process.pid)
+    assert len(scheduler_and_model) == 1, "in two processes they wait for each other by spinning, each on a core"
+    (variables,) = scheduler_and_model.values()
+    assert 1 <= int(variables["OMP_NUM_THREADS"]) <= max(1, CORES - 1), "one core is left to whoever is not the engine"
     second = start(bench)
 
     await an_answer(bench)

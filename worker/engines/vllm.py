@@ -246,19 +246,16 @@ class VLLM:
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        settings: dict[str, Any] = {}
-        if current_platform.is_cpu():
-            settings = {"dtype": "bfloat16", "enforce_eager": True}  # compiling would cost more seconds at every start than it saves
-        return AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=self._model,
-                max_model_len=self._max_model_len,
-                max_num_seqs=self.capacity,
-                enable_prefix_caching=True,
-                disable_log_stats=True,
-                **settings,
-            )
-        )
+        config = AsyncEngineArgs(
+            model=self._model,
+            max_model_len=self._max_model_len,
+            max_num_seqs=self.capacity,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            **(_on_cpu() if current_platform.is_cpu() else {}),
+        ).create_engine_config()
+        with _cores(config):
+            return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
 
     def _describe(self) -> None:
         config = self._llm.model_config
@@ -316,6 +313,24 @@ class VLLM:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
+
+
+def _on_cpu() -> dict[str, Any]:
+    """Settings where there is no GPU: as on a GPU the model runs in the scheduler's own process. By itself vLLM gives it another one there, and the two
+    wait for each other by spinning, which takes a core that scheduler and model need only in turn; the reason it names is `_cores`' work."""
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    # The class, because the name "uni" is changed to "mp". Compiling would cost more seconds at every start than it saves.
+    return {"dtype": "bfloat16", "enforce_eager": True, "distributed_executor_backend": UniProcExecutor}
+
+
+def _cores(config: Any) -> contextlib.AbstractContextManager[None]:
+    """Processes started in it compute on the cores vLLM means for it (all but one of a NUMA node, or VLLM_CPU_OMP_THREADS_BIND): OpenMP reads its
+    variables once, when a process starts. Without effect on a GPU."""
+    from vllm.utils.ompmultiprocessing import OMPProcessManager
+
+    manager: contextlib.AbstractContextManager[None] = OMPProcessManager(config).configure_omp_envs(rank=0, local_rank=0)
+    return manager
 
 
 def _settle(loaded: asyncio.Future[Any], outcome: Any) -> None:
