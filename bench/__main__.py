@@ -16,13 +16,29 @@ from types import ModuleType
 
 import uvloop
 
-from bench import cancel, fanout, gateway_cost, handover, history, hop, measure, report, resume, scaling, scripted, stacks, whole_path
+from bench import (
+    cancel,
+    fanout,
+    gateway_cost,
+    handover,
+    history,
+    hop,
+    measure,
+    report,
+    resume,
+    scaling,
+    scripted,
+    stacks,
+    whole_path,
+    whole_path_alike,
+)
 from tailrace import paths
 
 # Those with stacks of their own come first, while nothing else runs; the others share one.
 SUITES: dict[str, ModuleType] = {
-    module.NAME: module for module in (whole_path, scaling, handover, history, hop, gateway_cost, fanout, resume, cancel)
+    module.NAME: module for module in (whole_path, whole_path_alike, scaling, handover, history, hop, gateway_cost, fanout, resume, cancel)
 }
+ON_REQUEST = {whole_path_alike.NAME}
 SHARED_SEQUENCES = 4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
 
 
@@ -78,14 +94,14 @@ def _glance(module: ModuleType, row: measure.Row) -> str:
 def main() -> int:
     """0: every suite asked for was measured, and every question answered."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all but {', '.join(sorted(ON_REQUEST))})")
     parser.add_argument("--quick", action="store_true", help="a few minutes: does it work, and roughly where; not for quoting")
     parser.add_argument("--rounds", type=int, default=0, help="repetitions (at most; default: 2, 1 with --quick)")
     parser.add_argument("--out", type=Path, default=paths.ROOT / "bench/out", help="folder for results (default: bench/out)")
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
-    names = [name for name in SUITES if not arguments.suites or name in arguments.suites]
+    names = [name for name in SUITES if name in (arguments.suites or SUITES.keys() - ON_REQUEST)]
     rounds = arguments.rounds or (1 if arguments.quick else 2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the stacks would stay, which have sessions of their own
     about, notes, rows, began = report.machine(quick=arguments.quick, rounds=rounds), list[str](), list[measure.Row](), time.monotonic()

@@ -149,17 +149,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def vllm_server(scratch: Path, model: Path, name: str) -> Iterator[Side]:
-    """vLLM's own OpenAI-compatible server with the engine settings of our worker."""
+def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -> Iterator[Side]:
+    """vLLM's own OpenAI-compatible server with the engine settings of our worker; `alike`: also with its processes arranged as there."""
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
     port = processes.free_port()
-    command: list[str | Path] = [ENGINE_PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", name]
+    module = "bench.alike_server" if alike else "vllm.entrypoints.openai.api_server"
+    command: list[str | Path] = [ENGINE_PYTHON, "-m", module, "--model", model, "--served-model-name", name]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching"]
     command += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", "8192", "--disable-log-stats", "--disable-uvicorn-access-log"]
     log = scratch / f"vllm-{port}.log"
     with log.open("w") as out:
-        server = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(
+            command, cwd=paths.ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         _until_healthy(server, f"http://127.0.0.1:{port}/health", log)
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})

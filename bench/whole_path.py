@@ -55,16 +55,21 @@ Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     """The toy model, and unless `quick` the small one."""
-    yield from _compare(plan, TOY_QUICK if plan.quick else TOY, stacks.toy_model())
+    return compared(plan, alike=False)
+
+
+def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
+    """`alike`: vLLM's server has its engine's processes arranged as ours has."""
+    yield from _compare(plan, TOY_QUICK if plan.quick else TOY, stacks.toy_model(), alike=alike)
     if not plan.quick:
-        yield from _compare(plan, SMALL, stacks.model_folder())
+        yield from _compare(plan, SMALL, stacks.model_folder(), alike=alike)
 
 
-def _compare(plan: measure.Plan, work: Work, model: Path) -> Iterator[measure.Row]:
+def _compare(plan: measure.Plan, work: Work, model: Path, *, alike: bool) -> Iterator[measure.Row]:
     patient = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
     with (
         stacks.tailrace(plan.scratch, engine="vllm", model=str(model), settings=patient) as ours,
-        stacks.vllm_server(plan.scratch, model, model.name) as theirs,
+        stacks.vllm_server(plan.scratch, model, model.name, alike=alike) as theirs,
     ):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):

@@ -58,10 +58,10 @@ def descendants(pid: int) -> set[int]:
 
 
 def engine_processes(pid: int) -> dict[int, dict[str, str]]:
-    """Those below `pid` that were spawned to run Python code, with the environment they began with."""
+    """vLLM's processes below `pid`, which name themselves, with the environment they began with."""
     found = {}
     for below in descendants(pid):
-        if b"spawn_main" in Path(f"/proc/{below}/cmdline").read_bytes():
+        if b"VLLM::" in Path(f"/proc/{below}/cmdline").read_bytes():
             pairs = Path(f"/proc/{below}/environ").read_bytes().decode(errors="replace").split("\0")
             found[below] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return found

@@ -252,9 +252,9 @@ class VLLM:
             max_num_seqs=self.capacity,
             enable_prefix_caching=True,
             disable_log_stats=True,
-            **(_on_cpu() if current_platform.is_cpu() else {}),
+            **(on_cpu() if current_platform.is_cpu() else {}),
         ).create_engine_config()
-        with _cores(config):
+        with cores(config):
             return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
 
     def _describe(self) -> None:
@@ -315,16 +315,16 @@ class VLLM:
         )
 
 
-def _on_cpu() -> dict[str, Any]:
-    """Settings where there is no GPU: as on a GPU the model runs in the scheduler's own process. By itself vLLM gives it another one there, and the two
-    wait for each other by spinning, which takes a core that scheduler and model need only in turn; the reason it names is `_cores`' work."""
+def on_cpu() -> dict[str, Any]:
+    """Settings where there is no GPU: as on a GPU the model runs in the scheduler's process. By itself vLLM gives it one of its own there, and the
+    two wait for each other by spinning, which takes a core that they need only in turn; the reason that vLLM names is taken care of by `cores`."""
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     # The class, because the name "uni" is changed to "mp". Compiling would cost more seconds at every start than it saves.
     return {"dtype": "bfloat16", "enforce_eager": True, "distributed_executor_backend": UniProcExecutor}
 
 
-def _cores(config: Any) -> contextlib.AbstractContextManager[None]:
+def cores(config: Any) -> contextlib.AbstractContextManager[None]:
     """Processes started in it compute on the cores vLLM means for it (all but one of a NUMA node, or VLLM_CPU_OMP_THREADS_BIND): OpenMP reads its
     variables once, when a process starts. Without effect on a GPU."""
     from vllm.utils.ompmultiprocessing import OMPProcessManager
