@@ -11,8 +11,9 @@ import asyncio
 import math
 from collections.abc import Callable
 
-# A window is so many round trips long. Streams share them, so with more streams longer windows save more; one alone would only be delayed.
-SHARES = ((2, 4), (math.inf, 12))
+# A window is so many round trips long, by the number of responses that run. Streams share them, so with more streams longer windows save more; few
+# would only be delayed.
+SHARES = ((16, 3), (64, 6), (math.inf, 12))
 NARROWEST_S = 0.005
 WIDEST_S = 0.040  # text that comes 25 times a second flows for a reader
 _WEIGHT = 0.05  # of the newest round trip

@@ -10,13 +10,15 @@ from worker import flush
 
 
 def test_the_window_follows_the_round_trips() -> None:
-    running = 1
+    running = 16
     flusher = flush.Flusher(lambda: running)
     assert flusher.window_s == flush.NARROWEST_S
     for _ in range(200):
         flusher.acknowledged(0.002)
-    assert flusher.window_s == pytest.approx(0.008, rel=0.01)
-    running = 3
+    assert flusher.window_s == pytest.approx(0.006, rel=0.01)
+    running = 17
+    assert flusher.window_s == pytest.approx(0.012, rel=0.01)
+    running = 65
     assert flusher.window_s == pytest.approx(0.024, rel=0.01)
     flusher.acknowledged(0.5)
     assert flusher.window_s == flush.WIDEST_S
