@@ -6,6 +6,7 @@ server in the client's session would have to share the client's part.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -168,6 +169,17 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})
     finally:
         _end(server)
+
+
+@contextlib.contextmanager
+def together(ours: contextlib.AbstractContextManager[Side], theirs: contextlib.AbstractContextManager[Side]) -> Iterator[tuple[Side, Side]]:
+    """Both started at once: what an engine does at its start keeps one core busy, and there are more."""
+    with contextlib.ExitStack() as running, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        starting = [threads.submit(side.__enter__) for side in (ours, theirs)]
+        for side, started in zip((ours, theirs), starting, strict=True):
+            if started.exception() is None:
+                running.push(side)
+        yield starting[0].result(), starting[1].result()
 
 
 @contextlib.contextmanager

@@ -67,10 +67,10 @@ def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
 
 def _compare(plan: measure.Plan, work: Work, model: Path, *, alike: bool) -> Iterator[measure.Row]:
     patient = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
-    with (
-        stacks.tailrace(plan.scratch, engine="vllm", model=str(model), settings=patient) as ours,
-        stacks.vllm_server(plan.scratch, model, model.name, alike=alike) as theirs,
-    ):
+    with stacks.together(
+        stacks.tailrace(plan.scratch, engine="vllm", model=str(model), settings=patient),
+        stacks.vllm_server(plan.scratch, model, model.name, alike=alike),
+    ) as (ours, theirs):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
             for case, asked in cases if number >= 0 else [("warm", _warm)]:  # lazy initialisation, and the broker's JIT, are no figure

@@ -18,10 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from gateway import cache, edge, endpoint, fleet, http, keys, settings, submission
-from push import access, delivery
+from push import access, delivery, drain
 from push import app as push_app
 from push import endpoint as push_endpoint
-from wire import credentials, errors, heap, log, sessions, telemetry
+from wire import credentials, errors, health, heap, log, sessions, telemetry
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
@@ -37,7 +37,7 @@ class Gateway:
     def __init__(self, config: settings.Settings, issuers: credentials.Issuers, layout: log.Layout) -> None:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
-        self.draining = push_endpoint.Draining()
+        self.draining = drain.Draining()
         self.store = sessions.Sessions(config.redis)
         cached = cache.Cache(self.store)
         self.fleet = fleet.Fleet(cached, [pool.name for pool in config.deployments])
@@ -100,7 +100,7 @@ class Gateway:
                 serving = tasks.create_task(server.serve(sockets=[listener]))
                 background = [tasks.create_task(part.run()) for part in (self.delivery, self.writer, self.fleet, self.key_sets)]
                 if config.admin_port:
-                    background.append(tasks.create_task(telemetry.AdminServer(config.host, config.admin_port, self.api.readiness).run()))
+                    background.append(tasks.create_task(health.AdminServer(config.host, config.admin_port, self.api.readiness).run()))
                 telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port, home=list(self.delivery.home))
                 await stop.wait()
                 await self._drain(hurry)

@@ -12,7 +12,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gateway import conversation, creation, settings, submission
-from push import access, endpoint, outbox
+from push import access, drain, outbox, refusals
 from wire import closing, credentials, errors, log, telemetry
 
 WRITE_DEADLINE_S: Final = 10.0
@@ -35,7 +35,7 @@ class Sockets:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
-        draining: endpoint.Draining,
+        draining: drain.Draining,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._config = config
@@ -60,7 +60,7 @@ class Sockets:
             resumed = await self._resumed(socket, principal)
         except errors.ApiError as e:
             telemetry.log(telemetry.Action.SOCKET_REFUSED, status=e.status, code=e.code)
-            await socket.send_denial_response(endpoint.error_response(e))
+            await socket.send_denial_response(refusals.error_response(e))
             return
         try:
             await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
@@ -97,12 +97,12 @@ class Sockets:
         rid = query.get("resume")
         if rid is None:
             return None
-        after = endpoint.cursor(query.get("starting_after"))
+        after = refusals.cursor(query.get("starting_after"))
         lane = conversation.lane_of({"stream_id": query.get("stream_id")})
         try:
             return lane, await self._submit.follow(rid, access.owner_of(principal), after)
-        except endpoint.DELIVERY_ERRORS as e:
-            raise endpoint.api_error(rid, e) from e
+        except refusals.DELIVERY_ERRORS as e:
+            raise refusals.api_error(rid, e) from e
 
 
 class Connection:
@@ -136,7 +136,7 @@ class Connection:
         self._verdict: asyncio.Future[closing.CloseCode | None] = asyncio.get_running_loop().create_future()
         self._gone = False
 
-    async def run(self, draining: endpoint.Draining, resumed: tuple[conversation.Lane, submission.Run] | None = None) -> None:
+    async def run(self, draining: drain.Draining, resumed: tuple[conversation.Lane, submission.Run] | None = None) -> None:
         """Serve until the client leaves, the credential expires, the socket is too old, the service leaves, or the client proves too slow."""
         if resumed is not None:
             lane, run = resumed
@@ -247,10 +247,10 @@ class Connection:
     async def _cancel(self, action: conversation.Cancel) -> None:
         try:
             await self._submit.cancel(action.rid, access.owner_of(self._principal))
-        except endpoint.DELIVERY_ERRORS as e:
+        except refusals.DELIVERY_ERRORS as e:
             if action.ours:
                 self._conversation.cancel_failed(action.lane)
-            await self._act([conversation.Reply(errors.ws_event(endpoint.api_error(action.rid, e), action.lane))])
+            await self._act([conversation.Reply(errors.ws_event(refusals.api_error(action.rid, e), action.lane))])
 
     # ---- to the client -------------------------------------------------------------------------------
 
@@ -302,6 +302,6 @@ class Connection:
         await asyncio.sleep(AGE_GRACE_S)
         self._decide(closing.CloseCode.LIFETIME)
 
-    async def _drain(self, draining: endpoint.Draining) -> None:
+    async def _drain(self, draining: drain.Draining) -> None:
         await draining.wait()
         self._decide(closing.CloseCode.DRAINING)

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import chat, creation, fleet, page, settings, stream, submission
-from push import access, delivery, endpoint
+from push import access, delivery, drain, event_stream, refusals
 from wire import credentials, errors, events, log, records, sessions, telemetry
 
 BODY_DEADLINE_S: Final = 60.0
@@ -37,7 +37,7 @@ class Api:
         deliver: delivery.Delivery,
         store: sessions.Sessions,
         engines: fleet.Fleet,
-        draining: endpoint.Draining,
+        draining: drain.Draining,
         *,
         version: str,
         started: int,
@@ -135,7 +135,7 @@ class Api:
 
     async def _whole(self, run: submission.Run, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""
-        tasks = [asyncio.ensure_future(t) for t in (_to_end(run), endpoint.gone(request.receive), self._draining.wait())]
+        tasks = [asyncio.ensure_future(t) for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
@@ -161,16 +161,16 @@ class Api:
         rid, owner = await self._addressed(request)
         try:
             return JSONResponse(await self._submit.cancel(rid, owner))
-        except endpoint.DELIVERY_ERRORS as e:
-            raise endpoint.api_error(rid, e) from e
+        except refusals.DELIVERY_ERRORS as e:
+            raise refusals.api_error(rid, e) from e
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
         rid, owner = await self._addressed(request)
         try:
             await self._submit.delete(rid, owner)
-        except endpoint.DELIVERY_ERRORS as e:
-            raise endpoint.api_error(rid, e) from e
+        except refusals.DELIVERY_ERRORS as e:
+            raise refusals.api_error(rid, e) from e
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
@@ -179,8 +179,8 @@ class Api:
         query = request.query_params
         try:
             items = await self._submit.input_items(rid, owner)
-        except endpoint.DELIVERY_ERRORS as e:
-            raise endpoint.api_error(rid, e) from e
+        except refusals.DELIVERY_ERRORS as e:
+            raise refusals.api_error(rid, e) from e
         return JSONResponse(listed(items, query.get("limit"), query.get("order"), query.get("after")))
 
     # ---- models --------------------------------------------------------------------------------------

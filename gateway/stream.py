@@ -11,16 +11,16 @@ from typing import Any
 from starlette.types import Send
 
 from gateway import submission
-from push import endpoint, outbox
+from push import drain, event_stream, outbox
 from wire import events, log
 
 Encode = Callable[[events.Event], bytes]
 
 
-class EventStream(endpoint.EventBody):
+class EventStream(event_stream.EventBody):
     """Streams a run's events, as `encode` spells them, and gives the run back when the client leaves or the service does."""
 
-    def __init__(self, run: submission.Run, submit: submission.Submission, draining: endpoint.Draining, encode: Encode) -> None:
+    def __init__(self, run: submission.Run, submit: submission.Submission, draining: drain.Draining, encode: Encode) -> None:
         super().__init__(run.rid, run.headers)
         self._run = run
         self._submit = submit
@@ -43,7 +43,7 @@ class EventStream(endpoint.EventBody):
         try:
             while self._run.final is None:
                 batch = await self._run.take()
-                await self.write(send, b"".join(map(self._encode, batch)) if batch else endpoint.KEEP_ALIVE)
-            await self.write(send, endpoint.DONE, more=False)
+                await self.write(send, b"".join(map(self._encode, batch)) if batch else event_stream.KEEP_ALIVE)
+            await self.write(send, event_stream.DONE, more=False)
         except (outbox.Slow, log.HistoryLost) as e:
             self.broken(e)

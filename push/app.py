@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from push import access, delivery, endpoint, settings, sockets
-from wire import credentials, errors, heap, log, sessions, telemetry
+from push import access, delivery, drain, endpoint, refusals, settings, sockets
+from wire import credentials, errors, health, heap, log, sessions, telemetry
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
 FLUSH_DEADLINE_MS = 30_000
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessions.Sessions, draining: endpoint.Draining) -> Starlette:
+def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessions.Sessions, draining: drain.Draining) -> Starlette:
     """The ASGI application: queries, health, errors in the protocol's shape."""
 
     async def health(_: Request) -> Response:
@@ -45,11 +45,11 @@ def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessi
     async def http_error(request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
         error = errors.method_not_allowed(request.method) if e.status_code == 405 else errors.not_found(request.url.path)
-        return endpoint.error_response(error)
+        return refusals.error_response(error)
 
     async def failed(_: Request, e: Exception) -> Response:
         telemetry.log(telemetry.Action.REQUEST_FAILED, error=type(e).__name__)
-        return endpoint.error_response(errors.server_error())
+        return refusals.error_response(errors.server_error())
 
     return Starlette(
         routes=[Route("/health", health), Route("/ready", ready), *end.routes()],
@@ -57,7 +57,7 @@ def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessi
     )
 
 
-async def readiness(deliver: delivery.Delivery, redis: sessions.Sessions, draining: endpoint.Draining) -> dict[str, Any]:
+async def readiness(deliver: delivery.Delivery, redis: sessions.Sessions, draining: drain.Draining) -> dict[str, Any]:
     """Redis away does not make push unready: streams go on without it, only browser tickets fail."""
     return {"ready": deliver.ready and not draining.begun, "kafka": deliver.ready, "redis": await redis.reachable(), "draining": draining.begun}
 
@@ -92,7 +92,7 @@ async def serve(config: settings.Settings) -> None:
     listener = bind(config.host, config.port)
     known = await layout(config.kafka)
     redis = sessions.Sessions(config.redis)
-    draining = endpoint.Draining()
+    draining = drain.Draining()
     deliver = delivery.Delivery(bootstrap=config.kafka, layout=known, pools=tuple(config.pools), home=(), client_id=config.name)
     keys = access.key_sets(issuers)
     gate = access.Access(keys, redis, config.origins)
@@ -107,11 +107,11 @@ async def serve(config: settings.Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(part) for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())]
             if config.admin_port:
-                admin = telemetry.AdminServer(config.host, config.admin_port, lambda: readiness(deliver, redis, draining))
-                background.append(tasks.create_task(admin.run()))
+                shown = health.AdminServer(config.host, config.admin_port, lambda: readiness(deliver, redis, draining))
+                background.append(tasks.create_task(shown.run()))
             telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port)
             await stop.wait()
-            await drain(end, draining, http, config.drain_s)
+            await wind_down(end, draining, http, config.drain_s)
             for task in background:
                 task.cancel()
     finally:
@@ -119,11 +119,11 @@ async def serve(config: settings.Settings) -> None:
         telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
 
-async def drain(end: endpoint.Endpoint, draining: endpoint.Draining, http: Server, drain_s: float) -> None:
+async def wind_down(end: endpoint.Endpoint, draining: drain.Draining, http: Server, drain_s: float) -> None:
     """Readiness off, then sockets and streams end spread over a few seconds; clients resume elsewhere by their position."""
     telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(end.sockets))
     draining.begin()
-    deadline = asyncio.get_running_loop().time() + min(drain_s, endpoint.DRAIN_SPREAD_S + 2.0)
+    deadline = asyncio.get_running_loop().time() + min(drain_s, drain.SPREAD_S + 2.0)
     while end.sockets and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 (a set that empties; this runs once)
         await asyncio.sleep(0.05)
     http.should_exit = True

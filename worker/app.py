@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import Any
 
-from wire import heap, log, sessions, telemetry
+from wire import health, heap, log, sessions, telemetry
 from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
 from worker.engines import base
 
@@ -84,7 +84,7 @@ class App:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._beat(), name="heartbeat")]
             if chosen.admin_port:
-                listener = telemetry.AdminServer(chosen.host, chosen.admin_port, self.readiness)
+                listener = health.AdminServer(chosen.host, chosen.admin_port, self.readiness)
                 background.append(tasks.create_task(listener.run(), name="admin"))
             try:
                 await self._until_leaving(tasks, background)

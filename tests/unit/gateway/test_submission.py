@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import cache, creation, settings, submission
-from push import endpoint
+from push import refusals
 from wire import credentials, errors, events, ids, log, records, sessions, telemetry
 
 TAG = ids.incarnation_tag("one")
@@ -130,7 +130,7 @@ async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_be
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
-    told = endpoint.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
+    told = refusals.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
     assert (told.status, told.code) == (400, "context_length_exceeded")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Send
 
-from push import endpoint
+from push import event_stream
 
 
-class Body(endpoint.EventBody):
+class Body(event_stream.EventBody):
     """Writes one part, then the last one, unless it fails with `error` or `waits` for ever."""
 
     def __init__(self, error: Exception | None = None, *, waits: bool = False) -> None:
@@ -28,8 +28,8 @@ class Body(endpoint.EventBody):
         while self.waits:
             await self.nudged.wait()
             self.nudged.clear()
-            await self.write(send, endpoint.KEEP_ALIVE)
-        await self.write(send, endpoint.DONE, more=False)
+            await self.write(send, event_stream.KEEP_ALIVE)
+        await self.write(send, event_stream.DONE, more=False)
 
     def nudge(self) -> None:
         self.nudged.set()
@@ -62,7 +62,7 @@ async def test_nothing_is_written_before_the_head() -> None:
     body = Body()
     sent = await sent_by(body)
     assert [m["type"] for m in sent] == ["http.response.start", "http.response.body", "http.response.body"]
-    assert sent[-1] == {"type": "http.response.body", "body": endpoint.DONE, "more_body": False}
+    assert sent[-1] == {"type": "http.response.body", "body": event_stream.DONE, "more_body": False}
     assert (b"x-mine", b"1") in sent[0]["headers"]
     assert body.released == 1
 
@@ -95,14 +95,14 @@ async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(caplog:
 
 
 async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "LOOK_S", 0.01)
-    monkeypatch.setattr(endpoint, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     sent: list[Message] = []
     enough = asyncio.Event()
 
     async def send(message: Message) -> None:
         sent.append(message)
-        if sum(m.get("body") == endpoint.KEEP_ALIVE for m in sent) == 3:
+        if sum(m.get("body") == event_stream.KEEP_ALIVE for m in sent) == 3:
             enough.set()
 
     async def leaves_then() -> Message:
@@ -110,12 +110,12 @@ async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(monkeyp
         return {"type": "http.disconnect"}
 
     await asyncio.wait_for(Body(waits=True)({"type": "http"}, leaves_then, send), 5)
-    assert [m.get("body") for m in sent[1:]] == [b"data: 1\n\n", *[endpoint.KEEP_ALIVE] * 3]
+    assert [m.get("body") for m in sent[1:]] == [b"data: 1\n\n", *[event_stream.KEEP_ALIVE] * 3]
 
 
 async def test_a_client_that_takes_nothing_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(endpoint, "LOOK_S", 0.01)
-    monkeypatch.setattr(endpoint, "WRITE_DEADLINE_S", 0.05)
+    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
+    monkeypatch.setattr(event_stream, "WRITE_DEADLINE_S", 0.05)
     body = Body()
 
     async def stuck(message: Message) -> None:

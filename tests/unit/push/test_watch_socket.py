@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.websockets import WebSocketState
 
-from push import endpoint
+from push import drain, watch_socket
 from wire import closing, credentials
 
 
@@ -39,13 +39,13 @@ async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_n
     socket: Any = Stuck()
     nothing: Any = None
     principal = credentials.Principal("issuer", "subject", None, frozenset(), 1_000)
-    connection = endpoint.WatchConnection(socket, nothing, principal, lambda: 0.0)
-    running = asyncio.create_task(connection.run(endpoint.Draining()))
+    connection = watch_socket.WatchConnection(socket, nothing, principal, lambda: 0.0)
+    running = asyncio.create_task(connection.run(drain.Draining()))
     await asyncio.wait_for(socket.writing.wait(), 5)
     now = asyncio.get_running_loop().time()
-    connection.look(now + endpoint.WRITE_DEADLINE_S / 2)
+    connection.look(now + watch_socket.WRITE_DEADLINE_S / 2)
     await asyncio.sleep(0.01)
     assert not running.done()
-    connection.look(now + endpoint.WRITE_DEADLINE_S)
+    connection.look(now + watch_socket.WRITE_DEADLINE_S)
     await asyncio.wait_for(running, 5)
     assert socket.closed == [int(closing.CloseCode.SLOW)]
