@@ -1,6 +1,6 @@
 """Engine processes die with the process that made them.
 
-`AsyncLLM` runs an EngineCore process, and that one a Worker process with the model in memory; when the service is killed, both would live for ever.
+`AsyncLLM` runs an EngineCore process, and that one may run Workers with the model in memory; when the service is killed, all would live for ever.
 Each registers here for a signal from the kernel at its parent's death:
 
 - before it does anything else, by the command line it is spawned with (`guard`). Later would be too late: an engine whose service died while both
