@@ -142,7 +142,7 @@ async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_
 
 async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: workers.Bench) -> None:
     a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="0").ready()
-    request = await bench.ask("drain", cues={"script_tokens": "300", "script_pace_ms": "10"})
+    request = await bench.ask("drain", cues={"script_tokens": "1500", "script_pace_ms": "10"})  # not over before the second one has started
     await bench.tokens(request.rid, 20)
     await bench.worker(session_ms=SESSION_MS).ready()
     owner = (await bench.read(request.rid)).fold.claims[0][1]
@@ -151,10 +151,10 @@ async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: w
 
     a.terminate()
     assert await a.exit_code() == 0, a.logs()
-    answer = await bench.done(request.rid)
+    answer = await bench.done(request.rid, 90.0)
 
     assert "Yield" in answer.kinds()
-    assert answer.text == scripted.expected_text(request.messages, 300)
+    assert answer.text == scripted.expected_text(request.messages, 1500)
     assert answer.fold.epoch == 2
     assert answer.fold.claims[1][1].startswith(second.name)
 
@@ -162,16 +162,16 @@ async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: w
 async def test_what_a_drained_worker_cannot_finish_is_with_its_successor_before_it_stops(bench: workers.Bench) -> None:
     """Else every reader would wait for a rebalance."""
     a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="4").ready()
-    request = await bench.ask("hand over", cues={"script_tokens": "800", "script_pace_ms": "10"})
+    request = await bench.ask("hand over", cues={"script_tokens": "1500", "script_pace_ms": "10"})
     await bench.tokens(request.rid, 20)
     b = await bench.worker(session_ms=SESSION_MS).ready()
 
     a.terminate()
     assert await a.exit_code() == 0, a.logs()
-    answer = await bench.done(request.rid)
+    answer = await bench.done(request.rid, 90.0)
 
     assert answer.kinds().count("Yield") == 1
-    assert answer.text == scripted.expected_text(request.messages, 800)
+    assert answer.text == scripted.expected_text(request.messages, 1500)
     lines = [json.loads(line) for line in b.log_path.read_text().splitlines() if line.startswith("{")]
     alone = next(line for line in lines if line["action"] == "partitions_assigned" and len(line["partitions"]) == bench.layout.partitions)
     last = [r for _, r, _ in answer.records if isinstance(r, records.Tok) and r.own == answer.fold.claims[0][0]][-1]
