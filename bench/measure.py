@@ -12,7 +12,7 @@ import resource
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure. `scratch` is for data folders; `figures` for what a suite wants to keep beside its rows."""
+    """How much to measure. `scratch` is for data folders; `early` the whole path's two sides if they are being started already."""
 
     quick: bool
     rounds: int
     scratch: Path
-    options: Mapping[str, str] = field(default_factory=dict)
+    early: contextlib.AbstractContextManager[tuple[Any, Any]] | None = None
 
     def pick(self, quick: Any, full: Any) -> Any:
         """The one of both that is wanted."""

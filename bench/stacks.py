@@ -183,6 +183,23 @@ def together(ours: contextlib.AbstractContextManager[Side], theirs: contextlib.A
 
 
 @contextlib.contextmanager
+def early(sides: contextlib.AbstractContextManager[tuple[Side, Side]]) -> Iterator[contextlib.AbstractContextManager[tuple[Side, Side]]]:
+    """`sides` start now, beside what is done in this context; entering what is yielded waits for them. They end with this context."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(sides.__enter__)
+
+        @contextlib.contextmanager
+        def ready() -> Iterator[tuple[Side, Side]]:
+            yield starting.result()
+
+        try:
+            yield ready()
+        finally:
+            if starting.exception() is None:
+                sides.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
 def frozen(side: Side) -> Iterator[None]:
     """Its processes stand still meanwhile: what a server does while nobody asks it would come out of another's figures. Not the broker and Redis,
     whose idling costs nothing when nobody polls them, and whose own timers would fire afterwards."""

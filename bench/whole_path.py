@@ -7,6 +7,7 @@ is not asked frozen: a machine that changes its speed by the minute does not cha
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -45,9 +46,9 @@ class Work(NamedTuple):
     rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 1, 64), Level(8, 1, 64), Level(32, 1, 64), Level(128, 1, 32)), 12, 2)
-TOY: Final = Work("toy", (Level(1, 2, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 60, 3)
-TOY_QUICK: Final = Work("toy", (Level(1, 4, 128), Level(32, 2, 128)), 40, 1)
+SMALL: Final = Work("small", (Level(1, 3, 64), Level(8, 1, 64), Level(32, 1, 64), Level(128, 1, 32)), 12, 2)
+TOY: Final = Work("toy", (Level(1, 4, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 60, 3)
+TOY_QUICK: Final = Work("toy", (Level(1, 2, 128), Level(32, 2, 128)), 30, 1)
 FROZEN_MS: Final = 600_000  # the longest a side may stand still without its worker losing its partitions
 
 Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
@@ -60,17 +61,25 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 
 def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
     """`alike`: vLLM's server has its engine's processes arranged as ours has."""
-    yield from _compare(plan, TOY_QUICK if plan.quick else TOY, stacks.toy_model(), alike=alike)
+    toy = plan.early if plan.early is not None and not alike else sides(plan, stacks.toy_model, alike=alike)
+    yield from _compare(plan, TOY_QUICK if plan.quick else TOY, toy)
     if not plan.quick:
-        yield from _compare(plan, SMALL, stacks.model_folder(), alike=alike)
+        yield from _compare(plan, SMALL, sides(plan, stacks.model_folder, alike=alike))
 
 
-def _compare(plan: measure.Plan, work: Work, model: Path, *, alike: bool) -> Iterator[measure.Row]:
-    patient = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
+@contextlib.contextmanager
+def sides(plan: measure.Plan, model: Callable[[], Path], *, alike: bool = False) -> Iterator[tuple[stacks.Side, stacks.Side]]:
+    """Both, up. Raises stacks.NotHere."""
+    folder = model()
     with stacks.together(
-        stacks.tailrace(plan.scratch, engine="vllm", model=str(model), settings=patient),
-        stacks.vllm_server(plan.scratch, model, model.name, alike=alike),
-    ) as (ours, theirs):
+        stacks.tailrace(plan.scratch, engine="vllm", model=str(folder), settings={"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}),
+        stacks.vllm_server(plan.scratch, folder, folder.name, alike=alike),
+    ) as both:
+        yield both
+
+
+def _compare(plan: measure.Plan, work: Work, both: contextlib.AbstractContextManager[tuple[stacks.Side, stacks.Side]]) -> Iterator[measure.Row]:
+    with both as (ours, theirs):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
             for case, asked in cases if number >= 0 else [("warm", _warm)]:  # lazy initialisation, and the broker's JIT, are no figure
