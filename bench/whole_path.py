@@ -84,10 +84,18 @@ def _compare(plan: measure.Plan, work: Work, both: contextlib.AbstractContextMan
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
             for case, asked in cases if number >= 0 else [("warm", _warm)]:  # lazy initialisation, and the broker's JIT, are no figure
                 for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
-                    with stacks.frozen(theirs if side is ours else ours), side.meter() as meter:
-                        result = uvloop.run(asked(side))
+                    with stacks.frozen(theirs if side is ours else ours):
+                        uvloop.run(_woken(side))
+                        with side.meter() as meter:
+                            result = uvloop.run(asked(side))
                     if number >= 0:
                         yield measure.Row(NAME, f"{work.label}, {case}", side.name, number, _values(result, meter))
+
+
+def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
+    """A question that is not counted. vLLM's processes sleep after a second without work and may be woken late (up to 5 s: it looks again by then),
+    which would be told as its latency whenever it stood still before."""
+    return load.closed(_ask(side, 2), 1, 1)
 
 
 def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
