@@ -9,7 +9,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# Without compiled bytecode every start of an engine compiles 8 s of source again, in each of its three processes.
+# Without compiled bytecode every start of an engine compiles 8 s of source again, in both of its processes.
 unexport PYTHONDONTWRITEBYTECODE
 ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
@@ -29,11 +29,12 @@ up: install
 down:
 	@$(BIN)/tailrace down
 
-# Format, lint, types, import contracts, security lint, unit tests, manifests, front end: under a minute.
+# Format, lint, types, import contracts, security lint, unit tests, manifests, front end: one to two minutes.
 check: install
 	@$(BIN)/python scripts/check.py
 
-test: install
+# With the benchmark's tools, or the test of its plots would be left out.
+test: install bench-tools
 	@$(BIN)/python scripts/test.py
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.

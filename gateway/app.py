@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from gateway import cache, edge, endpoint, fleet, http, keys, settings, submission
+from gateway import cache, edge, endpoint, existing, fleet, http, keys, settings, submission
 from push import access, delivery, drain
 from push import app as push_app
 from push import endpoint as push_endpoint
@@ -52,13 +52,23 @@ class Gateway:
         self.by_key = keys.Keys(
             log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"), log.Replays(config.kafka, client_id=f"{config.name}-keys")
         )
-        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.by_key, self.fleet, self.spawn)
+        present = existing.Existing(self.delivery, self.writer, cached)
+        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.by_key, present, self.fleet, self.spawn)
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(self.key_sets, self.store, config.origins)
-        self.sockets = endpoint.Sockets(config, gate, self.submission, self.draining, self.spawn)
+        self.sockets = endpoint.Sockets(config, gate, self.submission, present, self.draining, self.spawn)
         self.watchers = push_endpoint.Endpoint(self.delivery, gate, self.draining)
         self.api = http.Api(
-            config, gate, self.submission, self.delivery, self.store, self.fleet, self.draining, version=_version(), started=int(time.time())
+            config,
+            gate,
+            self.submission,
+            present,
+            self.delivery,
+            self.store,
+            self.fleet,
+            self.draining,
+            version=_version(),
+            started=int(time.time()),
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

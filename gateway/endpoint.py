@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from gateway import conversation, creation, settings, submission
+from gateway import conversation, creation, existing, runs, settings, submission
 from push import access, drain, outbox, refusals
 from wire import closing, credentials, errors, log, telemetry
 
@@ -35,12 +35,14 @@ class Sockets:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
+        present: existing.Existing,
         draining: drain.Draining,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._config = config
         self._gate = gate
         self._submit = submit
+        self._existing = present
         self._draining = draining
         self._spawn = spawn
         self._open: set[Connection] = set()
@@ -68,7 +70,7 @@ class Sockets:
             if resumed is not None:
                 self._submit.hand_over(resumed[1])
             return
-        connection = Connection(socket, principal, self._config, self._submit, self._gate.clock, self._spawn)
+        connection = Connection(socket, principal, self._config, self._submit, self._existing, self._gate.clock, self._spawn)
         self._open.add(connection)
         self._by_principal[principal.key] += 1
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
@@ -91,7 +93,7 @@ class Sockets:
         if len(self._open) >= limits.sockets or self._by_principal[principal.key] >= limits.sockets_per_principal:
             raise errors.overloaded(1.0)
 
-    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[conversation.Lane, submission.Run] | None:
+    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[conversation.Lane, runs.Run] | None:
         """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its socket."""
         query = socket.query_params
         rid = query.get("resume")
@@ -121,6 +123,7 @@ class Connection:
         principal: credentials.Principal,
         config: settings.Settings,
         submit: submission.Submission,
+        present: existing.Existing,
         clock: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -128,6 +131,7 @@ class Connection:
         self._principal = principal
         self._config = config
         self._submit = submit
+        self._existing = present
         self._clock = clock
         self._spawn = spawn
         self._conversation = conversation.Conversation()
@@ -136,7 +140,7 @@ class Connection:
         self._verdict: asyncio.Future[closing.CloseCode | None] = asyncio.get_running_loop().create_future()
         self._gone = False
 
-    async def run(self, draining: drain.Draining, resumed: tuple[conversation.Lane, submission.Run] | None = None) -> None:
+    async def run(self, draining: drain.Draining, resumed: tuple[conversation.Lane, runs.Run] | None = None) -> None:
         """Serve until the client leaves, the credential expires, the socket is too old, the service leaves, or the client proves too slow."""
         if resumed is not None:
             lane, run = resumed
@@ -246,7 +250,7 @@ class Connection:
 
     async def _cancel(self, action: conversation.Cancel) -> None:
         try:
-            await self._submit.cancel(action.rid, access.owner_of(self._principal))
+            await self._existing.cancel(action.rid, access.owner_of(self._principal))
         except refusals.DELIVERY_ERRORS as e:
             if action.ours:
                 self._conversation.cancel_failed(action.lane)
@@ -254,7 +258,7 @@ class Connection:
 
     # ---- to the client -------------------------------------------------------------------------------
 
-    async def _deliver(self, lane: conversation.Lane, run: submission.Run) -> None:
+    async def _deliver(self, lane: conversation.Lane, run: runs.Run) -> None:
         """Pump a run to its end. Whatever happens, the run is finished or handed over, once."""
         self._pumping.add(lane)
         lost: errors.ApiError | None = None

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import chat, creation, fleet, page, settings, stream, submission
+from gateway import chat, creation, existing, fleet, page, runs, settings, stream, submission
 from push import access, delivery, drain, event_stream, refusals
 from wire import credentials, errors, events, log, records, sessions, telemetry
 
@@ -34,6 +34,7 @@ class Api:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
+        present: existing.Existing,
         deliver: delivery.Delivery,
         store: sessions.Sessions,
         engines: fleet.Fleet,
@@ -45,6 +46,7 @@ class Api:
         self._config = config
         self._gate = gate
         self._submit = submit
+        self._existing = present
         self._delivery = deliver
         self._store = store
         self._engines = engines
@@ -119,7 +121,7 @@ class Api:
 
     async def _created(
         self, request: Request, read: Callable[[dict[str, Any], Sequence[settings.Pool]], creation.Create]
-    ) -> tuple[creation.Create, submission.Run]:
+    ) -> tuple[creation.Create, runs.Run]:
         """Whether the caller was revoked is asked in one round trip with what else is needed from Redis; nothing is written before the answer."""
         principal = await self._gate.verified(request)
         permitted = asyncio.ensure_future(self._gate.permit(principal))
@@ -133,7 +135,7 @@ class Api:
         finally:
             permitted.cancel()
 
-    async def _whole(self, run: submission.Run, request: Request) -> dict[str, Any]:
+    async def _whole(self, run: runs.Run, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""
         tasks = [asyncio.ensure_future(t) for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())]
         try:
@@ -160,7 +162,7 @@ class Api:
         """`POST /v1/responses/{id}/cancel`."""
         rid, owner = await self._addressed(request)
         try:
-            return JSONResponse(await self._submit.cancel(rid, owner))
+            return JSONResponse(await self._existing.cancel(rid, owner))
         except refusals.DELIVERY_ERRORS as e:
             raise refusals.api_error(rid, e) from e
 
@@ -168,7 +170,7 @@ class Api:
         """`DELETE /v1/responses/{id}`."""
         rid, owner = await self._addressed(request)
         try:
-            await self._submit.delete(rid, owner)
+            await self._existing.delete(rid, owner)
         except refusals.DELIVERY_ERRORS as e:
             raise refusals.api_error(rid, e) from e
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
@@ -178,7 +180,7 @@ class Api:
         rid, owner = await self._addressed(request)
         query = request.query_params
         try:
-            items = await self._submit.input_items(rid, owner)
+            items = await self._existing.input_items(rid, owner)
         except refusals.DELIVERY_ERRORS as e:
             raise refusals.api_error(rid, e) from e
         return JSONResponse(listed(items, query.get("limit"), query.get("order"), query.get("after")))
@@ -300,7 +302,7 @@ class Api:
         return creation.decode(b"".join(parts))
 
 
-async def _to_end(run: submission.Run) -> None:
+async def _to_end(run: runs.Run) -> None:
     while await run.take():
         pass
 

@@ -1,4 +1,4 @@
-"""The way of a request into the log, and what is done to a response afterwards: cancel, delete, list its input.
+"""The way of a request into the log.
 
 Nothing is answered before the broker has the record. From then on the response belongs to the log: every run is pumped to its end by someone (the
 connection that asked, or a keeper after it left), so that its turn is remembered and its place is freed."""
@@ -12,73 +12,19 @@ import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import admission, cache, context, conversation, creation, fleet, keys, placement, settings
+from gateway import admission, cache, context, conversation, creation, existing, fleet, keys, placement, runs, settings
 from push import access, delivery, outbox
 from wire import credentials, errors, events, fold, ids, log, records, telemetry, topics
 
 TTL_MS: Final = 600_000  # a request that was not started by then never is
 SUBMIT_DEADLINE_S: Final = 10.0
-CANCEL_DEADLINE_S: Final = 5.0
 KEEP_S: Final = 3600.0  # a response that nobody waits for and no worker takes is left to the log after that
 ATTACH_DEADLINE_S: Final = 2.0
 ATTACH_RETRY_S: Final = 0.2
 IDEMPOTENCY_TTL_S: Final = 24 * 3600.0
 MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536  # the rest is for keys, headers and the batch around it
-_END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the end is waited for
-
-
-@dataclass(slots=True)
-class Run:
-    """One response as the connection that asked for it follows it.
-
-    Attributes:
-        messages: its context, to be remembered with its answer; None when this run only follows a response submitted elsewhere.
-        counted: it takes a place in `Running` until it ends.
-        awaited_since: when its request came in (monotonic seconds); 0 once its first token was taken, and for runs submitted elsewhere.
-        told_at: when its last tokens were taken (monotonic seconds); 0 before, and for runs submitted elsewhere.
-        final: the terminal Response object; None until the terminal event was taken.
-    """
-
-    rid: str
-    owner: records.Owner
-    echo: dict[str, Any]
-    subscription: delivery.Subscription
-    store: bool
-    messages: context.Messages | None = None
-    previous: str | None = None
-    counted: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-    pool: str = ""
-    awaited_since: float = 0.0
-    told_at: float = 0.0
-    final: dict[str, Any] | None = None
-
-    async def take(self) -> list[events.Event]:
-        """The next events; an empty list after the terminal one. Raises like `Subscription.take`."""
-        batch = await self.subscription.take()
-        if batch and batch[-1].terminal:
-            self.final = batch[-1].response
-        if (self.awaited_since or self.told_at) and any(e.delta is not None for e in batch):
-            self._measure(time.monotonic())
-        return batch
-
-    def _measure(self, now: float) -> None:
-        if self.awaited_since:
-            telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
-            self.awaited_since = 0.0
-        else:
-            telemetry.gaps_of(self.pool).observe(now - self.told_at)
-        self.told_at = now
-
-    @property
-    def remembered(self) -> conversation.Remembered | None:
-        """What a connection keeps of it, once it ended well."""
-        if self.final is None or self.messages is None or not context.continuable(self.final):
-            return None
-        return conversation.Remembered(self.rid, context.with_answer(self.messages, self.final))
 
 
 class Submission:
@@ -100,6 +46,7 @@ class Submission:
         writer: log.Writer,
         cached: cache.Cache,
         by_key: keys.Keys,
+        present: existing.Existing,
         engines: fleet.Fleet,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.time,
@@ -110,6 +57,7 @@ class Submission:
         self._writer = writer
         self._cache = cached
         self._by_key = by_key
+        self._existing = present
         self._engines = engines
         self._spawn = spawn
         self._clock = clock
@@ -134,7 +82,7 @@ class Submission:
         principal: credentials.Principal,
         recall: Callable[[str], conversation.Remembered | None] = lambda _rid: None,
         permitted: Awaitable[None] | None = None,
-    ) -> Run:
+    ) -> runs.Run:
         """Take a request into the log.
 
         Args:
@@ -153,7 +101,7 @@ class Submission:
         principal: credentials.Principal,
         recall: Callable[[str], conversation.Remembered | None],
         permitted: Awaitable[None] | None,
-    ) -> Run:
+    ) -> runs.Run:
         started = time.monotonic()
         self._admit(create, principal)
         owner = access.owner_of(principal)
@@ -282,7 +230,7 @@ class Submission:
         )
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
-    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> tuple[Run, int]:
+    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> tuple[runs.Run, int]:
         """The run, and the offset after its request (-1: not known)."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
@@ -296,7 +244,7 @@ class Submission:
             self._delivery.discard(request.rid)
             raise
         self._delivery.acknowledged(request.rid)
-        run = Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
+        run = runs.Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
         return run, appended.offset + 1 or -1  # aiokafka tells no offset of a retry that the broker had already taken
 
     async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> log.Appended:
@@ -310,7 +258,7 @@ class Submission:
         except log.AppendFailed:
             return await self._writer.append(topic, partition, rid, value, headers)
 
-    def _count(self, run: Run, principal: credentials.Principal, partition: int) -> None:
+    def _count(self, run: runs.Run, principal: credentials.Principal, partition: int) -> None:
         self.running.add(run.rid, principal.key, partition)
         run.counted = True
         self.attended += 1
@@ -332,7 +280,7 @@ class Submission:
 
     async def _first_of_key(
         self, create: creation.Create, principal: credentials.Principal, request: records.Request, partition: int
-    ) -> tuple[Run | None, list[str]]:
+    ) -> tuple[runs.Run | None, list[str]]:
         """The run of an earlier request with the same key, if there is one; and earlier ones that cannot be attached to (deleted, out of the log)."""
         if create.idempotency_key is None or request.idempotency_key is None:
             return None, []
@@ -353,8 +301,8 @@ class Submission:
         return None, known
 
     async def _ahead(
-        self, create: creation.Create, principal: credentials.Principal, request: records.Request, run: Run, end: int, refused: Sequence[str]
-    ) -> Run | None:
+        self, create: creation.Create, principal: credentials.Principal, request: records.Request, run: runs.Run, end: int, refused: Sequence[str]
+    ) -> runs.Run | None:
         """The run of a request with the same key that got into the log just before this one, when nothing but the log could tell: the earlier one
         stands, as with claims, and this one is cancelled."""
         if create.idempotency_key is None or request.idempotency_key is None:
@@ -374,9 +322,9 @@ class Submission:
             raise
         return None
 
-    async def _stand_down(self, create: creation.Create, principal: credentials.Principal, run: Run, first: str) -> None:
+    async def _stand_down(self, create: creation.Create, principal: credentials.Principal, run: runs.Run, first: str) -> None:
         with contextlib.suppress(log.LogUnavailable):  # then it costs compute, but nobody is shown it
-            await self._append_cancel(run.rid, run.owner, run.echo)
+            await self._existing.append_cancel(run.rid, run.owner, run.echo)
         await self._remap(create, principal, run.rid, first)
 
     async def _remap(self, create: creation.Create, principal: credentials.Principal, old: str, new: str) -> None:
@@ -385,7 +333,7 @@ class Submission:
         await self._cache.release_key(principal.key, create.idempotency_key, old)
         await self._cache.claim_key(principal.key, create.idempotency_key, new, IDEMPOTENCY_TTL_S)
 
-    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> Run | None:
+    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> runs.Run | None:
         """`logged`: its request is known to be in the log."""
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -401,11 +349,11 @@ class Submission:
                 return None
             await asyncio.sleep(ATTACH_RETRY_S)  # another gateway may be between the key and the append
 
-    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> Run:
+    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> runs.Run:
         """Follow a response that exists; raises like `Delivery.watch`."""
         found = await self._delivery.find(rid, owner)
         subscription = await self._delivery.watch(rid, owner, starting_after)
-        run = Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
+        run = runs.Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
         run.headers = {"x-tailrace-response-id": rid}
         self.attended += 1
         return run
@@ -436,7 +384,7 @@ class Submission:
         self.attended -= 1
         self._spawn(self._keep(run, cancel=False))
 
-    async def _keep(self, run: Run, *, cancel: bool) -> None:
+    async def _keep(self, run: runs.Run, *, cancel: bool) -> None:
         try:
             async with asyncio.timeout(KEEP_S):
                 if cancel:
@@ -455,63 +403,7 @@ class Submission:
                     pass
                 return
         if self._delivery.watchers(run.rid) <= 1:  # the keeper itself; someone else means that the client came back
-            await self._append_cancel(run.rid, run.owner, run.echo)
-
-    # ---- cancel, delete, input -----------------------------------------------------------------------
-
-    async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
-        """Cancel and return the object as it then stands; what has ended already stays what it is.
-
-        Raises:
-            delivery.NotFound, log.HistoryLost, log.LogUnavailable
-        """
-        found = await self._delivery.find(rid, owner)
-        if found.phase is not fold.Phase.DONE:
-            await self._append_cancel(rid, owner, found.echo)
-            await self._until_end(rid, owner)
-            found = await self._delivery.find(rid, owner)
-        return found.response
-
-    async def _append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
-        value = records.encode(records.Cancel(rid, owner, echo))
-        await self._writer.append(topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers())
-
-    async def _until_end(self, rid: str, owner: records.Owner) -> None:
-        """Until this process has read the end, which by now is in the log: whichever of END and CANCEL came first."""
-        subscription = await self._delivery.watch(rid, owner, _END_OF_SERIES)
-        try:
-            async with asyncio.timeout(CANCEL_DEADLINE_S):
-                while await subscription.take():
-                    pass
-        except TimeoutError as e:
-            raise log.LogUnavailable("the log is not read right now") from e
-        finally:
-            subscription.close()
-
-    async def delete(self, rid: str, owner: records.Owner) -> None:
-        """Delete: running ones are cancelled first. Raises like `cancel`."""
-        response = await self.cancel(rid, owner)
-        if not response["store"]:
-            raise delivery.NotFound(rid)
-        value = records.encode(records.Deleted(rid, owner))
-        await self._writer.append(topics.CONVERSATIONS, _conversation_partition(rid), rid, value, telemetry.trace_headers())
-        self._delivery.deleted(rid)
-        await self._cache.drop_turn(rid)
-
-    async def input_items(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
-        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`."""
-        found = await self._delivery.find(rid, owner)
-        if not found.response["store"]:
-            raise delivery.NotFound(rid)
-        request = await self._delivery.request_of(rid, owner)
-        return [{"id": ids.item_id(rid, f"msg_{i}_"), **item} for i, item in enumerate(request.input)]
-
-
-_CONVERSATION_PARTITIONS: Final = next(t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS)
-
-
-def _conversation_partition(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % _CONVERSATION_PARTITIONS
+            await self._existing.append_cancel(run.rid, run.owner, run.echo)
 
 
 async def _all(allowed: Awaitable[Any], permitted: Awaitable[None] | None) -> None:

@@ -1,4 +1,4 @@
-"""Queries out: the Response object, its event series over SSE, and a socket on which one client follows many responses.
+"""The routes of queries: the Response object, its event series over SSE, and the socket on which one client follows many responses.
 
 The gateway mounts the same routes, so a client that knows only one address misses nothing.
 """

@@ -327,6 +327,7 @@ REPLAYED_RECORDS: Final = Counter("tailrace_replayed_records", "Records read for
 # the log
 FRAMES: Final = Counter("tailrace_frames_appended", "Token frames appended and acknowledged")
 TOKENS: Final = Counter("tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"])
+FLUSHES: Final = Counter("tailrace_flushes", "Times token frames were gathered and appended together: a round trip to the broker each")
 FRAME_TOKENS: Final = Histogram("tailrace_frame_tokens", "Tokens in one frame", buckets=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
 VOID_RECORDS: Final = Counter("tailrace_void_records", "Records of the token log that the fold left without effect", ["reason"])
 CLAIMS: Final = Counter("tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"])

@@ -11,6 +11,8 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from wire import telemetry
+
 # A window is so many round trips long, by the number of responses that run. Streams share them, so with more streams longer windows save more; few
 # would only be delayed.
 SHARES = ((16, 3), (64, 6), (math.inf, 12))
@@ -64,5 +66,6 @@ class Flusher:
         marked, self._marked = self._marked, {}
         if marked:
             self._last = asyncio.get_running_loop().time()
+            telemetry.FLUSHES.inc()
         for flush in marked:
             flush()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, creation, settings, submission
+from gateway import cache, creation, existing, runs, settings, submission
 from push import refusals
 from wire import credentials, errors, events, ids, log, records, sessions, telemetry
 
@@ -95,7 +95,10 @@ class ByKey:
 
 def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submission.Submission:
     config = settings.read({"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'})
-    parts: Any = (config, log.Layout("one", TAG, 1), deliver, writer, cache.Cache(Away()), by_key, Engines(), lambda work: work.close())  # type: ignore[arg-type]
+    cached = cache.Cache(Away())  # type: ignore[arg-type]
+    odd: Any = (deliver, writer)
+    present = existing.Existing(*odd, cached)
+    parts: Any = (config, log.Layout("one", TAG, 1), *odd, cached, by_key, present, Engines(), lambda work: work.close())
     return submission.Submission(*parts)
 
 
@@ -147,28 +150,3 @@ async def test_without_a_key_nobody_asks() -> None:
     by_key = ByKey()
     await over(Writer(), Deliver(), by_key).submit(asked(), ALICE)
     assert by_key.ends == []
-
-
-async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_each() -> None:
-    def counts() -> tuple[float, float]:
-        histograms = (telemetry.FIRST_TOKEN_SECONDS, telemetry.INTER_TOKEN_SECONDS)
-        return tuple(s.value for h in histograms for m in h.collect() for s in m.samples if s.name.endswith("_count") and s.labels["pool"] == "timed")  # type: ignore[return-value]
-
-    class Timed(Subscription):
-        async def take(self) -> list[events.Event]:
-            return batches.pop(0)
-
-    def event(delta: str | None) -> events.Event:
-        return events.Event("t", 0, b"{}", delta=delta)
-
-    batches = [[event(None)], [event("a"), event("b")], [event(None)], [event("c")], [event("d"), event(None)]]
-    made: Any = Timed()
-    run = submission.Run("resp_1", records.Owner("i", "s"), {}, made, True, pool="timed", awaited_since=1.0)
-    while batches:
-        await run.take()
-    assert counts() == (1, 2)
-    elsewhere = submission.Run("resp_1", records.Owner("i", "s"), {}, made, True, pool="timed")
-    batches += [[event("a")], [event("b")]]
-    while batches:
-        await elsewhere.take()
-    assert counts() == (1, 2)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from wire import telemetry
 from worker import flush
 
 
@@ -42,6 +43,10 @@ class Calls:
         self.made.append("second")
 
 
+def flushes() -> float:
+    return next(s.value for m in telemetry.FLUSHES.collect() for s in m.samples if s.name == "tailrace_flushes_total")
+
+
 async def turn() -> None:
     """One turn of the loop, and those it scheduled for the next."""
     for _ in range(3):
@@ -54,8 +59,10 @@ async def test_what_nothing_went_before_goes_out_in_this_turn_of_the_loop() -> N
     calls.flusher.mark(calls.second)
     calls.flusher.mark(calls.first)
     assert calls.made == []
+    before = flushes()
     await turn()
     assert calls.made == ["first", "second"]
+    assert flushes() - before == 1, "they share a round trip"
 
 
 async def test_what_follows_waits_for_the_window_and_goes_out_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""A response as the connection that asked for it follows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway import runs
+from wire import events, records, telemetry
+
+OWNER = records.Owner("i", "s")
+
+
+class Subscription:
+    """Gives what it was given."""
+
+    def __init__(self, batches: list[list[events.Event]]) -> None:
+        self.batches = batches
+
+    async def take(self) -> list[events.Event]:
+        return self.batches.pop(0) if self.batches else []
+
+
+def event(delta: str | None = None, *, final: dict[str, Any] | None = None) -> events.Event:
+    return events.Event("t" if final is None else f"response.{final['status']}", 0, b"{}", delta, final)
+
+
+def run_of(batches: list[list[events.Event]], **more: Any) -> runs.Run:
+    taken: Any = Subscription(batches)
+    return runs.Run("resp_1", OWNER, {}, taken, True, **more)
+
+
+def counts(pool: str) -> list[float]:
+    histograms = (telemetry.FIRST_TOKEN_SECONDS, telemetry.INTER_TOKEN_SECONDS)
+    return [s.value for h in histograms for m in h.collect() for s in m.samples if s.name.endswith("_count") and s.labels["pool"] == pool]
+
+
+async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_each() -> None:
+    batches = [[event()], [event("a"), event("b")], [event()], [event("c")], [event("d"), event()]]
+    run = run_of(batches, pool="timed", awaited_since=1.0)
+    while batches:
+        await run.take()
+    assert counts("timed") == [1, 2]
+
+
+async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
+    batches = [[event("a")], [event("b")]]
+    elsewhere = run_of(batches, pool="untimed")
+    while batches:
+        await elsewhere.take()
+    assert counts("untimed") in ([], [0, 0])
+
+
+async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
+    asked = [{"role": "user", "content": "hi"}]
+    answer = {"status": "completed", "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ho"}]}]}
+    well = run_of([[event(final=answer)]], messages=asked)
+    assert well.remembered is None, "it has not ended"
+    await well.take()
+    assert well.remembered is not None
+    assert (well.remembered.rid, list(well.remembered.messages)) == ("resp_1", [*asked, {"role": "assistant", "content": "ho"}])
+    failed = run_of([[event(final={"status": "failed", "output": []})]], messages=asked)
+    await failed.take()
+    assert failed.remembered is None
+    followed = run_of([[event(final=answer)]])
+    await followed.take()
+    assert followed.remembered is None, "whoever only follows does not know what was asked"
