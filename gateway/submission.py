@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gateway import admission, cache, context, conversation, creation, existing, fleet, keys, placement, runs, settings
 from push import access, delivery, outbox
-from wire import credentials, errors, events, fold, ids, log, records, telemetry, topics
+from wire import credentials, errors, events, ids, log, records, telemetry, topics
 
 TTL_MS: Final = 600_000  # a request that was not started by then never is
 SUBMIT_DEADLINE_S: Final = 10.0
@@ -360,12 +360,12 @@ class Submission:
 
     # ---- to the end ----------------------------------------------------------------------------------
 
-    def finished(self, run: Run) -> None:
+    def finished(self, run: runs.Run) -> None:
         """The run's terminal event was taken, or the log lost it."""
         self.attended -= 1
         self._end(run)
 
-    def _end(self, run: Run) -> None:
+    def _end(self, run: runs.Run) -> None:
         run.subscription.close()
         if run.counted:
             self.running.end(run.rid)
@@ -374,12 +374,12 @@ class Submission:
         if remembered is not None and run.store:
             self._spawn(self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages)))
 
-    def hand_over(self, run: Run) -> None:
+    def hand_over(self, run: runs.Run) -> None:
         """The connection that asked is gone: a keeper goes on. What nobody can come back for is cancelled after a grace."""
         self.attended -= 1
         self._spawn(self._keep(run, cancel=not run.store))
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: runs.Run) -> None:
         """Nobody waits for this one on a connection (background)."""
         self.attended -= 1
         self._spawn(self._keep(run, cancel=False))
@@ -396,7 +396,7 @@ class Submission:
         finally:
             self._end(run)
 
-    async def _cancel_after_grace(self, run: Run) -> None:
+    async def _cancel_after_grace(self, run: runs.Run) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.cancel_grace_s):
                 while await run.take():

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, creation, existing, runs, settings, submission
+from gateway import cache, creation, existing, settings, submission
 from push import refusals
-from wire import credentials, errors, events, ids, log, records, sessions, telemetry
+from wire import credentials, errors, ids, log, records, sessions
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
