@@ -46,8 +46,8 @@ class Work(NamedTuple):
     rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 1, 64), Level(8, 1, 48), Level(32, 1, 32), Level(128, 1, 24)), 10, 4)
-TOY: Final = Work("toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 4)
+SMALL: Final = Work("small", (Level(1, 1, 48), Level(8, 1, 32), Level(32, 1, 24), Level(128, 1, 16)), 8, 3)
+TOY: Final = Work("toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 3)
 TOY_QUICK: Final = Work("toy", (Level(1, 2, 128), Level(32, 2, 128)), 30, 1)
 FROZEN_MS: Final = 600_000  # the longest a side may stand still without its worker losing its partitions
 

@@ -382,20 +382,43 @@ class Server:
 
 
 FIRST_PORT = 20_000  # below every common range of outgoing connections, above the usual services
+CLAIM_SECONDS = 60.0  # from when a port was given until its server must have bound it
+
+_claims: dict[int, tuple[socket.socket, float]] = {}  # ports this process was given, each with what claims it and until when (monotonic seconds)
 
 
 def free_port(taken: set[int] | None = None, following: int = 0) -> int:
     """A port that nobody has just now, nor any of the `following` ones after it, and none of them in `taken`.
 
     Chosen below the kernel's range for outgoing connections: a port of that range can be taken by anybody's
-    connection between this look and the server's bind."""
+    connection between this look and the server's bind. Nor is it given to another process for a while: two
+    deployments that start together would not see each other's port until it is bound, seconds later."""
     last = min(_first_outgoing_port(), 65_535) - following
     span = range(FIRST_PORT, last) if last - FIRST_PORT > 1000 else range(1024, 65_535 - following)
     while True:
         first = random.choice(span)
         block = range(first, first + following + 1)
-        if not set(block) & (taken or set()) and all(port_is_free(p) for p in block):
+        if not set(block) & (taken or set()) and all(port_is_free(p) for p in block) and _claimed(block):
             return first
+
+
+def _claimed(block: Sequence[int]) -> bool:
+    """Whether all of them are this caller's now. A name in the kernel (abstract, unix(7)) claims a port: it is gone with its process."""
+    now = time.monotonic()
+    for port in [port for port, (_, until) in _claims.items() if until <= now]:
+        _claims.pop(port)[0].close()
+    claims: dict[int, tuple[socket.socket, float]] = {}
+    for port in block:
+        name = socket.socket(socket.AF_UNIX)
+        claims[port] = name, now + CLAIM_SECONDS
+        try:
+            name.bind(f"\0tailrace-port-{port}")
+        except OSError:
+            for taken, _ in claims.values():
+                taken.close()
+            return False
+    _claims.update(claims)
+    return True
 
 
 def _first_outgoing_port() -> int:

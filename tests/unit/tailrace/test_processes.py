@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -160,3 +161,16 @@ def test_a_block_of_ports_with_one_in_use_is_not_given(monkeypatch: pytest.Monke
     monkeypatch.setattr("random.choice", lambda _: next(drawn))
     monkeypatch.setattr(processes, "port_is_free", lambda port, host="": port != 25_003)
     assert processes.free_port({25_000}, following=2) == 25_010
+
+
+def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two deployments that start together both look before either binds."""
+    first = processes.free_port(following=3)
+    draw = f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); random.choice = lambda span: next(drawn, None) or choice(span)"
+    ask = f"import random; from tailrace import processes; {draw}; print(processes.free_port(following=1))"
+    other = int(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30).stdout)
+    assert {other, other + 1}.isdisjoint(range(first, first + 4))
+    monkeypatch.setattr(processes, "CLAIM_SECONDS", 0.0)
+    unused = processes.free_port()
+    monkeypatch.setattr("random.choice", lambda _: unused)
+    assert processes.free_port() == unused, "nobody came"
