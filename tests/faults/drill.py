@@ -157,10 +157,20 @@ class Drill:
     def void(self) -> int:
         return sum(o.void for o in self.outcomes.values())
 
-    def reconnects(self, *, but: Collection[str] = ()) -> int:
-        """Connections of this drill beyond the first of each watcher; `but`: not of these watchers."""
-        watches = [line.watcher for _, lines in self.crowd.files() for line in lines if line.op == "watch" and line.f == "invoke"]
-        return sum(n - 1 for watcher, n in collections.Counter(watches).items() if watcher not in but)
+    def reconnects(self, *, but: Collection[str] = ()) -> list[str]:
+        """Connections of this drill that a watcher had to follow with another one: who, where and how they ended. `but`: not of these watchers."""
+        found, latest = [], dict[str, transcript.Line]()
+        for _, lines in self.crowd.files():
+            ends: dict[int, int | str | None] = {}
+            for line in lines:
+                if line.f in ("info", "fail") or line.op == "close":
+                    ends.setdefault(line.n, line.code)
+                elif line.op == "watch" and line.f == "invoke":
+                    before = latest.get(line.watcher)
+                    if before is not None and line.watcher not in but:
+                        found.append(f"{line.watcher} at {before.target}: {ends.get(before.n)}")
+                    latest[line.watcher] = line
+        return found
 
     def unknown(self) -> int:
         """Operations nobody knows the outcome of."""

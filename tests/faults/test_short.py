@@ -197,6 +197,7 @@ async def test_f13_the_broker_is_far_away(on: stage.Stage) -> None:
 
 async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
     async with drill.drill(on, "f14", SEED) as d:
+        d.crowd.ping_s = 15.0  # what is asked here is whether Redis matters, not how fast a busy machine answers a ping
         asked = await d.crowd.ask_many(4, tokens=700, pace_ms=10)
         await d.streaming(asked[0], 20)
         d.fault("stop", "redis")
@@ -220,7 +221,7 @@ async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
     drill.passed(found, ("tokens while it was away", streamed))
     assert len(asked + more + while_away) == 8, "submits need no Redis"
     assert d.statuses() == {"completed": 8}
-    assert d.reconnects() == 0, "live streams are unaffected"
+    assert d.reconnects() == [], "live streams are unaffected"
 
 
 async def test_f17_an_engine_fails_the_same_request_again_and_again(on: stage.Stage) -> None:
@@ -268,17 +269,23 @@ async def test_f22_garbage_on_every_topic_stalls_nobody(on: stage.Stage) -> None
 async def test_f23_cancels_race_with_completion(on: stage.Stage) -> None:
     async with drill.drill(on, "f23", SEED) as d:
 
-        async def race(i: int) -> None:
-            asked = await d.crowd.ask(tokens=15, pace_ms=4)
+        async def race(i: int) -> set[str | None]:
+            asked = await d.crowd.ask(tokens=tokens, pace_ms=4)
             assert asked is not None
             if i % 4 == 0:
                 d.crowd.watch(asked)
                 d.crowd.watch(asked)
             await asyncio.sleep(d.rng.uniform(0.0, 0.25))
-            await asyncio.gather(*(d.crowd.cancel(asked) for _ in range(1 + i % 2)))
+            return set(await asyncio.gather(*(d.crowd.cancel(asked) for _ in range(1 + i % 2))))
 
+        tokens = 15
         for _ in range(5):
-            await asyncio.gather(*(race(i) for i in range(16)))
+            # As fast as this machine is just now: answers that all end before their cancels, or all behind them, are no race.
+            ends = set().union(*await asyncio.gather(*(race(i) for i in range(16))))
+            if "cancelled" not in ends:
+                tokens *= 4
+            elif "completed" not in ends:
+                tokens = max(1, tokens // 4)
         found = await d.judge()
     drill.passed(found, ("both ends", len(d.statuses()) == 2), ("cancels", found.results["R4"].judged >= 80))
     assert set(d.statuses()) == {"completed", "cancelled"}
@@ -305,11 +312,11 @@ async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: s
         grown = push.memory - memory
         go_on.set()
         found = await d.judge(final_reads=4)
-        resumed = d.reconnects() - d.reconnects(but=stalled)
+        resumed = len(d.reconnects()) - len(d.reconnects(but=stalled))
     await d.until("all sockets are released", lambda: push.connections == 0)
     drill.passed(found, ("stalled readers came back", resumed >= 2))
     assert d.crowd.ended >= 202
-    assert d.reconnects(but=stalled) == 0, "nobody else lost a connection"
+    assert d.reconnects(but=stalled) == [], "nobody else lost a connection"
     assert set(d.statuses()) == {"completed"}
     assert grown < 64 << 20
     print(

@@ -204,12 +204,14 @@ class Bench:
         return Answer(state, "".join(parts), found)
 
     async def until(self, rid: str, enough: Any, deadline_s: float = 30.0) -> Answer:
-        """The answer once `enough(answer)`."""
-        end = time.monotonic() + deadline_s
+        """The answer once `enough(answer)`; `deadline_s`: how long nothing may happen to it."""
+        end, seen = time.monotonic() + deadline_s, (-1, -1)
         while True:
             answer = await self.read(rid)
             if enough(answer):
                 return answer
+            if seen != (grown := (len(answer.records), answer.fold.next)):
+                end, seen = time.monotonic() + deadline_s, grown
             if time.monotonic() > end:
                 raise AssertionError(f"not in time: {answer.kinds()[-8:]}, next={answer.fold.next}, {[w.logs()[-1500:] for w in self.workers]}")
             await asyncio.sleep(0.05)
