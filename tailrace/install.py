@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace import java, paths, processes, redis_server
+from tailrace import java, kafka_broker, paths, processes, redis_server
 
 ENGINE_ENVIRONMENT = paths.ROOT / ".venv-engine"
 FRONTEND = paths.ROOT / "frontend"
@@ -121,6 +121,12 @@ def _jars_present() -> bool:
         return True  # the user brings a broker
     folder = paths.jars()
     return folder.is_dir() and {jar.name for jar in folder.glob("*.jar")} == set(committed_sums())
+
+
+def _has_class_archive() -> bool:
+    if os.environ.get("TAILRACE_KAFKA"):
+        return True
+    return kafka_broker.class_archive(java.find(), paths.jars()).exists()
 
 
 def check_jars(folder: Path, sums: dict[str, str]) -> None:
@@ -327,7 +333,11 @@ def _build_page() -> None:
 def lanes(engine: str, page: bool) -> list[list[Step]]:
     """Lanes run at the same time, the steps of a lane one after the other."""
     found = [
-        [Step("Java", _has_java, _install_java), Step(f"Apache Kafka {paths.KAFKA_VERSION}", _jars_present, _fetch_jars)],
+        [
+            Step("Java", _has_java, _install_java),
+            Step(f"Apache Kafka {paths.KAFKA_VERSION}", _jars_present, _fetch_jars),
+            Step("Kafka's class archive", _has_class_archive, kafka_broker.make_class_archive),
+        ],
         [Step("Redis", _has_redis, _install_redis)],
     ]
     if engine == "vllm":

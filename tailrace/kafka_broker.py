@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -104,6 +106,7 @@ class Broker(processes.Server):
         self.extra = extra
         self._jars = jars or paths.jars()
         self._java = java.find()
+        self._java_options = _shared_classes(self._java, self._jars)
 
     @property
     def bootstrap(self) -> str:
@@ -129,6 +132,7 @@ class Broker(processes.Server):
             "-XX:ReservedCodeCacheSize=64m",
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
+            *self._java_options,
             f"-Dkafka.logs.dir={self.folder}",
             f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
             "-cp",
@@ -168,6 +172,52 @@ class Broker(processes.Server):
 
     def serves(self, child: processes.Child) -> bool:
         return READY_LINE in child.output() and processes.accepts(self.port)
+
+
+# Loading and checking its 8,000 classes is over a third of what a broker's start costs. Java can keep them, checked, for the next start (class data
+# sharing): one file for one Java and one set of jars, which Java itself refuses when either is another.
+ARCHIVE_SECONDS = 120.0
+
+
+def class_archive(java: Path, jars: Path) -> Path:
+    """Where the classes of these jars are kept for this Java; empty when this Java cannot keep any."""
+    binary = java.resolve()
+    key = f"{binary} {binary.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}"
+    return paths.cache() / "kafka" / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
+
+
+def _shared_classes(java: Path, jars: Path) -> list[str]:
+    if not jars.is_dir():
+        return []
+    archive = class_archive(java, jars)
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.is_file() and archive.stat().st_size else []
+
+
+def make_class_archive() -> None:
+    """Start a broker once, end it, and keep the classes that it loaded.
+
+    Raises:
+        processes.StartError: the broker does not start.
+    """
+    target = class_archive(java.find(), paths.jars())
+    with tempfile.TemporaryDirectory(prefix="tailrace-classes-") as name:
+        folder = Path(name)
+        made = folder / "classes.jsa"
+        port = processes.free_port()
+        run = f"classes-{secrets.token_hex(6)}"
+        broker = Broker(folder / "kafka", port, processes.free_port({port}), run=run, log=folder / "kafka.log")
+        broker.prepare()
+        broker._java_options = [f"-XX:ArchiveClassesAtExit={made}"]
+        try:
+            broker.start()
+            broker.wait_ready(ARCHIVE_SECONDS)
+        finally:
+            broker.stop(ARCHIVE_SECONDS)
+        made.touch()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(made, fresh)
+        fresh.replace(target)
 
 
 def _environ() -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.client import AIOKafkaClient
 
 from tests.support import local
 from wire import ids, log, records, telemetry, topics
@@ -1025,6 +1026,24 @@ async def test_a_log_that_was_deleted_and_made_anew_is_another_log() -> None:
         second = await log.layout(broker.bootstrap)
         assert second.incarnation != first.incarnation
         assert second.tag != first.tag
+
+
+async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Symptom: on a busy machine, for a moment after its start, a broker's metadata names no broker at all."""
+    nobody, asked = [True, True], []
+    choose = AIOKafkaClient.get_random_node
+
+    def no_broker_at_first(client: AIOKafkaClient) -> int | None:
+        asked.append(client)
+        return None if nobody and nobody.pop() else choose(client)
+
+    monkeypatch.setattr(AIOKafkaClient, "get_random_node", no_broker_at_first)
+    assert (await log.layout(kafka)).partitions > 0
+    assert len(asked) >= 3
+
+    nobody[:] = [True] * 1_000
+    with pytest.raises(log.LogUnavailable, match="no broker of it is ready"):
+        await asyncio.wait_for(log.layout(kafka), 15)
 
 
 async def test_topic_settings_reach_the_broker(kafka: str) -> None:

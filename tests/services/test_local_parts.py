@@ -13,7 +13,7 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tailrace import kafka_broker, paths, processes
+from tailrace import java, kafka_broker, paths, processes
 from tests.support import local
 from wire import topics
 
@@ -76,6 +76,16 @@ def test_a_broker_that_cannot_start_is_named_with_its_last_lines(tmp_path: Path)
     )
     with pytest.raises(processes.StartError, match=r"(?s)Kafka could not format.*soon"):
         broker.start()
+
+
+def test_a_broker_starts_with_the_classes_that_were_kept_for_it() -> None:
+    """Java says nothing when it does not take them: another Java, other jars."""
+    archive = kafka_broker.class_archive(java.find(), paths.jars())
+    if not archive.stat().st_size:
+        pytest.skip("this Java can keep no classes")
+    with local.LocalKafka() as kafka:
+        mapped = Path(f"/proc/{kafka.pid}/maps").read_text()
+    assert str(archive) in mapped
 
 
 def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:

@@ -126,15 +126,15 @@ async def test_a_request_redelivered_after_its_end_is_finished_without_a_claim(b
 
 async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_happened(bench: workers.Bench) -> None:
     a = await bench.worker(session_ms=SESSION_MS).ready()
-    request = await bench.ask("take over", cues={"script_tokens": "300", "script_pace_ms": "10"})
+    request = await bench.ask("take over", cues={"script_tokens": "1500", "script_pace_ms": "10"})  # not over before the second one has started
     await bench.tokens(request.rid, 20)
     await bench.worker(session_ms=SESSION_MS).ready()
     a.kill()
 
     answer = await bench.done(request.rid)
 
-    assert answer.text == scripted.expected_text(request.messages, 300)
-    assert answer.fold.ids == scripted.expected_ids(request.messages, 300)
+    assert answer.text == scripted.expected_text(request.messages, 1500)
+    assert answer.fold.ids == scripted.expected_ids(request.messages, 1500)
     assert answer.fold.epoch == 2
     assert answer.kinds().count("End") == 1
     assert len({worker for _, worker in answer.fold.claims}) == 2
@@ -277,7 +277,7 @@ async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its
 
 async def test_a_dead_engine_ends_the_process_and_its_attempts_count(bench: workers.Bench) -> None:
     a = await bench.worker(session_ms=SESSION_MS).ready()
-    running = await bench.ask("neighbour", cues={"script_tokens": "400", "script_pace_ms": "10"})
+    running = await bench.ask("neighbour", cues={"script_tokens": "4000", "script_pace_ms": "10"})
     await bench.tokens(running.rid, 5)
     await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_death", "script_fault_at": "2"})
     assert await a.exit_code() == 1, a.logs()

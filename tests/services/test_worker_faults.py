@@ -174,7 +174,7 @@ async def test_two_workers_that_claim_at_once_agree_on_one(bench: workers.Bench)
 
 async def test_a_frozen_worker_wakes_up_as_a_zombie_and_every_record_it_still_writes_is_void(bench: workers.Bench) -> None:
     a = await bench.worker(session_ms=SESSION_MS).ready()
-    request = await bench.ask("zombie", cues={"script_tokens": "400", "script_pace_ms": "10"})
+    request = await bench.ask("zombie", cues={"script_tokens": "1500", "script_pace_ms": "10"})  # not over before the second one has started
     await bench.tokens(request.rid, 20)
     await bench.worker(session_ms=SESSION_MS).ready()
 
@@ -185,7 +185,7 @@ async def test_a_frozen_worker_wakes_up_as_a_zombie_and_every_record_it_still_wr
         a.process.send_signal(signal.SIGCONT)
     answer = await bench.done(request.rid)
 
-    assert answer.text == scripted.expected_text(request.messages, 400)
+    assert answer.text == scripted.expected_text(request.messages, 1500)
     assert answer.fold.epoch == 2
     assert a.process.poll() is None, "the zombie lives on and serves again"
     again = await bench.ask("still serving?", partition=7, cues={"script_tokens": "3", "script_pace_ms": "1"})

@@ -18,6 +18,7 @@ MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "
 BOOT_S = 240.0
 ANSWER_S = 90.0
 SESSION_MS = 6000
+LONG_TOKENS = 200  # of an answer that is not over before its worker is killed
 CORES = len(os.sched_getaffinity(0))
 
 MISSING = "vLLM is NOT tested: no engine environment or model here (make install)"
@@ -145,10 +146,12 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
 
 async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
     asked = [
-        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(400, temperature=0.0, logit_bias={"2": -100.0})) for p in range(2)
+        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}))
+        for p in range(2)
     ]
     asked += [
-        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(400, temperature=0.0, logit_bias={"2": -100.0})) for p in (6, 7)
+        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}))
+        for p in (6, 7)
     ]
     for request in asked:
         await bench.tokens(request.rid, 10, ANSWER_S)
@@ -167,7 +170,7 @@ async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
         assert answer.fold.ids[:k] == before[i].fold.ids
         assert answer.text.startswith(before[i].text)
         assert "\ufffd" not in answer.text
-        assert answer.fold.next == 400
+        assert answer.fold.next == LONG_TOKENS
         assert answer.fold.epoch == (2 if i in mine else 1)
         assert answer.kinds().count("End") == 1
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiokafka
 import aiokafka.admin
@@ -138,21 +138,35 @@ async def _incarnation(bootstrap: str) -> str | None:
         await replays.stop()
 
 
+async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, Any]]:
+    """The two topics that every log has, by name, as the broker describes them."""
+    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+    try:
+        async with asyncio.timeout(deadline_s):
+            await admin.start()
+            return {d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])}
+    finally:
+        await clients.close_admin(admin)
+
+
 async def layout(bootstrap: str) -> Layout:
     """Which log this is.
 
     Raises:
         LogUnavailable: the topics are missing (then `tailrace topics apply` is due) or the broker does not answer.
     """
-    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
-    try:
-        async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
-            await admin.start()
-            described = {d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])}
-    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-        raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
-    finally:
-        await clients.close_admin(admin)
+    give_up = time.monotonic() + clients.ANSWER_DEADLINE_S
+    while True:
+        try:
+            described = await _describe(bootstrap, give_up - time.monotonic())
+            break
+        except aiokafka.errors.NodeNotReadyError as e:
+            # It answers and names no broker, not even itself: it has only just come, or stood still for so long that it was counted out.
+            if time.monotonic() + clients.RETRY_S > give_up:
+                raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from e
+            await asyncio.sleep(clients.RETRY_S)
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+            raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
     counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
     if not counts.get(topics.TOKENS) or not counts.get(topics.META):
         raise vocabulary.LogUnavailable("the topics do not exist: run `tailrace topics apply`")

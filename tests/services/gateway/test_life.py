@@ -154,7 +154,7 @@ class TestDrain:
     async def test_a_short_answer_still_ends_on_its_socket(self, start: Start) -> None:
         gateway = start(TAILRACE_DRAIN_S="10")
         async with opened(gateway) as socket:
-            await socket.create(tokens=50, pace_ms=10)
+            await socket.create(tokens=150, pace_ms=10)
             await socket.until("response.output_text.delta")
             gateway.child.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.2)
@@ -172,7 +172,7 @@ class TestDrain:
     async def test_a_long_answer_is_handed_over_and_resumed_elsewhere_without_a_gap(self, start: Start) -> None:
         gateway, other = start("a", TAILRACE_DRAIN_S="0"), start("b")
         async with opened(gateway) as socket:
-            await socket.create(tokens=250, pace_ms=10)
+            await socket.create(tokens=600, pace_ms=10)
             seen = await socket.until("response.output_text.delta")
             gateway.child.send_signal(signal.SIGTERM)
             code = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from pathlib import Path
@@ -132,6 +133,37 @@ class TestBroker:
         for name in ("b.jar", "a.jar", "notes.txt"):
             (tmp_path / name).touch()
         assert kafka_broker.classpath(tmp_path) == f"{tmp_path}/a.jar:{tmp_path}/b.jar"
+
+    def test_classes_are_kept_for_one_java_and_one_set_of_jars(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        binary, jars = tmp_path / "java", tmp_path / "jars"
+        binary.touch()
+        jars.mkdir()
+        before = kafka_broker.class_archive(binary, jars)
+        assert kafka_broker.class_archive(binary, jars) == before
+        os.utime(jars, ns=(1, 1))
+        other_jars = kafka_broker.class_archive(binary, jars)
+        os.utime(binary, ns=(1, 1))
+        assert len({before, other_jars, kafka_broker.class_archive(binary, jars)}) == 3
+
+    def test_a_java_that_can_keep_no_classes_is_not_told_of_any(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("KAFKA_HOME", str(tmp_path / "kafka"))
+        jars = paths.jars()
+        jars.mkdir(parents=True)
+        (jars / "a.jar").touch()
+        archive = kafka_broker.class_archive(java.find(), jars)
+        archive.parent.mkdir(parents=True)
+
+        def options() -> list[str]:
+            broker = kafka_broker.Broker(tmp_path / "b", 1, 2, run="test-x", log=tmp_path / "log")
+            return [part for part in broker._command("main") if "SharedArchive" in part]
+
+        assert options() == []
+        archive.touch()
+        assert options() == []
+        archive.write_bytes(b"classes")
+        assert options() == [f"-XX:SharedArchiveFile={archive}"]
 
 
 class TestInstall:
