@@ -22,8 +22,13 @@ TIERS = ("unit", "contract", "services", "faults", "journey")
 
 # A tier that hangs must end with a message while CI still listens.
 TIER_SECONDS = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
-# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances, and each file has its own servers.
-PROCESSES = {"unit": ("-n", str(min(4, os.cpu_count() or 1))), "services": ("-n", "3", "--dist", "loadfile")}
+# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances, and each file has its own servers. Of the contract
+# tier the real engine takes half.
+PROCESSES = {
+    "unit": ("-n", str(min(4, os.cpu_count() or 1))),
+    "contract": ("-n", "2", "--dist", "loadfile"),
+    "services": ("-n", "3", "--dist", "loadfile"),
+}
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

@@ -228,6 +228,8 @@ async def drill(on: stage.Stage, name: str, seed: int) -> AsyncIterator[Drill]:
     on.mend()  # blocks: children are started from the main thread
     rng = random.Random(f"{name}/{seed}")
     path = Path(on.transcripts) / f"nemesis-{name}-{seed}.jsonl"
+    for before in (path, path.with_name(f"client-{name}-{seed}.jsonl")):  # of a drill that proved nothing
+        before.unlink(missing_ok=True)
     made = Drill(on, crowd.Crowd(on, f"{name}-{seed}", rng), name, seed, rng, crowd.Scribe(path))
     try:
         yield made

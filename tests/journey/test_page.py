@@ -141,6 +141,15 @@ def slowly(chat: Chat, tokens: int, pace_ms: int = 15) -> None:
     chat.page.route("**/v1/responses", cue)
 
 
+def briefly(chat: Chat, tokens: int = 150) -> None:
+    """Answers to what this tab asks end after so many tokens: the real model shares two cores with two tabs of a browser."""
+
+    def limit(route: sync_api.Route) -> None:
+        route.continue_(post_data=json.dumps(route.request.post_data_json | {"max_output_tokens": tokens}))
+
+    chat.page.route("**/v1/responses", limit)
+
+
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[sync_api.Browser]:
     if not (ROOT / "frontend" / "dist" / "index.html").exists():
@@ -207,6 +216,7 @@ class TestRealModel:
         chat.page.get_by_role("button", name="Stop").click()
         chat.status("cancelled")
         chat.check_exact()
+        briefly(chat)
         chat.ask("Go on.")
         chat.status("completed", "incomplete")
         assert chat.server_says()["previous_response_id"] is not None
@@ -214,6 +224,7 @@ class TestRealModel:
     def test_a_reload_in_the_middle_and_a_second_tab_show_the_same_whole_answer(self, tabs: Callable[..., Opener], stack: Stack) -> None:
         opener = tabs(stack)
         chat = opener().open()
+        briefly(chat)
         chat.ask("Explain how a water mill works, step by step.")
         chat.streaming(60)
         chat.page.reload()
