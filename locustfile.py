@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import gevent
 import requests
 import websocket
 from locust import LoadTestShape, User, between, events, task
@@ -45,6 +46,7 @@ QUESTIONS: Final = (
 
 # What the whole run adds up to. In a distributed run each process sends its own to the master and begins anew.
 totals: Counter[str] = Counter()
+quitting: list[gevent.Greenlet] = []  # at most one: the end after --answers
 known: dict[str, str] = {}  # credential and model; empty before the test starts
 told: deque[tuple[str, str]] = deque(maxlen=200)  # (response id, text) of answers that ended well, for readers; of this process
 
@@ -357,8 +359,8 @@ class Talker(Person):
         finally:
             if socket is not None:
                 socket.close()
-        if 0 < self.options.answers <= totals["responses"]:
-            self.environment.runner.quit()
+        if 0 < self.options.answers <= totals["responses"] and not quitting:
+            quitting.append(gevent.spawn(self.environment.runner.quit))  # it waits for all users, and from here would wait for this one
 
     def _turn(self, socket: Socket, previous: str | None, dialogue: list[dict[str, str]]) -> tuple[Socket | None, Transcript]:
         """One question and its whole answer, by whatever connections. Returns the socket if it is still there, and what was seen."""

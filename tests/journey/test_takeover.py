@@ -67,6 +67,7 @@ class Watcher(threading.Thread):
         return "".join(e["delta"] for e in self.events if e["type"] == "response.output_text.delta")
 
 
+LONG_TOKENS = 250
 NO_EOS = {"0": -100, "2": -100}  # of the small model: an answer runs to its last token, so that the kill is in its middle
 
 
@@ -105,7 +106,7 @@ def check(watchers: list[Watcher]) -> None:
 @pytest.mark.engine
 def test_a_real_engine_is_killed_in_mid_answer(two_workers: Stack) -> None:
     pids = {p["name"]: p["pid"] for p in two_workers.processes("worker")}
-    rid = ask(two_workers, "Write a long story about a river and the people who live beside it.", 600, NO_EOS)
+    rid = ask(two_workers, "Write a long story about a river and the people who live beside it.", LONG_TOKENS, NO_EOS)
     bases = [two_workers.url, two_workers.push_url, two_workers.push_url]
     watchers = [Watcher(b, two_workers.headers, rid) for b in bases]
     for w in watchers:
@@ -122,7 +123,7 @@ def test_a_real_engine_is_killed_in_mid_answer(two_workers: Stack) -> None:
     assert final["type"] == "response.incomplete"
     assert deltas(watchers[0]) > before + 5, "the answer went on after the death"
     assert "�" not in watchers[0].text
-    assert final["response"]["usage"]["output_tokens"] == 600
+    assert final["response"]["usage"]["output_tokens"] == LONG_TOKENS
     from tests.support import read_log
 
     claims = read_log.claims(two_workers, rid)
