@@ -472,7 +472,7 @@ def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # a record asks for them one by one, and no line shows them
+    logging.logThreads = logging.logMultiprocessing = False  # a record asks for them one by one, and no line shows them; vLLM's show the process
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
     kafka = logging.getLogger("aiokafka")

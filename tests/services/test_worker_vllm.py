@@ -103,6 +103,7 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     await second.ready(BOOT_S)
     await a_takeover(bench, first)
     await an_orderly_end(bench, second)
+    assert "Logging error" not in second.log_path.read_text(), "a library's line that its own format could not show"
 
 
 async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(bench: workers.Bench) -> None:

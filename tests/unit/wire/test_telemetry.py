@@ -364,6 +364,22 @@ def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
     assert lines[1]["logger"] == "py.warnings"
 
 
+def test_lines_of_libraries_keep_the_numbers_that_their_formats_ask_for() -> None:
+    """Symptom: a traceback of the logging module for each of vLLM's own lines, which show process and line."""
+    done = _run(
+        "import logging, sys; from wire import telemetry as t\n"
+        "t.setup('worker', 'worker-1')\n"
+        "own = logging.StreamHandler(sys.stdout)\n"
+        "own.setFormatter(logging.Formatter('pid=%(process)d line=%(lineno)d %(message)s'))\n"
+        "library = logging.getLogger('vllm.x')\n"
+        "library.addHandler(own)\n"
+        "library.warning('eager')\n"
+    )
+    assert "Logging error" not in done.stderr
+    assert done.stdout.startswith("pid=")
+    assert done.stdout.endswith("line=7 eager\n")
+
+
 def test_without_an_endpoint_nothing_of_the_exporter_is_loaded() -> None:
     done = _run(
         "import sys; from wire import telemetry as t\n"
