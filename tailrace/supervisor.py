@@ -304,7 +304,8 @@ class Supervisor:
         taken_along = f"; {len(left)} processes it left were ended" if left else ""
         self._say(f"{one.service.name} {_ended(code)}{taken_along}")
         if self._state.phase == "ready":
-            self._say(f"  the other parts go on; its log: {one.part.log}")
+            elsewhere = "" if self._data.root == paths.default_data() else f" --data {self._data.root}"
+            self._say(f"  one in its place: {announce.program()} {one.service.role}{elsewhere}; its log: {one.part.log}; the other parts go on")
 
     def _notice_end_below(self) -> None:
         for name, code, last_lines in self._below.ended():

@@ -186,6 +186,7 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(deployment: Deployment
     os.kill(victim, signal.SIGKILL)
     said = read_until(process, "the other parts go on")
     assert "worker-1 was ended by SIGKILL" in said
+    assert f"one in its place: .venv/bin/tailrace worker --data {deployment.data};" in said
     rows = {row["name"]: row for row in deployment.rows()}
     assert (rows["worker-1"]["state"], rows["worker-1"]["ready"]) == ("exited (-9)", False)
     assert all(row["ready"] for name, row in rows.items() if name != "worker-1")
