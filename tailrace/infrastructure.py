@@ -34,7 +34,7 @@ def without_password(url: str) -> str:
 
 
 def _first_free(port: int) -> int:
-    return port if processes.port_is_free(port) else processes.free_port()
+    return port if processes.claim(port) else processes.free_port()
 
 
 class Infrastructure:

@@ -402,6 +402,11 @@ def free_port(taken: set[int] | None = None, following: int = 0) -> int:
             return first
 
 
+def claim(port: int) -> bool:
+    """Whether this port is free and nobody else's for a while: for whoever wants just this one."""
+    return port_is_free(port) and (port in _claims or _claimed(range(port, port + 1)))
+
+
 def _claimed(block: Sequence[int]) -> bool:
     """Whether all of them are this caller's now. A name in the kernel (abstract, unix(7)) claims a port: it is gone with its process."""
     now = time.monotonic()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import processes
+from tailrace import paths, processes
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -174,3 +174,16 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(monk
     unused = processes.free_port()
     monkeypatch.setattr("random.choice", lambda _: unused)
     assert processes.free_port() == unused, "nobody came"
+
+
+def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() -> None:
+    """Symptom: two deployments found 6379 free at once, and one went on with the other's Redis."""
+    port = processes.free_port()
+    code = f"from tailrace import processes; print(processes.claim({port}))"
+    assert processes.claim(port), "it is this process's already"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
+    assert other.stdout == "False\n"
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        assert not processes.claim(port), "somebody has it"
