@@ -124,9 +124,17 @@ def _jars_present() -> bool:
 
 
 def _has_class_archive() -> bool:
-    if os.environ.get("TAILRACE_KAFKA"):
+    if os.environ.get("TAILRACE_KAFKA") or not paths.jars().is_dir():
         return True
     return kafka_broker.class_archive(java.find(), paths.jars()).exists()
+
+
+def _keep_classes() -> None:
+    """Brokers start without them too, only slower: no reason to end an installation."""
+    try:
+        kafka_broker.make_class_archive()
+    except processes.StartError as error:
+        _say(f"Kafka's classes are not kept for the next start: {error}")
 
 
 def check_jars(folder: Path, sums: dict[str, str]) -> None:
@@ -336,7 +344,7 @@ def lanes(engine: str, page: bool) -> list[list[Step]]:
         [
             Step("Java", _has_java, _install_java),
             Step(f"Apache Kafka {paths.KAFKA_VERSION}", _jars_present, _fetch_jars),
-            Step("Kafka's class archive", _has_class_archive, kafka_broker.make_class_archive),
+            Step("Kafka's class archive", _has_class_archive, _keep_classes),
         ],
         [Step("Redis", _has_redis, _install_redis)],
     ]

@@ -174,8 +174,8 @@ class Broker(processes.Server):
         return READY_LINE in child.output() and processes.accepts(self.port)
 
 
-# Loading and checking its 8,000 classes is over a third of what a broker's start costs. Java can keep them, checked, for the next start (class data
-# sharing): one file for one Java and one set of jars, which Java itself refuses when either is another.
+# Loading and checking classes is two fifths of what a broker's start costs. Java can keep them, checked, for the next start (class data sharing): one
+# file for one Java and one set of jars, which Java itself refuses when either is another.
 ARCHIVE_SECONDS = 120.0
 
 
@@ -197,7 +197,7 @@ def make_class_archive() -> None:
     """Start a broker once, end it, and keep the classes that it loaded.
 
     Raises:
-        processes.StartError: the broker does not start.
+        processes.StartError: the broker does not start, or does not end in time.
     """
     target = class_archive(java.find(), paths.jars())
     with tempfile.TemporaryDirectory(prefix="tailrace-classes-") as name:
@@ -212,7 +212,9 @@ def make_class_archive() -> None:
             broker.start()
             broker.wait_ready(ARCHIVE_SECONDS)
         finally:
-            broker.stop(ARCHIVE_SECONDS)
+            code = broker.child.stop(ARCHIVE_SECONDS) if broker.child else 0
+        if code == -signal.SIGKILL:
+            raise processes.StartError(f"Kafka had not written its classes {ARCHIVE_SECONDS:.0f} s after its end")
         made.touch()
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")

@@ -40,6 +40,9 @@ def answers(port: int, host: str = HOST) -> bool:
         return False
 
 
+READY_LINE = "Ready to accept connections"
+
+
 class Server(processes.Server):
     """Everything in it is a cache of the log, so it is told to persist nothing."""
 
@@ -62,4 +65,4 @@ class Server(processes.Server):
         self.child = processes.Child("redis", command, environ=os.environ, log=self.log, run=self.run, death_signal=signal.SIGTERM)
 
     def serves(self, child: processes.Child) -> bool:
-        return answers(self.port)
+        return READY_LINE in child.output() and answers(self.port)  # the port alone may be another's, whose answer ours, which ended, would get

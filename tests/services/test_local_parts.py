@@ -13,7 +13,7 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tailrace import java, kafka_broker, paths, processes
+from tailrace import java, kafka_broker, paths, processes, redis_server
 from tests.support import local
 from wire import topics
 
@@ -86,6 +86,18 @@ def test_a_broker_starts_with_the_classes_that_were_kept_for_it() -> None:
     with local.LocalKafka() as kafka:
         mapped = Path(f"/proc/{kafka.pid}/maps").read_text()
     assert str(archive) in mapped
+
+
+def test_another_redis_on_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Symptom: of two deployments that drew one port, the second went on with the first one's Redis."""
+    with local.LocalRedis() as others:
+        server = redis_server.Server(tmp_path, others.port, run="test-other", log=tmp_path / "redis.log")
+        server.start()
+        try:
+            with pytest.raises(processes.StartError, match="Redis ended with exit code 1"):
+                server.wait_ready(20)
+        finally:
+            server.kill()
 
 
 def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
