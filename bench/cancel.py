@@ -14,7 +14,7 @@ from typing import Final
 import uvloop
 
 from bench import load, logged, measure, scripted, stacks
-from wire import records
+from tailrace.protocol import records
 
 NAME: Final = "cancel"
 OVER, UNDER = "", ""

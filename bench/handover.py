@@ -19,7 +19,7 @@ from typing import Final
 import uvloop
 
 from bench import load, logged, measure, scaling, scripted, stacks
-from wire import records
+from tailrace.protocol import records
 
 NAME: Final = "handover"
 OVER, UNDER = "", ""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import uvloop
 
 from bench import load, logged, measure, scripted, stacks
-from wire import fold, records
+from tailrace.protocol import fold, records
 
 NAME: Final = "hop"
 OVER, UNDER = "watching at push", "asking at gateway"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from gateway import creation, settings
-from wire import errors
+from tailrace.protocol import errors
 
 CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wire import errors, events, ids
+from tailrace.protocol import errors, events, ids
 
 _FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "stop"}
 _encode = msgspec.json.Encoder().encode

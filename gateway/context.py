@@ -13,7 +13,8 @@ import msgspec
 
 from gateway import cache, conversation
 from push import delivery
-from wire import errors, fold, ids, log, records, telemetry
+from tailrace.protocol import errors, fold, ids, records
+from wire import log, telemetry
 
 MAX_TURNS: Final = 10
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wire import closing, errors
+from tailrace.protocol import close_codes, errors
 
 MAX_IN_FLIGHT: Final = 16
 MAX_LANES: Final = errors.MAX_STREAM_IDS
@@ -63,7 +63,7 @@ class Cancel:
 class Close:
     """Close the socket."""
 
-    code: closing.CloseCode
+    code: close_codes.CloseCode
 
 
 Action = Begin | Reply | Cancel | Close
@@ -265,7 +265,7 @@ class Conversation:
         if self.leaving is None or not self.idle:
             return []
         told: list[Action] = [Reply(errors.ws_event(_refusal(Leaving.AGE)))] if self.leaving is Leaving.AGE else []
-        return [*told, Close(closing.CloseCode.RESTART)]
+        return [*told, Close(close_codes.CloseCode.RESTART)]
 
     # ---- slots ---------------------------------------------------------------------------------------
 

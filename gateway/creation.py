@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway import settings
-from wire import errors, records, topics
+from tailrace.protocol import errors, records, topics
 
 MAX_ITEMS: Final = 512
 MAX_PARTS: Final = 64

@@ -14,7 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import page
-from wire import closing, errors, telemetry
+from tailrace.protocol import close_codes, errors
+from wire import telemetry
 
 EXPOSED = (
     "x-request-id, x-tailrace-response-id, retry-after, retry-after-ms, "
@@ -85,7 +86,7 @@ class Edge:
         except Exception as e:
             telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
             if accepted:
-                await send({"type": "websocket.close", "code": int(closing.CloseCode.INTERNAL)})
+                await send({"type": "websocket.close", "code": int(close_codes.CloseCode.INTERNAL)})
             else:
                 error = errors.server_error()
                 body = msgspec.json.encode(errors.http_body(error))

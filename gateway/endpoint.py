@@ -13,7 +13,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gateway import conversation, creation, existing, runs, settings, submission
 from push import access, drain, outbox, refusals
-from wire import closing, credentials, errors, log, telemetry
+from tailrace.protocol import close_codes, errors
+from wire import credentials, log, telemetry
 
 WRITE_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 2.0
@@ -137,7 +138,7 @@ class Connection:
         self._conversation = conversation.Conversation()
         self._lanes: dict[conversation.Lane, asyncio.Task[None]] = {}
         self._pumping: set[conversation.Lane] = set()
-        self._verdict: asyncio.Future[closing.CloseCode | None] = asyncio.get_running_loop().create_future()
+        self._verdict: asyncio.Future[close_codes.CloseCode | None] = asyncio.get_running_loop().create_future()
         self._gone = False
 
     async def run(self, draining: drain.Draining, resumed: tuple[conversation.Lane, runs.Run] | None = None) -> None:
@@ -163,14 +164,14 @@ class Connection:
         """No more creates; what runs goes on."""
         self._spawn(self._act(self._conversation.leave(why)))
 
-    def _decide(self, code: closing.CloseCode | None) -> None:
+    def _decide(self, code: close_codes.CloseCode | None) -> None:
         if not self._verdict.done():
             self._verdict.set_result(code)
 
     def _watched(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and (e := task.exception()) is not None:
             telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
-            self._decide(closing.CloseCode.INTERNAL)
+            self._decide(close_codes.CloseCode.INTERNAL)
 
     async def _release_lanes(self) -> None:
         """Runs go to keepers; submissions under way find the connection gone and do the same."""
@@ -179,15 +180,15 @@ class Connection:
             task.cancel()
         await asyncio.gather(*pumping, return_exceptions=True)
 
-    async def _close(self, code: closing.CloseCode | None) -> None:
-        shown = closing.for_sdk(code) if code is not None else None
+    async def _close(self, code: close_codes.CloseCode | None) -> None:
+        shown = close_codes.for_sdk(code) if code is not None else None
         telemetry.SOCKET_CLOSES.labels(code=str(int(shown)) if shown is not None else "client").inc()
         telemetry.log(telemetry.Action.SOCKET_CLOSED, code=shown, reason=code.name.lower() if code is not None else "client")
         if code is None or shown is None or self._socket.application_state is not WebSocketState.CONNECTED:
             return
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_DEADLINE_S):
-                await self._socket.close(int(shown), closing.TABLE[code].reason)
+                await self._socket.close(int(shown), close_codes.TABLE[code].reason)
 
     # ---- from the client -----------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ class Connection:
             del self._lanes[lane]
         if not task.cancelled() and (e := task.exception()) is not None:
             telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
-            self._decide(closing.CloseCode.INTERNAL)
+            self._decide(close_codes.CloseCode.INTERNAL)
 
     async def _create(self, lane: conversation.Lane, body: dict[str, Any]) -> None:
         previous = body.get("previous_response_id")
@@ -270,7 +271,7 @@ class Connection:
             lost = errors.history_lost(run.rid)
         except outbox.Slow:
             telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
-            self._decide(closing.CloseCode.SLOW)
+            self._decide(close_codes.CloseCode.SLOW)
         finally:
             self._pumping.discard(lane)
             if run.final is not None or lost is not None:
@@ -290,7 +291,7 @@ class Connection:
                 for body in bodies:
                     await self._socket.send({"type": "websocket.send", "text": body.decode()})
         except TimeoutError:
-            self._decide(closing.CloseCode.SLOW)
+            self._decide(close_codes.CloseCode.SLOW)
         except (WebSocketDisconnect, RuntimeError):
             self._decide(None)  # the reader will hear of it too
 
@@ -298,14 +299,14 @@ class Connection:
 
     async def _expire(self) -> None:
         await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
-        self._decide(closing.CloseCode.CREDENTIAL_EXPIRED)
+        self._decide(close_codes.CloseCode.CREDENTIAL_EXPIRED)
 
     async def _grow_old(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)
         await self._act(self._conversation.leave(conversation.Leaving.AGE))
         await asyncio.sleep(AGE_GRACE_S)
-        self._decide(closing.CloseCode.LIFETIME)
+        self._decide(close_codes.CloseCode.LIFETIME)
 
     async def _drain(self, draining: drain.Draining) -> None:
         await draining.wait()
-        self._decide(closing.CloseCode.DRAINING)
+        self._decide(close_codes.CloseCode.DRAINING)

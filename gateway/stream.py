@@ -12,7 +12,8 @@ from starlette.types import Send
 
 from gateway import runs, submission
 from push import drain, event_stream, outbox
-from wire import events, log
+from tailrace.protocol import events
+from wire import log
 
 Encode = Callable[[events.Event], bytes]
 

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from gateway import admission, cache, context, conversation, creation, existing, fleet, keys, placement, runs, settings
 from push import access, delivery, outbox
-from wire import credentials, errors, events, ids, log, records, telemetry, topics
+from tailrace.protocol import errors, events, ids, records, topics
+from wire import credentials, log, telemetry
 
 TTL_MS: Final = 600_000  # a request that was not started by then never is
 SUBMIT_DEADLINE_S: Final = 10.0

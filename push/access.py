@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import httpx
 from starlette.requests import HTTPConnection
 
-from wire import credentials, errors, jwks, records, sessions, telemetry
+from tailrace.protocol import errors, records
+from wire import credentials, jwks, sessions, telemetry
 
 SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from push import hub, outbox, tails
-from wire import errors, events, fold, ids, log, records, telemetry, topics
+from tailrace.protocol import errors, events, fold, ids, records, topics
+from wire import log, telemetry
 
 SWEEP_S = 5.0
 LOOK_UP_DEADLINE_S = 20.0

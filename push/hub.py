@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from push import outbox
-from wire import events, fold, log, records
+from tailrace.protocol import events, fold, records
+from wire import log
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wire import events
+from tailrace.protocol import events
 
 LIVE_BOUND_BYTES = 1 << 20
 BATCH_BYTES = 64 * 1024

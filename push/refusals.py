@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 
 from push import delivery
-from wire import errors, log
+from tailrace.protocol import errors
+from wire import log
 
 DELIVERY_ERRORS = (errors.ApiError, delivery.NotFound, log.HistoryLost, log.LogUnavailable)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from wire import broker, topics
+from tailrace.protocol import topics
+from wire import broker
 
 
 class Misconfigured(Exception):

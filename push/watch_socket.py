@@ -11,7 +11,8 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from push import access, delivery, drain, outbox, refusals
-from wire import closing, credentials, errors, log, telemetry
+from tailrace.protocol import close_codes, errors
+from wire import credentials, log, telemetry
 
 WRITE_DEADLINE_S = 10.0
 MAX_WATCHES = 64
@@ -49,16 +50,16 @@ class WatchConnection:
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._pending: dict[str, None] = {}
         self._notes: list[dict[str, Any]] = []
-        self._sender: asyncio.Task[closing.CloseCode | None] | None = None
+        self._sender: asyncio.Task[close_codes.CloseCode | None] | None = None
         self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[Any] | None = None
         self._writing = 0.0
         self._over = False
-        self._code: closing.CloseCode | None = None
+        self._code: close_codes.CloseCode | None = None
 
     async def run(self, draining: drain.Draining) -> None:
         """Serve until the client leaves, the credential expires, the service drains or the client proves too slow."""
-        expiry = self._loop.call_later(max(0.0, self._principal.expires_at - self._clock()), self._end, closing.CloseCode.CREDENTIAL_EXPIRED)
+        expiry = self._loop.call_later(max(0.0, self._principal.expires_at - self._clock()), self._end, close_codes.CloseCode.CREDENTIAL_EXPIRED)
         draining.told.add(self._drain)
         if draining.begun:  # while the handshake was answered
             self._drain()
@@ -88,24 +89,24 @@ class WatchConnection:
             pass  # the client has left
         except Exception as e:
             telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(e).__name__)
-            self._code = closing.CloseCode.INTERNAL
+            self._code = close_codes.CloseCode.INTERNAL
         finally:
             self._reader = None
 
-    def _end(self, code: closing.CloseCode | None) -> None:
+    def _end(self, code: close_codes.CloseCode | None) -> None:
         if self._over:
             return
         self._over, self._code = True, code
         if self._reader is not None:
             self._reader.cancel()
 
-    async def _close(self, code: closing.CloseCode | None) -> None:
+    async def _close(self, code: close_codes.CloseCode | None) -> None:
         if code is None or self._socket.application_state is not WebSocketState.CONNECTED:
             return
         telemetry.SOCKET_CLOSES.labels(code=str(int(code))).inc()
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
             async with asyncio.timeout(2.0):
-                await self._socket.close(int(code), closing.TABLE[code].reason)
+                await self._socket.close(int(code), close_codes.TABLE[code].reason)
 
     # --------------------------------------------------------------- commands
 
@@ -182,7 +183,7 @@ class WatchConnection:
             self._sender = self._loop.create_task(self._send())
             self._sender.add_done_callback(self._sent)
 
-    def _sent(self, task: asyncio.Task[closing.CloseCode | None]) -> None:
+    def _sent(self, task: asyncio.Task[close_codes.CloseCode | None]) -> None:
         self._sender = None
         if task.cancelled():
             return
@@ -191,13 +192,13 @@ class WatchConnection:
             self._end(None)  # the client has left
         elif error is not None:
             telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
-            self._end(closing.CloseCode.INTERNAL)
+            self._end(close_codes.CloseCode.INTERNAL)
         elif (verdict := task.result()) is not None:
             self._end(verdict)
         elif self._notes or self._pending:  # since it looked last
             self._wake()
 
-    async def _send(self) -> closing.CloseCode | None:
+    async def _send(self) -> close_codes.CloseCode | None:
         """Everything there is to send; the code to close with when the client does not take it."""
         try:
             while self._notes or self._pending:
@@ -207,7 +208,7 @@ class WatchConnection:
                     await self._send_one(next(iter(self._pending)))
         except outbox.Slow:
             telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
-            return closing.CloseCode.SLOW
+            return close_codes.CloseCode.SLOW
         return None
 
     def _take_notes(self) -> list[dict[str, Any]]:
@@ -247,9 +248,9 @@ class WatchConnection:
         """Close it if the client has not taken what is written for too long; `now` by the loop's clock."""
         if self._writing and now - self._writing >= WRITE_DEADLINE_S and not self._over:
             telemetry.OUTBOX_CLOSES.labels(verdict="blocked").inc()
-            self._end(closing.CloseCode.SLOW)
+            self._end(close_codes.CloseCode.SLOW)
 
     def _drain(self) -> None:
         delay = (hash(id(self)) % 1000) / 1000 * drain.SPREAD_S
         self._note({"type": "watch.draining", "after_ms": int(delay * 1000)})
-        self._loop.call_later(delay, self._end, closing.CloseCode.DRAINING)
+        self._loop.call_later(delay, self._end, close_codes.CloseCode.DRAINING)

@@ -19,7 +19,7 @@ from tailrace.verify import command as verify
 from wire import log as wire_log
 
 app = typer.Typer(help="Durable, resumable LLM token streams over Kafka.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-topics_app = typer.Typer(help="The topic table of wire/topics.py.", no_args_is_help=True)
+topics_app = typer.Typer(help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True)
 app.add_typer(topics_app, name="topics")
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder of the deployment (default: the user's cache; or TAILRACE_DATA).")]

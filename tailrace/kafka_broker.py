@@ -39,7 +39,7 @@ def properties(port: int, controller_port: int, log_dir: Path, extra: Mapping[st
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
         "log.dirs": str(log_dir),
-        "auto.create.topics.enable": "false",  # topics come from one table (wire/topics.py)
+        "auto.create.topics.enable": "false",  # topics come from one table (tailrace/protocol/topics.py)
         "default.replication.factor": "1",
         # Internal topics: one node cannot hold the default three replicas, and 50 partitions each take seconds to open.
         "offsets.topic.replication.factor": "1",

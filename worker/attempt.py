@@ -6,7 +6,8 @@ import asyncio
 import enum
 import time
 
-from wire import log, records, telemetry, topics
+from tailrace.protocol import records, topics
+from wire import log, telemetry
 from worker import clock, flush, generation
 from worker.engines import base
 

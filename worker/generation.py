@@ -14,7 +14,7 @@ import enum
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from wire import fold, records
+from tailrace.protocol import fold, records
 
 MAX_FRAME_IDS = 4_096  # bounds a record, far below MAX_RECORD_BYTES
 

@@ -12,7 +12,8 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
-from wire import ids, log, records, telemetry, topics
+from tailrace.protocol import ids, records, topics
+from wire import log, telemetry
 from worker import offsets, serving
 from worker.attempt import Stop
 

@@ -7,7 +7,8 @@ import contextlib
 import zlib
 from typing import Final
 
-from wire import fold, log, records, sessions, telemetry, topics
+from tailrace.protocol import fold, records, topics
+from wire import log, sessions, telemetry
 
 USAGE_PARTITIONS: Final = next(row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE)
 RETRY_S: Final = 0.5

@@ -15,7 +15,8 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
-from wire import fold, ids, log, records, telemetry, topics
+from tailrace.protocol import fold, ids, records, topics
+from wire import log, telemetry
 from worker import clock, flush, generation, metering, offsets, slots, tail, takeover
 from worker.attempt import Attempt, Pulse, Stop
 from worker.engines import base

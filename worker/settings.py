@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wire import broker, topics
+from tailrace.protocol import topics
+from wire import broker
 
 VLLM = "vllm"
 SCRIPTED = "scripted"

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wire import fold
+from tailrace.protocol import fold
 
 MAX_ATTEMPTS = 3
 MAX_CLAIMS = 16  # of any kind, counted or not

@@ -1,4 +1,4 @@
-"""Kafka: the cluster is one that the log rule can rely on, and topics, users and the autoscaler agree with wire/topics.py."""
+"""Kafka: the cluster is one that the log rule can rely on, and topics, users and the autoscaler agree with tailrace/protocol/topics.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
-from wire import topics
+from tailrace.protocol import topics
 
 Grants = dict[tuple[str, str], set[str]]  # (resource type, name) -> operations
 SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "operator")
@@ -76,12 +76,12 @@ def guarded(m: Manifests) -> Iterator[Verdict]:
 
 
 def topic_table(m: Manifests) -> Iterator[Verdict]:
-    """Every topic of wire/topics.py with its settings, none besides, and enough replicas."""
+    """Every topic of tailrace/protocol/topics.py with its settings, none besides, and enough replicas."""
     wanted = {row.name: row for row in topics.table(sorted(pools(m)))}
     found = {t["metadata"]["name"]: t for t in m.kind("KafkaTopic")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
-            yield Verdict(name, "is not in the manifests" if name in wanted else "is not in wire/topics.py")
+            yield Verdict(name, "is not in the manifests" if name in wanted else "is not in tailrace/protocol/topics.py")
         else:
             yield Verdict(name, _topic_problem(m, wanted[name], found[name]["spec"]))
 
@@ -91,9 +91,9 @@ def _topic_problem(m: Manifests, row: topics.Topic, spec: Doc) -> str:
     insync = config.pop("min.insync.replicas", None)
     if config != row.config:
         odd = sorted(k for k in config.keys() | row.config.keys() if config.get(k) != row.config.get(k))
-        return "settings differ from wire/topics.py: " + ", ".join(f"{k} is {config.get(k)}, not {row.config.get(k)}" for k in odd)
+        return "settings differ from tailrace/protocol/topics.py: " + ", ".join(f"{k} is {config.get(k)}, not {row.config.get(k)}" for k in odd)
     if row.partitions and spec["partitions"] != row.partitions:
-        return f"has {spec['partitions']} partitions, wire/topics.py says {row.partitions}"
+        return f"has {spec['partitions']} partitions, tailrace/protocol/topics.py says {row.partitions}"
     if replicas != min(3, _brokers(m)):
         return f"{replicas} replicas on {_brokers(m)} brokers"
     return "" if insync == str(max(1, replicas - 1)) else f"min.insync.replicas is {insync} of {replicas}"
@@ -108,7 +108,7 @@ def copartitioned(m: Manifests) -> Iterator[Verdict]:
 
 
 def acls(m: Manifests) -> Iterator[Verdict]:
-    """Each principal may do what wire/topics.py gives it, and nothing more."""
+    """Each principal may do what tailrace/protocol/topics.py gives it, and nothing more."""
     wanted = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
     wanted["tailrace-keda"] = _watching(m)
     found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
@@ -210,9 +210,9 @@ CHECKS: dict[str, Check] = {
     "controllers and brokers": quorum,
     "broker settings of the log rule": safe_log,
     "TLS, SCRAM, deny by default": guarded,
-    "topics as in wire/topics.py": topic_table,
+    "topics as in tailrace/protocol/topics.py": topic_table,
     "requests and tokens co-partitioned": copartitioned,
-    "ACLs as in wire/topics.py": acls,
+    "ACLs as in tailrace/protocol/topics.py": acls,
     "autoscaler fits pool and partitions": autoscaler,
     "Kafka addresses and users": bootstrap,
 }

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.protocol import fold, records
 from tailrace.verify import history, tenure
 from tailrace.verify.report import EXCERPT, Report, Witness
-from wire import fold, records
 
 MAX_ATTEMPTS: Final = 3
 MAX_CLAIMS: Final = 16

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from tailrace.protocol import ids, records, topics
 from tailrace.verify import transcript
-from wire import ids, log, records, topics
+from wire import log
 
 _metered = msgspec.json.Decoder(records.Metered)
 _dead = msgspec.json.Decoder(records.Dead)

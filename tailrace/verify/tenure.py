@@ -1,4 +1,4 @@
-"""The reader rule once more, for the judge: in another shape than `wire.fold`, which walks records with a state (log rule §4; pure).
+"""The reader rule once more, for the judge: in another shape than `tailrace.protocol.fold`, which walks records with a state (log rule §4; pure).
 
 Here questions about a whole history are answered one after the other. Who owned the response, and from where to where, follows from the claims alone.
 In each tenure the owner's frames are strung together where they fit. Then the first record that ends the response cuts everything behind it: a
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tailrace.protocol import records
 from tailrace.verify import history
-from wire import records
 
 START = bytes(8)
 STATUS = {"stop": "completed", "warmup": "completed", "length": "incomplete"}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tailrace.protocol import events, records
 from tests.support import openai_server
-from wire import events, records
 from worker.engines import base, openai, scripted
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
+from tailrace.protocol import ids, records, topics
 from tests.support import local
-from wire import ids, log, records, telemetry, topics
+from wire import log, telemetry
 from wire.log import clients, readers
 
 PARTITIONS = 8

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from wire import fold, ids, log, records
+from tailrace.protocol import fold, ids, records
+from wire import log
 
 
 def no_grace() -> None:

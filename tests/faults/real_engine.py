@@ -22,10 +22,10 @@ from pathlib import Path
 import psutil
 
 from tailrace import models
+from tailrace.protocol import records
 from tailrace.verify import checks as verify_checks
 from tailrace.verify import command, history, report, tenure, transcript
 from tests.faults import drill, stage
-from wire import records
 
 ENGINE_PYTHON = stage.ROOT / ".venv-engine" / "bin" / "python"
 SESSION_MS = 6_000  # the engine's start takes all cores: heartbeats of the others may be late

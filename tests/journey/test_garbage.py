@@ -13,9 +13,9 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
+from tailrace.protocol import ids, topics
 from tests.journey.conftest import MODEL, Stack
 from tests.support import read_log
-from wire import ids, topics
 from worker.engines import scripted
 
 GOOD = {"model": MODEL, "input": "hi", "metadata": {"script_tokens": "5", "script_pace_ms": "1"}}

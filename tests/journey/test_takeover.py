@@ -169,7 +169,7 @@ def test_a_push_instance_dies_and_its_watchers_go_on_elsewhere(scripted_stack: S
 
 def test_nothing_is_left_of_the_logs_of_another_run(scripted_stack: Stack, tmp_path: Path) -> None:
     """An id of another log is said to be gone, not unknown and never silence."""
-    from wire import ids
+    from tailrace.protocol import ids
 
     foreign = ids.mint(ids.Address(b"\x01\x02\x03\x04", 0, 0), b"x" * ids.RANDOM_BYTES)
     answer = httpx.get(f"{scripted_stack.url}/v1/responses/{foreign}", headers=scripted_stack.headers, timeout=30.0)

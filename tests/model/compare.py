@@ -1,11 +1,11 @@
-"""wire.fold beside the second fold: equal in every observable, after every record."""
+"""tailrace.protocol.fold beside the second fold: equal in every observable, after every record."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tailrace.protocol import fold, records
 from tests.model import second_fold
-from wire import fold, records
 
 RID = "resp_a"
 OWNER = records.Owner("i", "s")

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest import mock
 
+from tailrace.protocol import fold, records
 from tests.model import compare
-from wire import fold, records
 
 
 class Setting(NamedTuple):

@@ -1,4 +1,4 @@
-"""The reader rule a second time, written from the document and in another shape than wire.fold, so that a slip in one shows in the other.
+"""The reader rule a second time, written from the document and in another shape than tailrace.protocol.fold, so that a slip in one shows in the other.
 
 Nothing here has state that changes. The whole history is given, and every quantity is a question about its first `n` records: who owns the response
 then, which ids are accepted, where it ended. Answers are defined by the answers for `n - 1` and remembered.
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wire import records
+from tailrace.protocol import records
 
 
 class Entry(NamedTuple):

@@ -26,7 +26,8 @@ from cryptography.x509.oid import NameOID
 from k8s.gate import render
 from k8s.gate.manifests import Manifests
 from tailrace import kafka_broker, processes
-from wire import broker, log, topics
+from tailrace.protocol import topics
+from wire import broker, log
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -14,8 +14,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from tailrace import java, kafka_broker, paths, processes, redis_server
+from tailrace.protocol import topics
 from tests.support import local
-from wire import topics
 
 
 async def test_the_shared_broker_holds_the_whole_topic_table(kafka: str) -> None:

@@ -20,7 +20,8 @@ import websockets
 from websockets.asyncio.client import connect
 
 from tailrace import processes
-from wire import credentials, events, fold, ids, log, records, sessions, topics
+from tailrace.protocol import events, fold, ids, records, topics
+from wire import credentials, log, sessions
 
 ISS = "https://tailrace.test/push"
 ORIGIN = "http://page.test"

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tailrace.protocol import fold, ids, records, topics
 from tests.support import workers
-from wire import fold, ids, records, topics
 from worker.engines import scripted
 
 FAST = {"script_pace_ms": "1"}

@@ -15,8 +15,9 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
+from tailrace.protocol import fold, ids, records, topics
 from tests.support import local, workers
-from wire import fold, ids, records, sessions, topics
+from wire import sessions
 from worker.engines import scripted
 
 SESSION_MS = 1500

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.protocol import fold, records
 from tests.support import openai_server, workers
-from wire import fold, records
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.protocol import records
 from tests.support import workers
-from wire import records, sessions
+from wire import sessions
 
 MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct")
 BOOT_S = 240.0

@@ -2,7 +2,7 @@
 
 with LocalKafka() as kafka:
     kafka.bootstrap            # "127.0.0.1:41234"
-    kafka.apply_topics()       # the table of wire/topics.py
+    kafka.apply_topics()       # the table of tailrace/protocol/topics.py
     kafka.kill(); kafka.start()  # the log is still there, and so is the port
 """
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from wire import ids, log, records, topics
+from tailrace.protocol import ids, records, topics
+from wire import log
 
 
 def kafka_of(stack: Any) -> str:

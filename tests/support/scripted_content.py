@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tailrace.protocol import records
 from tailrace.verify import history, tenure
-from wire import records
 from worker import generation
 from worker.engines import scripted
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import processes
-from wire import events, fold, ids, log, records, topics
+from tailrace.protocol import events, fold, ids, records, topics
+from wire import log
 from worker import app as worker_app
 from worker import settings
 from worker.engines import base

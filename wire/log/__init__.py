@@ -7,12 +7,12 @@ What aiokafka 0.14 forces (`docs/design.md`, the log client):
 - requests on one connection are answered in order, so an offset query behind a long poll waits for it: queries have a client of their own.
 """
 
+from tailrace.protocol.log_words import Appended, AppendFailed, Headers, HistoryLost, LogChanged, LogUnavailable, Record, TooLarge
 from wire.log.admin import Layout, apply_topics, layout, wait_until_ready
 from wire.log.clients import RETRY_S
 from wire.log.intake import Intake
 from wire.log.offsets import Offsets
 from wire.log.readers import Reader, Replays
-from wire.log.vocabulary import Appended, AppendFailed, Headers, HistoryLost, LogChanged, LogUnavailable, Record, TooLarge
 from wire.log.writer import RECORD_OVERHEAD_BYTES, Writer
 
 __all__ = [

@@ -12,8 +12,9 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
-from wire import broker, ids, records, topics
-from wire.log import clients, offsets, readers, vocabulary
+from tailrace.protocol import ids, log_words, records, topics
+from wire import broker
+from wire.log import clients, offsets, readers
 
 _TOPIC_EXISTS = 36
 
@@ -48,11 +49,11 @@ async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
         finally:
             await clients.close_admin(admin)
         await asyncio.sleep(0.1)
-    raise vocabulary.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}")
+    raise log_words.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}")
 
 
 async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int = 8, replication: int = 1, min_insync: int = 1) -> list[str]:
-    """Create the topics of `wire.topics` that are missing, and name the log's incarnation when `llm.tokens` is new. Returns what was created.
+    """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's incarnation when `llm.tokens` is new. Returns what was created.
 
     The token topic comes first: a request partition without its token partition would have nowhere to put its answer (log rule P9).
 
@@ -74,7 +75,7 @@ async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int 
                 created.append(row.name)
         await _known(admin, created)
     except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as e:  # AttributeError: there is no controller (aiokafka 0.14)
-        raise vocabulary.LogUnavailable(f"topics could not be applied: {e!r}") from e
+        raise log_words.LogUnavailable(f"topics could not be applied: {e!r}") from e
     finally:
         await clients.close_admin(admin)
     if topics.TOKENS in created or await _named(bootstrap) is None:
@@ -89,7 +90,7 @@ async def _create(admin: aiokafka.admin.AIOKafkaAdminClient, name: str, partitio
     for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
         code, message = topic_error[1], topic_error[2] if len(topic_error) > 2 else ""
         if code not in (0, _TOPIC_EXISTS):
-            raise vocabulary.LogUnavailable(f"topic {name}: error {code} {message or ''}".strip())
+            raise log_words.LogUnavailable(f"topic {name}: error {code} {message or ''}".strip())
     return all(topic_error[1] == 0 for topic_error in answer.topic_errors)
 
 
@@ -108,7 +109,7 @@ async def _name_incarnation(bootstrap: str) -> None:
             value = records.encode(records.Incarnation(uuid.uuid4().hex))
             await producer.send_and_wait(topics.META, value=value, key=b"incarnation", partition=0)
     except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-        raise vocabulary.LogUnavailable(f"the log's incarnation could not be written: {type(e).__name__}") from e
+        raise log_words.LogUnavailable(f"the log's incarnation could not be written: {type(e).__name__}") from e
     finally:
         await clients.abandon(producer)
 
@@ -163,14 +164,14 @@ async def layout(bootstrap: str) -> Layout:
         except aiokafka.errors.NodeNotReadyError as e:
             # It answers and names no broker, not even itself: it has only just come, or stood still for so long that it was counted out.
             if time.monotonic() + clients.RETRY_S > give_up:
-                raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from e
+                raise log_words.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from e
             await asyncio.sleep(clients.RETRY_S)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-            raise vocabulary.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
     counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
     if not counts.get(topics.TOKENS) or not counts.get(topics.META):
-        raise vocabulary.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
+        raise log_words.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
     incarnation = await _incarnation(bootstrap)
     if incarnation is None:
-        raise vocabulary.LogUnavailable("the log has no incarnation record: run `tailrace topics apply`")
+        raise log_words.LogUnavailable("the log has no incarnation record: run `tailrace topics apply`")
     return Layout(incarnation, ids.incarnation_tag(incarnation), counts[topics.TOKENS])

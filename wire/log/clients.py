@@ -11,8 +11,8 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
+from tailrace.protocol import log_words
 from wire import broker
-from wire.log import vocabulary
 
 APPEND_DEADLINE_S = 15.0
 STOP_DEADLINE_S = 5.0
@@ -107,7 +107,7 @@ async def started(make: Callable[[], aiokafka.AIOKafkaConsumer], deadline_s: flo
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
             await stop(consumer, 1.0)
             if time.monotonic() + RETRY_S > give_up:
-                raise vocabulary.LogUnavailable(f"no connection in {deadline_s:.0f} s: {type(e).__name__}") from e
+                raise log_words.LogUnavailable(f"no connection in {deadline_s:.0f} s: {type(e).__name__}") from e
             await asyncio.sleep(RETRY_S)
         except BaseException:  # cancelled: a consumer half started would go on by itself
             await stop(consumer, 1.0)

@@ -11,8 +11,9 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tailrace.protocol import log_words
 from wire import broker
-from wire.log import clients, vocabulary
+from wire.log import clients
 
 WAIT_MS = 200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
 HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
@@ -71,7 +72,7 @@ class Intake:
         """Join the group; waits for a broker that is away."""
         while self._consumer is None:
             if self._stopped:
-                raise vocabulary.LogUnavailable("the intake was stopped")
+                raise log_words.LogUnavailable("the intake was stopped")
             consumer = self._make()
             consumer.subscribe(self._names, listener=self._listener)
             try:
@@ -86,9 +87,9 @@ class Intake:
                 self._consumer = consumer
         if self._stopped:  # while it joined
             await self.stop()
-            raise vocabulary.LogUnavailable("the intake was stopped")
+            raise log_words.LogUnavailable("the intake was stopped")
 
-    async def poll(self, max_records: int, timeout_ms: int = 50) -> list[vocabulary.Record]:
+    async def poll(self, max_records: int, timeout_ms: int = 50) -> list[log_words.Record]:
         """Next request records of partitions that are not paused; must be called often even when all are paused (heartbeat of the poll interval).
 
         Raises:
@@ -103,8 +104,8 @@ class Intake:
             # aiokafka's position may have passed records that it did not return, and a coordinator that failed stays failed: only a new member
             # starts from the committed offsets.
             await self._leave()
-            raise vocabulary.LogUnavailable(type(e).__name__) from e
-        return [vocabulary.record(r) for batch in batches.values() for r in batch]
+            raise log_words.LogUnavailable(type(e).__name__) from e
+        return [log_words.record(r) for batch in batches.values() for r in batch]
 
     def assignment(self) -> set[tuple[str, int]]:
         """Partitions owned now."""
@@ -136,7 +137,7 @@ class Intake:
         except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
             return False
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-            raise vocabulary.LogUnavailable(f"commit: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(f"commit: {type(e).__name__}") from e
         return len(mine) == len(offsets)
 
     async def stop(self) -> None:
@@ -155,7 +156,7 @@ class Intake:
 
     def _member(self) -> aiokafka.AIOKafkaConsumer:
         if self._consumer is None:
-            raise vocabulary.LogUnavailable("not a member of the group")
+            raise log_words.LogUnavailable("not a member of the group")
         return self._consumer
 
     def _mine(self, partitions: Iterable[tuple[str, int]]) -> list[aiokafka.TopicPartition]:

@@ -10,8 +10,9 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
+from tailrace.protocol import log_words
 from wire import broker
-from wire.log import clients, vocabulary
+from wire.log import clients
 
 
 class Offsets:
@@ -41,7 +42,7 @@ class Offsets:
                 found = await self._committed(admin, group)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as e:
             await self._drop_admin(admin)
-            raise vocabulary.LogUnavailable(f"committed offsets of {group}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(f"committed offsets of {group}: {type(e).__name__}") from e
         return {(tp.topic, tp.partition): (o.offset, o.metadata) for tp, o in found.items() if o.offset >= 0}
 
     async def partitions(self, topic: str) -> int:
@@ -53,7 +54,7 @@ class Offsets:
                 await consumer._client._wait_on_metadata(topic)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
             await self._drop(consumer)
-            raise vocabulary.LogUnavailable(f"partitions of {topic}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(f"partitions of {topic}: {type(e).__name__}") from e
         return len(consumer.partitions_for_topic(topic) or ())
 
     async def stop(self) -> None:
@@ -115,5 +116,5 @@ class Offsets:
                 found = await getattr(consumer, method)(tps)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
             await self._drop(consumer)
-            raise vocabulary.LogUnavailable(f"{method} of {topic}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(f"{method} of {topic}: {type(e).__name__}") from e
         return {tp.partition: offset for tp, offset in found.items()}

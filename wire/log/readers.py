@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import aiokafka
 import aiokafka.errors
 
+from tailrace.protocol import log_words
 from wire import telemetry
-from wire.log import clients, vocabulary
+from wire.log import clients
 
 MAX_POLL_RECORDS = 2_000
 
@@ -55,7 +56,7 @@ class Reader:
         pending = self._changes.get(partition)
         return self.positions[partition] if pending is None else pending
 
-    async def poll(self) -> list[vocabulary.Record]:
+    async def poll(self) -> list[log_words.Record]:
         """The next records, in order within each partition; an empty list after the long poll ran out.
 
         Raises:
@@ -100,19 +101,19 @@ class Reader:
         for tp in partitions:
             consumer.seek(tp, self.positions[tp.partition])
 
-    async def _fetch(self, consumer: aiokafka.AIOKafkaConsumer) -> list[vocabulary.Record]:
+    async def _fetch(self, consumer: aiokafka.AIOKafkaConsumer) -> list[log_words.Record]:
         try:
             batches = await consumer.getmany(timeout_ms=self._wait_ms, max_records=MAX_POLL_RECORDS)
         except aiokafka.errors.OffsetOutOfRangeError as e:
             await self.stop()
-            raise vocabulary.HistoryLost(str(e)) from e
+            raise log_words.HistoryLost(str(e)) from e
         except (aiokafka.errors.KafkaError, OSError) as e:
             await self.stop()
-            raise vocabulary.LogUnavailable(type(e).__name__) from e
-        out: list[vocabulary.Record] = []
+            raise log_words.LogUnavailable(type(e).__name__) from e
+        out: list[log_words.Record] = []
         for tp, batch in batches.items():
             if tp.partition in self.positions and batch:
-                out.extend(map(vocabulary.record, batch))
+                out.extend(map(log_words.record, batch))
                 self.positions[tp.partition] = batch[-1].offset + 1
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
@@ -145,7 +146,7 @@ class Replays:
             if consumer is not None:
                 await clients.stop(consumer, 1.0)
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncGenerator[list[vocabulary.Record], None]:
+    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncGenerator[list[log_words.Record], None]:
         """Records of [start, end) in order, in batches. Close the generator (`contextlib.aclosing`) when leaving it early: it holds a connection.
 
         Raises:
@@ -162,9 +163,9 @@ class Replays:
             consumer.unsubscribe()
             healthy = not self._stopped
         except aiokafka.errors.OffsetOutOfRangeError as e:
-            raise vocabulary.HistoryLost(f"{topic}[{partition}] no longer holds offset {start}") from e
+            raise log_words.HistoryLost(f"{topic}[{partition}] no longer holds offset {start}") from e
         except (aiokafka.errors.KafkaError, OSError) as e:
-            raise vocabulary.LogUnavailable(type(e).__name__) from e
+            raise log_words.LogUnavailable(type(e).__name__) from e
         finally:
             # One that was left in mid-read may hold a half-read assignment: a new one is made at the next use.
             self._idle.put_nowait(consumer if healthy else None)
@@ -175,7 +176,7 @@ class Replays:
         held = await self._idle.get()
         try:
             if self._stopped:
-                raise vocabulary.LogUnavailable("the replays were stopped")
+                raise log_words.LogUnavailable("the replays were stopped")
             return held or await clients.started(self._make, deadline_s)
         except BaseException:  # also when cancelled: the place must not be lost
             self._idle.put_nowait(held)
@@ -184,7 +185,7 @@ class Replays:
 
 async def _read_range(
     consumer: aiokafka.AIOKafkaConsumer, tp: aiokafka.TopicPartition, start: int, end: int
-) -> AsyncIterator[list[vocabulary.Record]]:
+) -> AsyncIterator[list[log_words.Record]]:
     consumer.assign([tp])
     consumer.seek(tp, start)
     position, give_up = start, time.monotonic() + clients.ANSWER_DEADLINE_S
@@ -193,10 +194,10 @@ async def _read_range(
         got = batches.get(tp, [])
         if got:
             position = got[-1].offset + 1
-            if wanted := [vocabulary.record(r) for r in got if r.offset < end]:
+            if wanted := [log_words.record(r) for r in got if r.offset < end]:
                 yield wanted
             give_up = time.monotonic() + clients.ANSWER_DEADLINE_S  # from here: the time a caller takes over a batch is not the broker's
         elif await consumer.position(tp) > position:  # compaction and control records leave holes
             position = await consumer.position(tp)
         elif time.monotonic() > give_up:
-            raise vocabulary.LogUnavailable(f"no answer from {tp.topic}[{tp.partition}]")
+            raise log_words.LogUnavailable(f"no answer from {tp.topic}[{tp.partition}]")

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import aiokafka
 import aiokafka.errors
 
-from wire import broker, records
-from wire.log import clients, vocabulary
+from tailrace.protocol import log_words, records
+from wire import broker
+from wire.log import clients
 
 RECORD_OVERHEAD_BYTES = 1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
 
@@ -22,8 +23,8 @@ class _Pending(NamedTuple):
     partition: int
     key: bytes
     value: bytes
-    headers: vocabulary.Headers
-    done: asyncio.Future[vocabulary.Appended]
+    headers: log_words.Headers
+    done: asyncio.Future[log_words.Appended]
     deadline: float
 
 
@@ -55,7 +56,7 @@ class Writer:
         self._deadline_s = deadline_s
         self._on_replaced = on_replaced
         self._queue: collections.deque[_Pending] = collections.deque()
-        self._flight: collections.deque[tuple[float, asyncio.Future[vocabulary.Appended]]] = collections.deque()
+        self._flight: collections.deque[tuple[float, asyncio.Future[log_words.Appended]]] = collections.deque()
         self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -74,15 +75,15 @@ class Writer:
         """Records accepted but not acknowledged."""
         return len(self._queue) + len(self._flight)
 
-    def append(self, topic: str, partition: int, key: str, value: bytes, headers: vocabulary.Headers = ()) -> asyncio.Future[vocabulary.Appended]:
+    def append(self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()) -> asyncio.Future[log_words.Appended]:
         """Append one record; the future fails with AppendFailed when the outcome is unknown, with TooLarge when it was not tried. Never waits."""
-        done: asyncio.Future[vocabulary.Appended] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
         size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
-            done.set_exception(vocabulary.AppendFailed("the writer is stopping"))
+            done.set_exception(log_words.AppendFailed("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
             # Here, and not in the producer: there it would count as a failed send and cost everybody else's records in flight.
-            done.set_exception(vocabulary.TooLarge(f"a record of {size} bytes"))
+            done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
         else:
             self._queue.append(_Pending(topic, partition, key.encode(), value, headers, done, time.monotonic() + self._deadline_s))
             self._wake.set()
@@ -163,7 +164,7 @@ class Writer:
             return
         sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
 
-    def _acknowledged(self, producer: aiokafka.AIOKafkaProducer, sent: asyncio.Future[Any], done: asyncio.Future[vocabulary.Appended]) -> None:
+    def _acknowledged(self, producer: aiokafka.AIOKafkaProducer, sent: asyncio.Future[Any], done: asyncio.Future[log_words.Appended]) -> None:
         if sent.cancelled() or sent.exception() is not None:
             error = "cancelled" if sent.cancelled() else type(sent.exception()).__name__
             if producer is self._producer:  # whether or not anybody still waits for this record; what a former producer says is known already
@@ -171,7 +172,7 @@ class Writer:
             return
         if not done.done():
             meta = sent.result()
-            done.set_result(vocabulary.Appended(meta.offset, meta.timestamp or 0))
+            done.set_result(log_words.Appended(meta.offset, meta.timestamp or 0))
         while self._flight and self._flight[0][1].done():
             self._flight.popleft()
 
@@ -196,7 +197,7 @@ class Writer:
         task.add_done_callback(self._retired.discard)
 
     def _fail_all(self, reason: str) -> None:
-        failed = vocabulary.AppendFailed(reason)
+        failed = log_words.AppendFailed(reason)
         for _, done in self._flight:
             if not done.done():
                 done.set_exception(failed)
@@ -211,7 +212,7 @@ class Writer:
         while self._queue and (self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()):
             done = self._queue.popleft().done
             if not done.done():
-                done.set_exception(vocabulary.AppendFailed("not sent within the deadline"))
+                done.set_exception(log_words.AppendFailed("not sent within the deadline"))
 
     async def _watch(self) -> None:
         """aiokafka has no delivery timeout of its own with idempotence on, and its sender task can die quietly: look once a second."""

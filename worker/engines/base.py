@@ -16,7 +16,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from wire import log, records
+from tailrace.protocol import records
+from wire import log
 from worker import generation
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from wire import records
+from tailrace.protocol import records
 from worker import chat, generation
 from worker.engines import base
 

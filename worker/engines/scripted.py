@@ -25,7 +25,7 @@ import signal
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Final
 
-from wire import fold, records
+from tailrace.protocol import fold, records
 from worker import chat, generation
 from worker.engines import base
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from wire import records
+from tailrace.protocol import records
 from worker import chat, generation
 from worker.engines import base, pdeathsig
 

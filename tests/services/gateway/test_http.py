@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tailrace.protocol import ids, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
-from wire import ids, log, records, sessions, topics
+from wire import log, sessions
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 

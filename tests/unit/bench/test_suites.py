@@ -7,7 +7,7 @@ import pytest
 from bench import __main__ as command
 from bench import history, load
 from bench.hop import Delta, Frame, paired
-from wire import fold, ids, records
+from tailrace.protocol import fold, ids, records
 
 RID = ids.mint(ids.Address(b"abcd", 1, 0), bytes(11))
 

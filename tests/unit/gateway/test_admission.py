@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway import admission, creation, settings
-from wire import errors
+from tailrace.protocol import errors
 
 POOLS = (settings.Pool("default", ("m",), 8192, 1024),)
 LIMITS = settings.Limits(responses_per_principal=2, responses=10)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import chat
-from wire import errors, events, fold, ids, records
+from tailrace.protocol import errors, events, fold, ids, records
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"0" * 11)
 OWNER = records.Owner("iss", "alice")

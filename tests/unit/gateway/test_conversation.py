@@ -11,7 +11,7 @@ import pytest
 
 from gateway import conversation
 from gateway.conversation import Begin, Cancel, Close, Conversation, Leaving, Remembered, Reply
-from wire import closing, errors
+from tailrace.protocol import close_codes, errors
 
 FAILED = errors.server_error()
 
@@ -247,7 +247,7 @@ class TestOtherEvents:
 
 class TestLeaving:
     def test_an_idle_connection_closes_at_once(self) -> None:
-        assert Conversation().leave(Leaving.DRAIN) == [Close(closing.CloseCode.RESTART)]
+        assert Conversation().leave(Leaving.DRAIN) == [Close(close_codes.CloseCode.RESTART)]
 
     def test_what_runs_ends_first_and_what_waits_is_refused_on_its_lane(self) -> None:
         c = Conversation()
@@ -257,7 +257,7 @@ class TestLeaving:
         assert codes(actions) == ["service_unavailable"]
         assert isinstance(actions[0], Reply)
         assert actions[0].event["stream_id"] == "a"
-        assert c.ended("a", None) == [Close(closing.CloseCode.RESTART)]
+        assert c.ended("a", None) == [Close(close_codes.CloseCode.RESTART)]
 
     def test_new_creates_are_refused_meanwhile(self) -> None:
         c = Conversation()
@@ -272,7 +272,7 @@ class TestLeaving:
         assert codes(c.received(create())) == ["websocket_connection_limit_reached"]
         actions = c.ended(None, None)
         assert codes(actions) == ["websocket_connection_limit_reached"]
-        assert actions[-1] == Close(closing.CloseCode.RESTART)
+        assert actions[-1] == Close(close_codes.CloseCode.RESTART)
 
     def test_the_first_reason_stays(self) -> None:
         c = Conversation()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gateway import creation, settings
-from wire import errors
+from tailrace.protocol import errors
 
 POOLS = (
     settings.Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from gateway import http
-from wire import errors
+from tailrace.protocol import errors
 
 ITEMS = [{"id": f"msg_{i}"} for i in range(30)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway import runs
-from wire import events, records, telemetry
+from tailrace.protocol import events, records
+from wire import telemetry
 
 OWNER = records.Owner("i", "s")
 

@@ -10,7 +10,8 @@ import pytest
 
 from gateway import cache, creation, existing, settings, submission
 from push import refusals
-from wire import credentials, errors, ids, log, records, sessions
+from tailrace.protocol import errors, ids, records
+from wire import credentials, log, sessions
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)

@@ -267,36 +267,43 @@ PLANTED = [
     ),
     Planted(
         "compaction of the tokens",
-        "topics as in wire/topics.py",
+        "topics as in tailrace/protocol/topics.py",
         "cleanup.policy is compact",
         lambda m: spec(m, "KafkaTopic", "llm.tokens")["config"].update({"cleanup.policy": "compact"}),
     ),
-    Planted("a topic missing", "topics as in wire/topics.py", "not in the manifests", lambda m: m.docs.remove(doc(m, "KafkaTopic", "llm.dlq"))),
+    Planted(
+        "a topic missing",
+        "topics as in tailrace/protocol/topics.py",
+        "not in the manifests",
+        lambda m: m.docs.remove(doc(m, "KafkaTopic", "llm.dlq")),
+    ),
     Planted(
         "a topic nobody knows",
-        "topics as in wire/topics.py",
-        "not in wire/topics.py",
+        "topics as in tailrace/protocol/topics.py",
+        "not in tailrace/protocol/topics.py",
         lambda m: doc(m, "KafkaTopic", "llm.usage")["metadata"].update(name="llm.usages"),
     ),
-    Planted("one replica", "topics as in wire/topics.py", "replicas", lambda m: spec(m, "KafkaTopic", "llm.tokens").update(replicas=1)),
+    Planted("one replica", "topics as in tailrace/protocol/topics.py", "replicas", lambda m: spec(m, "KafkaTopic", "llm.tokens").update(replicas=1)),
     Planted(
         "partitions that do not match",
         "requests and tokens co-partitioned",
         "12 partitions",
         lambda m: spec(m, "KafkaTopic", "llm.requests.default.batch").update(partitions=12),
     ),
-    Planted("push may write tokens", "ACLs as in wire/topics.py", "Read+Write", lambda m: acls(m, "push")[2]["operations"].append("Write")),
-    Planted("a worker without its group", "ACLs as in wire/topics.py", "tailrace.default", lambda m: acls(m, "worker").pop()),
+    Planted(
+        "push may write tokens", "ACLs as in tailrace/protocol/topics.py", "Read+Write", lambda m: acls(m, "push")[2]["operations"].append("Write")
+    ),
+    Planted("a worker without its group", "ACLs as in tailrace/protocol/topics.py", "tailrace.default", lambda m: acls(m, "worker").pop()),
     Planted(
         "rights by pattern",
-        "ACLs as in wire/topics.py",
+        "ACLs as in tailrace/protocol/topics.py",
         "pattern",
         lambda m: acls(m, "gateway")[0]["resource"].update(name="llm.", patternType="prefix"),
     ),
-    Planted("a right to delete", "ACLs as in wire/topics.py", "Delete", lambda m: acls(m, "operator")[0]["operations"].append("Delete")),
+    Planted("a right to delete", "ACLs as in tailrace/protocol/topics.py", "Delete", lambda m: acls(m, "operator")[0]["operations"].append("Delete")),
     Planted(
         "an unknown principal",
-        "ACLs as in wire/topics.py",
+        "ACLs as in tailrace/protocol/topics.py",
         "nobody asked",
         lambda m: m.docs.append(
             {

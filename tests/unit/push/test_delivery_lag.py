@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from push import delivery, tails
-from wire import events, ids, log, records, topics
+from tailrace.protocol import events, ids, records, topics
+from wire import log
 
 TAG = ids.incarnation_tag("one")
 OWNER = records.Owner("https://tests", "alice")

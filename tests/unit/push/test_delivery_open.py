@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from push import delivery
-from wire import events, ids, log, records
+from tailrace.protocol import events, ids, records
+from wire import log
 
 OWNER = records.Owner("https://tests", "alice")
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from push import delivery
-from wire import ids, log, records
+from tailrace.protocol import ids, records
+from wire import log
 
 OWNER = records.Owner("https://tests", "alice")
 

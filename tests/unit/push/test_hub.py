@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from push import hub
-from wire import events, fold, log, records, topics
+from tailrace.protocol import events, fold, records, topics
+from wire import log
 
 OWNER = records.Owner("iss", "alice")
 RID = "resp_" + "A" * 32

@@ -3,7 +3,7 @@
 import pytest
 
 from push import outbox
-from wire import events
+from tailrace.protocol import events
 
 
 def event(number: int, size: int = 10, kind: str = "response.output_text.delta") -> events.Event:

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.websockets import WebSocketState
 
 from push import drain, watch_socket
-from wire import closing, credentials
+from tailrace.protocol import close_codes
+from wire import credentials
 
 
 class Stuck:
@@ -48,4 +49,4 @@ async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_n
     assert not running.done()
     connection.look(now + watch_socket.WRITE_DEADLINE_S)
     await asyncio.wait_for(running, 5)
-    assert socket.closed == [int(closing.CloseCode.SLOW)]
+    assert socket.closed == [int(close_codes.CloseCode.SLOW)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.protocol import records, topics
 from tailrace.verify import history, report, tenure, transcript
 from tests.unit.tailrace import verify_histories as worlds
-from wire import records, topics
 from worker.engines import scripted
 
 Planting = Callable[[worlds.Good, random.Random], None]

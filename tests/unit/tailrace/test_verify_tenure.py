@@ -1,4 +1,4 @@
-"""The judge's own fold agrees with `wire.fold` on any history, and tells a broken one from it."""
+"""The judge's own fold agrees with `tailrace.protocol.fold` on any history, and tells a broken one from it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from tailrace.protocol import fold, ids, records
 from tailrace.verify import checks, history, report, tenure
 from tests.unit.tailrace import verify_histories as worlds
-from wire import fold, ids, records
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
 OWNER = records.Owner("i", "s")

@@ -189,7 +189,7 @@ def test_the_message_of_an_error_that_may_quote_content_is_not_shown(lines: Line
     ("error", "shown"),
     [
         (ConnectionRefusedError(111, "refused"), "ConnectionRefusedError: [Errno 111] refused"),
-        (log.LogUnavailable("no broker"), "wire.log.vocabulary.LogUnavailable: no broker"),
+        (log.LogUnavailable("no broker"), "tailrace.protocol.log_words.LogUnavailable: no broker"),
         (RuntimeError("CUDA out of memory"), "RuntimeError: CUDA out of memory"),
         (TimeoutError(), "TimeoutError"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wire import fold, ids, records
+from tailrace.protocol import fold, ids, records
 from worker import generation
 from worker.engines import scripted
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from wire import ids, log, records, topics
+from tailrace.protocol import ids, records, topics
+from wire import log
 from worker import clock, tail
 
 OWNER = records.Owner("i", "s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire import records
+from tailrace.protocol import records
 from worker import tail
 
 OWNER = records.Owner("i", "s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wire import fold, ids, records
+from tailrace.protocol import fold, ids, records
 from worker import takeover
 
 OWNER = records.Owner("i", "s")

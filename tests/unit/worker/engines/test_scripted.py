@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wire import fold, records
+from tailrace.protocol import fold, records
 from worker.engines import scripted
 
 MESSAGES = [{"role": "user", "content": "What is a tailrace?"}]

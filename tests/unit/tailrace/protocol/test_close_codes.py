@@ -1,17 +1,17 @@
 import pytest
 
-from wire import closing
-from wire.closing import CloseCode, Reconnect
+from tailrace.protocol import close_codes
+from tailrace.protocol.close_codes import CloseCode, Reconnect
 
 
 def test_every_code_has_a_row_and_the_reason_fits_a_close_frame() -> None:
-    assert set(closing.TABLE) == set(CloseCode)
-    assert all(0 < len(row.reason.encode()) <= 123 for row in closing.TABLE.values())
+    assert set(close_codes.TABLE) == set(CloseCode)
+    assert all(0 < len(row.reason.encode()) <= 123 for row in close_codes.TABLE.values())
 
 
 @pytest.mark.parametrize("code", [code for code in CloseCode if code >= 4000])
 def test_the_range_of_a_private_code_agrees_with_its_row(code: CloseCode) -> None:
-    assert (closing.TABLE[code].reconnect is not Reconnect.NEVER) == (code <= 4499)
+    assert (close_codes.TABLE[code].reconnect is not Reconnect.NEVER) == (code <= 4499)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_the_range_of_a_private_code_agrees_with_its_row(code: CloseCode) -> Non
     ],
 )
 def test_a_client_knows_whether_to_come_back_also_for_unknown_codes(code: int, expected: Reconnect) -> None:
-    assert closing.reconnect(code) is expected
+    assert close_codes.reconnect(code) is expected
 
 
 @pytest.mark.parametrize("code", list(CloseCode))
 def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_anything_else(code: CloseCode) -> None:
-    told = closing.for_sdk(code)
+    told = close_codes.for_sdk(code)
     comes_back = told in {1001, 1005, 1006, 1011, 1012, 1013, 1015}
-    assert comes_back == (closing.TABLE[code].reconnect is not Reconnect.NEVER)
+    assert comes_back == (close_codes.TABLE[code].reconnect is not Reconnect.NEVER)
     assert not 4000 <= told <= 4499

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from wire import fold, ids, records
+from tailrace.protocol import fold, ids, records
 
 TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
 _encode = msgspec.json.Encoder().encode

@@ -15,8 +15,8 @@ import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 
+from tailrace.protocol import fold, records
 from tests.model import compare, second_fold
-from wire import fold, records
 
 WORKERS = ("w1", "w2", "w3")
 LENGTH = 6  # tokens of a whole answer

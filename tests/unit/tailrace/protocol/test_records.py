@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import records
+from tailrace.protocol import records
 
 OWNER = records.Owner("https://issuer", "alice", "acme")
 REQUEST = records.Request("resp_a", OWNER, "m", [{"role": "user", "content": "hi"}], records.Sampling(max_tokens=5), {"id": "resp_a"})

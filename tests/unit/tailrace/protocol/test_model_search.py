@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.protocol import fold, records
 from tests.model import search
-from wire import fold, records
 
 SMALL = search.Setting(workers=2, claims=1, tokens=2, doubles=1, losses=1, cancels=1)
 USUAL = search.Setting(workers=2, claims=2, tokens=2, doubles=1, losses=1, cancels=1)

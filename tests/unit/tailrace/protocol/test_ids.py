@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire import ids
+from tailrace.protocol import ids
 
 TAG = ids.incarnation_tag("a log")
 ENTROPY = bytes(range(ids.RANDOM_BYTES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wire import topics
+from tailrace.protocol import topics
 
 POOLS = ("default", "large")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wire import errors
+from tailrace.protocol import errors
 
 EVERY_ERROR = [
     (errors.invalid_request("No.", "input", "bad"), 400, "bad", "input"),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.protocol import fold, records
 from tests.model import compare, second_fold
 from tests.model.compare import cancel, claim, end, tok, yield_
-from wire import fold, records
 
 Outcomes = list[str]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types import responses as sdk
 from pydantic import BaseModel, TypeAdapter
 
-from wire import events, fold, records
+from tailrace.protocol import events, fold, records
 
 RID = "resp_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
 ITEM = "msg_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"

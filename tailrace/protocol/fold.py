@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from wire import records
+from tailrace.protocol import records
 
 H0 = "0" * 16
 
