@@ -16,7 +16,7 @@ from typing import Final
 import uvloop
 
 from bench import load, measure, scripted, stacks
-from wire import log
+from tailrace import log
 
 NAME: Final = "gateway"
 OVER, UNDER = "gateway", "append alone"

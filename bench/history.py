@@ -16,8 +16,8 @@ from typing import Final
 import uvloop
 
 from bench import load, measure, scripted, stacks
+from tailrace import log
 from tailrace.protocol import events, fold, ids, records, topics
-from wire import log
 
 NAME: Final = "history"
 OVER, UNDER = "much history", "empty log"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
-from wire import log
 
 
 async def token_records(bootstrap: str, rids: Iterable[str]) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:

@@ -25,7 +25,7 @@ import psutil
 
 from bench import measure
 from tailrace import dev_credentials, paths, processes, state
-from wire import broker
+from tailrace.log import address
 
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")
 ENGINE_PYTHON: Final = paths.ROOT / ".venv-engine/bin/python"
@@ -265,7 +265,7 @@ def toy_model() -> Path:
 
 async def scratch_topic(bootstrap: str, name: str) -> None:
     """A topic of one partition that belongs to nobody but a benchmark."""
-    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
     await admin.start()
     try:
         await admin.create_topics([aiokafka.admin.NewTopic(name, 1, 1)])  # one that is there already is told as a code, not raised

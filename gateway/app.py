@@ -21,8 +21,9 @@ from gateway import cache, edge, endpoint, existing, fleet, http, keys, settings
 from push import access, delivery, drain
 from push import app as push_app
 from push import endpoint as push_endpoint
+from tailrace import log
 from tailrace.protocol import errors
-from wire import credentials, health, heap, log, sessions, telemetry
+from wire import credentials, health, heap, sessions, telemetry
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end

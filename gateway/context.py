@@ -13,8 +13,9 @@ import msgspec
 
 from gateway import cache, conversation
 from push import delivery
+from tailrace import log
 from tailrace.protocol import errors, fold, ids, records
-from wire import log, telemetry
+from wire import telemetry
 
 MAX_TURNS: Final = 10
 

@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import chat, creation, existing, fleet, page, runs, settings, stream, submission
 from push import access, delivery, drain, event_stream, refusals
+from tailrace import log
 from tailrace.protocol import errors, events, records
-from wire import credentials, log, sessions, telemetry
+from wire import credentials, sessions, telemetry
 
 BODY_DEADLINE_S: Final = 60.0
 LIST_LIMIT: Final = 20

@@ -11,8 +11,8 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from tailrace import log
 from tailrace.protocol import records, topics
-from wire import log
 
 RECENT: Final = 1_000  # finished requests looked back at: a retry comes within seconds or minutes of the first try
 MAX_KEYS: Final = 10_000  # per partition; the oldest are forgotten

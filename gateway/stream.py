@@ -12,8 +12,8 @@ from starlette.types import Send
 
 from gateway import runs, submission
 from push import drain, event_stream, outbox
+from tailrace import log
 from tailrace.protocol import events
-from wire import log
 
 Encode = Callable[[events.Event], bytes]
 

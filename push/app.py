@@ -16,8 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from push import access, delivery, drain, endpoint, refusals, settings, sockets
+from tailrace import log
 from tailrace.protocol import errors
-from wire import credentials, health, heap, log, sessions, telemetry
+from wire import credentials, health, heap, sessions, telemetry
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
 FLUSH_DEADLINE_MS = 30_000

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from push import outbox
+from tailrace import log
 from tailrace.protocol import events, fold, records
-from wire import log
 
 
 @dataclass(slots=True, eq=False)

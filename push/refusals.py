@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 
 from push import delivery
+from tailrace import log
 from tailrace.protocol import errors
-from wire import log
 
 DELIVERY_ERRORS = (errors.ApiError, delivery.NotFound, log.HistoryLost, log.LogUnavailable)
 

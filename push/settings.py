@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tailrace.log import address
 from tailrace.protocol import topics
-from wire import broker
 
 
 class Misconfigured(Exception):
@@ -74,8 +74,8 @@ def read(env: Mapping[str, str] = os.environ, *, port: int = 8001, name: str = "
         raise Misconfigured("TAILRACE_ISSUERS must be the path of the issuers file")
     kafka = env.get("TAILRACE_KAFKA") or "127.0.0.1:9092"
     try:
-        broker.parse(kafka)
-    except broker.InvalidBootstrap as e:
+        address.parse(kafka)
+    except address.InvalidBootstrap as e:
         raise Misconfigured(f"TAILRACE_KAFKA: {e}") from e
     return Settings(
         name=env.get("TAILRACE_NAME") or name,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tailrace import log
 from tailrace.protocol import topics
-from wire import log
 
 SETTLED_WAIT_MS: Final = 500
 VISITED_WAIT_MS: Final = 50

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 import typer
 
 from tailrace import alone, background, chat, control, dev_credentials, doctor, paths, plan, processes, state, supervisor
+from tailrace import log as wire_log
 from tailrace.verify import checks
 from tailrace.verify import command as verify
-from wire import log as wire_log
 
 app = typer.Typer(help="Durable, resumable LLM token streams over Kafka.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 topics_app = typer.Typer(help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True)

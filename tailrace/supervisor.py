@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tailrace import announce, dev_credentials, infrastructure, install, logs, models, paths, plan, processes, state
-from wire import log as wire_log
+from tailrace import log as wire_log
 
 TICK_SECONDS = 0.1
 PROBE_STARTING_SECONDS = 0.25

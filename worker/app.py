@@ -9,7 +9,8 @@ import time
 import uuid
 from typing import Any
 
-from wire import health, heap, log, sessions, telemetry
+from tailrace import log
+from wire import health, heap, sessions, telemetry
 from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
 from worker.engines import base
 

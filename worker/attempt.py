@@ -6,8 +6,9 @@ import asyncio
 import enum
 import time
 
+from tailrace import log
 from tailrace.protocol import records, topics
-from wire import log, telemetry
+from wire import telemetry
 from worker import clock, flush, generation
 from worker.engines import base
 

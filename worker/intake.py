@@ -12,8 +12,9 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
-from wire import log, telemetry
+from wire import telemetry
 from worker import offsets, serving
 from worker.attempt import Stop
 

@@ -7,8 +7,9 @@ import contextlib
 import zlib
 from typing import Final
 
+from tailrace import log
 from tailrace.protocol import fold, records, topics
-from wire import log, sessions, telemetry
+from wire import sessions, telemetry
 
 USAGE_PARTITIONS: Final = next(row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE)
 RETRY_S: Final = 0.5

@@ -15,8 +15,9 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from tailrace import log
 from tailrace.protocol import fold, ids, records, topics
-from wire import log, telemetry
+from wire import telemetry
 from worker import clock, flush, generation, metering, offsets, slots, tail, takeover
 from worker.attempt import Attempt, Pulse, Stop
 from worker.engines import base

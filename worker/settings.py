@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tailrace.log import address
 from tailrace.protocol import topics
-from wire import broker
 
 VLLM = "vllm"
 SCRIPTED = "scripted"
@@ -60,8 +60,8 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
         raise Misconfigured("TAILRACE_POOL", str(e)) from e
     kafka = env.get("TAILRACE_KAFKA") or "127.0.0.1:9092"
     try:
-        broker.parse(kafka)
-    except broker.InvalidBootstrap as e:
+        address.parse(kafka)
+    except address.InvalidBootstrap as e:
         raise Misconfigured("TAILRACE_KAFKA", str(e)) from e
     models, max_model_len = _pool(env.get("TAILRACE_POOLS") or _DEFAULT_POOLS, pool)
     engine = env.get("TAILRACE_ENGINE") or VLLM

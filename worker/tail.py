@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tailrace import log
 from tailrace.protocol import fold, ids, records, topics
-from wire import log, telemetry
+from wire import telemetry
 from worker import clock
 
 MAX_FOLDS = 10_000  # per partition; the oldest that nobody holds are forgotten

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tailrace import log
 from tailrace.protocol import ids
 from tailrace.verify import checks, clients, history, report, source, transcript
-from wire import log
 
 
 class Unusable(Exception):

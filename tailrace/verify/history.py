@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import transcript
-from wire import log
 
 _metered = msgspec.json.Decoder(records.Metered)
 _dead = msgspec.json.Decoder(records.Dead)

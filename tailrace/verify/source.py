@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from tailrace import log
 from tailrace.protocol import ids, topics
 from tailrace.verify import history
-from wire import log
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
+from tailrace import log
+from tailrace.log import clients, readers
 from tailrace.protocol import ids, records, topics
 from tests.support import local
-from wire import log, telemetry
-from wire.log import clients, readers
+from wire import telemetry
 
 PARTITIONS = 8
 T = TypeVar("T")

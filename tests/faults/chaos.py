@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 import aiokafka
 import redis.asyncio
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tests.faults import drill, stage
-from wire import log
 
 Fault = Callable[[drill.Drill], Awaitable[None]]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, clients, command, report, transcript
 from tests.faults import crowd, stage
 from tests.support import scripted_content
-from wire import log
 
 FRESH_MS = 5_000.0
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tailrace import log
 from tailrace.protocol import fold, ids, records
-from wire import log
 
 
 def no_grace() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import aiokafka.admin
 import pytest
 
+from tailrace import log
 from tailrace.protocol import ids, topics
 from tailrace.verify import replicas, report
 from tests.faults import drill, link, plants, stage
 from tests.faults.conftest import SEED
-from wire import log
 
 pytestmark = [
     pytest.mark.timeout(400),

@@ -11,10 +11,10 @@ import aiokafka
 import aiokafka.admin
 import pytest
 
+from tailrace import log
 from tailrace.protocol import topics
 from tests.faults import drill, stage
 from tests.faults.conftest import SEED
-from wire import log
 from worker.engines import scripted
 
 pytestmark = [

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tailrace import log
 from tailrace.verify import transcript
-from wire import log
 
 
 def trace(fd: int, every: int, wall: float) -> None:

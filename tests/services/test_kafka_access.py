@@ -25,9 +25,9 @@ from cryptography.x509.oid import NameOID
 
 from k8s.gate import render
 from k8s.gate.manifests import Manifests
-from tailrace import kafka_broker, processes
+from tailrace import kafka_broker, log, processes
+from tailrace.log import address as kafka_address
 from tailrace.protocol import topics
-from wire import broker, log
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -180,7 +180,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> I
 
 @contextlib.asynccontextmanager
 async def writer(address: str) -> AsyncIterator[aiokafka.AIOKafkaProducer]:
-    producer = aiokafka.AIOKafkaProducer(**broker.options(address), acks="all")  # not idempotent: push may not even begin to be
+    producer = aiokafka.AIOKafkaProducer(**kafka_address.options(address), acks="all")  # not idempotent: push may not even begin to be
     await producer.start()
     try:
         yield producer
@@ -198,7 +198,7 @@ async def may_write(address: str, topic: str) -> bool:
 
 
 async def may_read(address: str, topic: str) -> bool:
-    consumer = aiokafka.AIOKafkaConsumer(**broker.options(address), enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = aiokafka.AIOKafkaConsumer(**kafka_address.options(address), enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
     try:
         consumer.assign([aiokafka.TopicPartition(topic, 0)])
@@ -258,7 +258,7 @@ async def _batches(reader: log.Reader) -> AsyncIterator[list[log.Record]]:
 async def test_a_worker_works_in_its_group_and_delivery_sees_how_far_it_is(cluster: Cluster) -> None:
     topic, group = topics.requests("default", "interactive"), topics.group("default")
     consumer = aiokafka.AIOKafkaConsumer(
-        topic, **broker.options(cluster.address("worker")), group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        topic, **kafka_address.options(cluster.address("worker")), group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     )
     async with writer(cluster.address("gateway")) as producer:
         await producer.send_and_wait(topic, b"{}", key=b"k", partition=0)
@@ -279,7 +279,7 @@ async def test_a_worker_works_in_its_group_and_delivery_sees_how_far_it_is(clust
 @pytest.mark.parametrize("service", ["gateway", "push", "keda"])
 async def test_nobody_else_joins_the_workers_group(cluster: Cluster, service: str) -> None:
     topic = topics.requests("default", "interactive")
-    consumer = aiokafka.AIOKafkaConsumer(topic, **broker.options(cluster.address(service)), group_id=topics.group("default"))
+    consumer = aiokafka.AIOKafkaConsumer(topic, **kafka_address.options(cluster.address(service)), group_id=topics.group("default"))
     with pytest.raises((aiokafka.errors.GroupAuthorizationFailedError, TimeoutError)):
         await asyncio.wait_for(consumer.start(), 5)
     await consumer.stop()
@@ -304,7 +304,7 @@ async def test_nobody_comes_in_without_the_right_password_over_the_right_tls(clu
         "authority": cluster.address("push", ca="other.crt"),
         "plain": f"127.0.0.1:{cluster.port}",
     }[wrong]
-    client = aiokafka.AIOKafkaProducer(**broker.options(address), request_timeout_ms=3000)
+    client = aiokafka.AIOKafkaProducer(**kafka_address.options(address), request_timeout_ms=3000)
     with pytest.raises((aiokafka.errors.KafkaError, OSError, TimeoutError)):
         await asyncio.wait_for(client.start(), 10)
     await client.stop()

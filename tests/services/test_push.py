@@ -19,9 +19,9 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from tailrace import processes
+from tailrace import log, processes
 from tailrace.protocol import events, fold, ids, records, topics
-from wire import credentials, log, sessions
+from wire import credentials, sessions
 
 ISS = "https://tailrace.test/push"
 ORIGIN = "http://page.test"

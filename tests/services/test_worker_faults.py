@@ -103,7 +103,7 @@ async def test_a_response_whose_beginning_the_log_has_lost_is_never_claimed(benc
 
 
 async def tokens_between(bench: workers.Bench, partition: int, start: int, end: int) -> AsyncIterator[records.TokenRecord]:
-    from wire import log
+    from tailrace import log
 
     replays = log.Replays(bench.bootstrap, size=1)
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import kafka_broker, processes
+from tailrace import log as wire_log
 from tests.support import local
-from wire import log as wire_log
 
 REPLICAS = {
     "offsets.topic.replication.factor": "3",

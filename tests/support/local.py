@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace import kafka_broker, paths, processes, redis_server
-from wire import log as wire_log
+from tailrace import log as wire_log
 
 PARTITIONS = 8
 

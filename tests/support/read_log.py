@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
-from wire import log
 
 
 def kafka_of(stack: Any) -> str:

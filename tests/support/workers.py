@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace import processes
+from tailrace import log, processes
 from tailrace.protocol import events, fold, ids, records, topics
-from wire import log
 from worker import app as worker_app
 from worker import settings
 from worker.engines import base

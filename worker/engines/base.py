@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tailrace import log
 from tailrace.protocol import records
-from wire import log
 from worker import generation
 
 

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from tailrace import log
 from tests.support import gateway_process as gp
-from wire import log
 
 POOL = "gateway-tests"
 PAGE = "<!doctype html><title>page</title>"

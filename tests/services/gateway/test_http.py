@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
-from wire import log, sessions
+from wire import sessions
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 

@@ -21,12 +21,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway import submission
-from tailrace import processes
+from tailrace import log, processes
 from tailrace.protocol import ids, records, topics
 from tests.services.gateway.conftest import events_of, opened, text_of
 from tests.support import gateway_process as gp
 from tests.support import local
-from wire import log
 
 Start = Callable[..., gp.Gateway]
 pytestmark = pytest.mark.timeout(240)  # processes are started, which takes long only where many are

@@ -10,8 +10,8 @@ import pytest
 
 from gateway import context, conversation
 from push import delivery
+from tailrace import log
 from tailrace.protocol import errors, events, fold, ids, records
-from wire import log
 
 ALICE, BOB = records.Owner("iss", "alice"), records.Owner("iss", "bob")
 RID = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)

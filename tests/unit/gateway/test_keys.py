@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway import keys
+from tailrace import log
 from tailrace.protocol import ids, records, topics
-from wire import log
 
 ALICE, BOB = records.Owner("https://tests", "alice"), records.Owner("https://tests", "bob")
 TOPIC = topics.requests("default", "interactive")

@@ -10,8 +10,9 @@ import pytest
 
 from gateway import cache, creation, existing, settings, submission
 from push import refusals
+from tailrace import log
 from tailrace.protocol import errors, ids, records
-from wire import credentials, log, sessions
+from wire import credentials, sessions
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)

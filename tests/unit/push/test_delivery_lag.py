@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from push import delivery, tails
+from tailrace import log
 from tailrace.protocol import events, ids, records, topics
-from wire import log
 
 TAG = ids.incarnation_tag("one")
 OWNER = records.Owner("https://tests", "alice")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from push import delivery
+from tailrace import log
 from tailrace.protocol import events, ids, records
-from wire import log
 
 OWNER = records.Owner("https://tests", "alice")
 

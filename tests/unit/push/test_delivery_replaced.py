@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from push import delivery
+from tailrace import log
 from tailrace.protocol import ids, records
-from wire import log
 
 OWNER = records.Owner("https://tests", "alice")
 

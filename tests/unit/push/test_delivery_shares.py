@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from push import delivery
+from tailrace import log
 from tailrace.protocol import errors, events, ids, records, topics
-from wire import log
 
 TAG = ids.incarnation_tag("one")
 ALICE, BOB = records.Owner("https://tests", "alice"), records.Owner("https://tests", "bob")

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from push import hub
+from tailrace import log
 from tailrace.protocol import events, fold, records, topics
-from wire import log
 
 OWNER = records.Owner("iss", "alice")
 RID = "resp_" + "A" * 32

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, clients, command, history, report, transcript
 from tests.unit.tailrace import verify_histories as worlds
-from wire import log
 
 
 def test_nothing_judged_is_inconclusive() -> None:

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tailrace import log
 from tailrace.protocol import events, ids, records, topics
 from tailrace.verify import checks, clients, history, report, tenure, transcript
-from wire import log
 from worker.engines import scripted
 
 INCARNATION = "planted"

@@ -20,7 +20,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from wire import credentials, log, telemetry
+from tailrace import log
+from wire import credentials, telemetry
 from wire.telemetry import Action
 
 ROOT = Path(__file__).parents[3]

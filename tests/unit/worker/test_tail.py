@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tailrace import log
 from tailrace.protocol import ids, records, topics
-from wire import log
 from worker import clock, tail
 
 OWNER = records.Owner("i", "s")

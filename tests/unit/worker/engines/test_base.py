@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wire import log
+from tailrace import log
 from worker.engines import base
 
 

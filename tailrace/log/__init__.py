@@ -7,13 +7,13 @@ What aiokafka 0.14 forces (`docs/design.md`, the log client):
 - requests on one connection are answered in order, so an offset query behind a long poll waits for it: queries have a client of their own.
 """
 
+from tailrace.log.admin import Layout, apply_topics, layout, wait_until_ready
+from tailrace.log.clients import RETRY_S
+from tailrace.log.group_consumer import Intake
+from tailrace.log.offsets import Offsets
+from tailrace.log.readers import Reader, Replays
+from tailrace.log.writer import RECORD_OVERHEAD_BYTES, Writer
 from tailrace.protocol.log_words import Appended, AppendFailed, Headers, HistoryLost, LogChanged, LogUnavailable, Record, TooLarge
-from wire.log.admin import Layout, apply_topics, layout, wait_until_ready
-from wire.log.clients import RETRY_S
-from wire.log.intake import Intake
-from wire.log.offsets import Offsets
-from wire.log.readers import Reader, Replays
-from wire.log.writer import RECORD_OVERHEAD_BYTES, Writer
 
 __all__ = [
     "RECORD_OVERHEAD_BYTES",

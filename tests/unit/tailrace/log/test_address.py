@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import broker
+from tailrace.log import address
 
 SECURE = "sasl+ssl://tailrace-push@a:9093,b:9093?password_file=/p&ca_file=/c"
 
@@ -21,11 +21,11 @@ def certificate(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "a:9092,b:9092"])
 def test_a_plain_address_stays_as_it_is(text: str) -> None:
-    assert broker.options(text) == {"bootstrap_servers": text}
+    assert address.options(text) == {"bootstrap_servers": text}
 
 
 def test_a_secure_address_is_read() -> None:
-    assert broker.parse(SECURE) == broker.Bootstrap("a:9093,b:9093", "tailrace-push", "/p", "/c")
+    assert address.parse(SECURE) == address.Bootstrap("a:9093,b:9093", "tailrace-push", "/p", "/c")
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_a_secure_address_is_read() -> None:
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(broker.InvalidBootstrap):
-        broker.parse(text)
+    with pytest.raises(address.InvalidBootstrap):
+        address.parse(text)
 
 
 def test_a_password_in_the_text_is_refused_and_not_repeated() -> None:
-    with pytest.raises(broker.InvalidBootstrap) as refused:
-        broker.parse("sasl+ssl://u:hunter2@h:1?password_file=/p&ca_file=/c")
+    with pytest.raises(address.InvalidBootstrap) as refused:
+        address.parse("sasl+ssl://u:hunter2@h:1?password_file=/p&ca_file=/c")
     assert "hunter2" not in str(refused.value)
 
 
@@ -57,9 +57,9 @@ def test_the_files_are_read_anew_for_each_client(tmp_path: Path) -> None:
     ca, password = certificate(tmp_path), tmp_path / "password"
     text = f"sasl+ssl://push@h:9093?password_file={password}&ca_file={ca}"
     password.write_text("first\n")
-    first = broker.options(text)
+    first = address.options(text)
     password.write_text("second")
-    assert (first["sasl_plain_password"], broker.options(text)["sasl_plain_password"]) == ("first", "second")
+    assert (first["sasl_plain_password"], address.options(text)["sasl_plain_password"]) == ("first", "second")
     assert first["security_protocol"] == "SASL_SSL"
     assert first["sasl_mechanism"] == "SCRAM-SHA-512"
     assert first["ssl_context"].verify_mode is ssl.CERT_REQUIRED
@@ -67,5 +67,5 @@ def test_the_files_are_read_anew_for_each_client(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(broker.InvalidBootstrap, match="nowhere"):
-        broker.options(f"sasl+ssl://push@h:9093?password_file={tmp_path / 'nowhere'}&ca_file=/c")
+    with pytest.raises(address.InvalidBootstrap, match="nowhere"):
+        address.options(f"sasl+ssl://push@h:9093?password_file={tmp_path / 'nowhere'}&ca_file=/c")

@@ -11,9 +11,8 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from tailrace.log import address, clients
 from tailrace.protocol import log_words
-from wire import broker
-from wire.log import clients
 
 WAIT_MS = 200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
 HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
@@ -51,7 +50,7 @@ class Intake:
         self._listener = _Listener(assigned, revoked)
         self._names = list(names)
         self._make: Callable[[], aiokafka.AIOKafkaConsumer] = lambda: aiokafka.AIOKafkaConsumer(
-            **broker.options(bootstrap),
+            **address.options(bootstrap),
             group_id=group,
             client_id=client_id,
             enable_auto_commit=False,

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import aiokafka
 import aiokafka.errors
 
+from tailrace.log import address, clients
 from tailrace.protocol import log_words, records
-from wire import broker
-from wire.log import clients
 
 RECORD_OVERHEAD_BYTES = 1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
 
@@ -122,7 +121,7 @@ class Writer:
     async def _connect(self) -> aiokafka.AIOKafkaProducer:
         while True:
             producer = aiokafka.AIOKafkaProducer(
-                **broker.options(self._bootstrap),
+                **address.options(self._bootstrap),
                 client_id=self._client_id,
                 acks="all",
                 enable_idempotence=True,

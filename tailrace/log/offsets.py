@@ -10,9 +10,8 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
+from tailrace.log import address, clients
 from tailrace.protocol import log_words
-from wire import broker
-from wire.log import clients
 
 
 class Offsets:
@@ -91,7 +90,7 @@ class Offsets:
     async def _administrator(self) -> aiokafka.admin.AIOKafkaAdminClient:
         async with self._lock:
             if self._admin is None:
-                admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(self._bootstrap), client_id=self._client_id)
+                admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(self._bootstrap), client_id=self._client_id)
                 try:
                     await admin.start()
                 except BaseException:

@@ -11,8 +11,8 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
+from tailrace.log import address
 from tailrace.protocol import log_words
-from wire import broker
 
 APPEND_DEADLINE_S = 15.0
 STOP_DEADLINE_S = 5.0
@@ -81,7 +81,7 @@ async def abandon(producer: aiokafka.AIOKafkaProducer) -> None:
 def consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
     """Without a group; it says so when an offset is not in the log, and does not choose another."""
     return aiokafka.AIOKafkaConsumer(
-        **broker.options(bootstrap),
+        **address.options(bootstrap),
         enable_auto_commit=False,
         auto_offset_reset="none",
         check_crcs=False,

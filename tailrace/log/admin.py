@@ -12,9 +12,8 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
+from tailrace.log import address, clients, offsets, readers
 from tailrace.protocol import ids, log_words, records, topics
-from wire import broker
-from wire.log import clients, offsets, readers
 
 _TOPIC_EXISTS = 36
 
@@ -36,7 +35,7 @@ async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
     end = time.monotonic() + deadline_s
     reason = "no answer"
     while (left := end - time.monotonic()) > 0:
-        admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+        admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
         try:
             async with asyncio.timeout(left):
                 await admin.start()
@@ -60,7 +59,7 @@ async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int 
     Raises:
         LogUnavailable: the broker refused; the message names topic and error.
     """
-    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap), request_timeout_ms=30_000)
+    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap), request_timeout_ms=30_000)
     try:
         await admin.start()
         existing = set(await admin.list_topics())
@@ -102,7 +101,7 @@ async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) ->
 
 
 async def _name_incarnation(bootstrap: str) -> None:
-    producer = aiokafka.AIOKafkaProducer(**broker.options(bootstrap), acks="all")
+    producer = aiokafka.AIOKafkaProducer(**address.options(bootstrap), acks="all")
     try:
         async with asyncio.timeout(clients.APPEND_DEADLINE_S):
             await producer.start()
@@ -141,7 +140,7 @@ async def _incarnation(bootstrap: str) -> str | None:
 
 async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, Any]]:
     """The two topics that every log has, by name, as the broker describes them."""
-    admin = aiokafka.admin.AIOKafkaAdminClient(**broker.options(bootstrap))
+    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
     try:
         async with asyncio.timeout(deadline_s):
             await admin.start()
