@@ -16,7 +16,7 @@ import uvloop
 
 from bench import load, measure, scripted, stacks
 from tailrace import plan as deployment
-from wire import sessions
+from tailrace.store import redis_store
 
 NAME: Final = "scaling"
 OVER, UNDER = "", ""
@@ -57,7 +57,7 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
 async def balanced(side: stacks.Side, workers: int) -> None:
     """Until every worker says that it has partitions, and nobody more than a fair share. Raises load.Failed."""
     end, shares = time.monotonic() + SETTLE_S, list[int]()
-    async with sessions.Sessions(side.redis) as known:
+    async with redis_store.Sessions(side.redis) as known:
         while time.monotonic() < end:
             found = await known.workers(deployment.POOL)
             shares = sorted(len(worker["partitions"]) for worker in found)

@@ -20,7 +20,6 @@ RUN python -m venv /tools \
     && python -m venv --without-pip /venv \
     && /tools/bin/uv pip install --no-cache --require-hashes --only-binary=:all: --compile-bytecode --python /venv/bin/python -r locks/requirements.lock
 COPY pyproject.toml README.md ./
-COPY wire/ ./wire/
 COPY gateway/ ./gateway/
 COPY push/ ./push/
 COPY worker/ ./worker/

@@ -11,7 +11,6 @@ RUN python -m venv /tools \
     && python -m venv --without-pip /venv \
     && /tools/bin/uv pip install --no-cache --require-hashes --compile-bytecode --python /venv/bin/python -r locks/requirements-engine-gpu.lock
 COPY pyproject.toml README.md ./
-COPY wire/ ./wire/
 COPY gateway/ ./gateway/
 COPY push/ ./push/
 COPY worker/ ./worker/

@@ -21,9 +21,11 @@ from gateway import cache, edge, endpoint, existing, fleet, http, keys, settings
 from push import access, delivery, drain
 from push import app as push_app
 from push import endpoint as push_endpoint
-from tailrace import log
+from tailrace import log, telemetry
+from tailrace.auth import credentials
 from tailrace.protocol import errors
-from wire import credentials, health, heap, sessions, telemetry
+from tailrace.store import redis_store
+from tailrace.telemetry import gc_tuning, health
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
@@ -40,7 +42,7 @@ class Gateway:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
-        self.store = sessions.Sessions(config.redis)
+        self.store = redis_store.Sessions(config.redis)
         cached = cache.Cache(self.store)
         self.fleet = fleet.Fleet(cached, [pool.name for pool in config.deployments])
         self.delivery = delivery.Delivery(
@@ -105,7 +107,7 @@ class Gateway:
         )
         stop, hurry = asyncio.Event(), asyncio.Event()
         _on_signals(stop, hurry)
-        heap.settle()
+        gc_tuning.settle()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks

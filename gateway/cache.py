@@ -1,19 +1,19 @@
 """Redis as the gateway uses it: a cache that may be away at any moment, and that then costs nothing but what it cached.
 
-Calls answer what an empty cache would answer; that nobody asks a Redis that hangs is `wire.sessions`' concern."""
+Calls answer what an empty cache would answer; that nobody asks a Redis that hangs is `tailrace.store.redis_store`' concern."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from wire import sessions
+from tailrace.store import redis_store
 
 T = TypeVar("T")
 
 
 class Cache:
-    def __init__(self, store: sessions.Sessions) -> None:
+    def __init__(self, store: redis_store.Sessions) -> None:
         self._store = store
 
     async def turn(self, rid: str) -> bytes | None:
@@ -36,7 +36,7 @@ class Cache:
 
     async def warm_partition(self, pool: str, chain: Sequence[str]) -> int | None:
         """The partition that served the longest known prefix. `chain` is longest last."""
-        nothing: sessions.PrefixHit | None = None
+        nothing: redis_store.PrefixHit | None = None
         hit = await self._ask(self._store.lookup_prefix(pool, list(reversed(chain))), nothing)
         return hit.partition if hit is not None else None
 
@@ -44,13 +44,13 @@ class Cache:
         empty: list[dict[str, Any]] = []
         return await self._ask(self._store.workers(pool), empty)
 
-    async def take(self, principal: str, cost: float, rate: float, burst: float, kind: str) -> sessions.Taken | None:
+    async def take(self, principal: str, cost: float, rate: float, burst: float, kind: str) -> redis_store.Taken | None:
         """None when nobody counts: rates fail open."""
-        nothing: sessions.Taken | None = None
+        nothing: redis_store.Taken | None = None
         return await self._ask(self._store.take(principal, cost, rate, burst, kind=kind), nothing)
 
     async def _ask(self, call: Awaitable[T], default: T) -> T:
         try:
             return await call
-        except sessions.SessionsUnavailable:
+        except redis_store.SessionsUnavailable:
             return default

@@ -13,9 +13,8 @@ import msgspec
 
 from gateway import cache, conversation
 from push import delivery
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import errors, fold, ids, records
-from wire import telemetry
 
 MAX_TURNS: Final = 10
 

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import page
+from tailrace import telemetry
 from tailrace.protocol import close_codes, errors
-from wire import telemetry
 
 EXPOSED = (
     "x-request-id, x-tailrace-response-id, retry-after, retry-after-ms, "

@@ -13,9 +13,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gateway import conversation, creation, existing, runs, settings, submission
 from push import access, drain, outbox, refusals
-from tailrace import log
+from tailrace import log, telemetry
+from tailrace.auth import credentials
 from tailrace.protocol import close_codes, errors
-from wire import credentials, telemetry
 
 WRITE_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 2.0

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from gateway import cache
 from push import delivery
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records, topics
-from wire import telemetry
 
 CANCEL_DEADLINE_S: Final = 5.0
 _END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the end is waited for

@@ -18,9 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import chat, creation, existing, fleet, page, runs, settings, stream, submission
 from push import access, delivery, drain, event_stream, refusals
-from tailrace import log
+from tailrace import log, telemetry
+from tailrace.auth import credentials
 from tailrace.protocol import errors, events, records
-from wire import credentials, sessions, telemetry
+from tailrace.store import redis_store
 
 BODY_DEADLINE_S: Final = 60.0
 LIST_LIMIT: Final = 20
@@ -38,7 +39,7 @@ class Api:
         submit: submission.Submission,
         present: existing.Existing,
         deliver: delivery.Delivery,
-        store: sessions.Sessions,
+        store: redis_store.Sessions,
         engines: fleet.Fleet,
         draining: drain.Draining,
         *,
@@ -213,9 +214,9 @@ class Api:
         principal = await self._principal(request)
         try:
             ticket = await self._store.mint_ticket(principal, request.headers.get("origin"), self._gate.clock())
-        except sessions.SessionsUnavailable as e:
+        except redis_store.SessionsUnavailable as e:
             raise errors.unavailable("Tickets cannot be issued right now.") from e
-        return JSONResponse({"ticket": ticket, "expires_in": sessions.TICKET_TTL_S}, headers=NO_STORE)
+        return JSONResponse({"ticket": ticket, "expires_in": redis_store.TICKET_TTL_S}, headers=NO_STORE)
 
     async def public_config(self, _request: Request) -> Response:
         """`GET /config.json`: what the page must know."""

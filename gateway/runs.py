@@ -8,8 +8,8 @@ from typing import Any
 
 from gateway import context, conversation
 from push import delivery
+from tailrace import telemetry
 from tailrace.protocol import events, records
-from wire import telemetry
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-# What each service may do with Redis: key patterns and exactly the commands that wire/sessions.py sends for it (docs/security, 4.2).
+# What each service may do with Redis: key patterns and exactly the commands that tailrace/store/redis_store.py sends for it (docs/security, 4.2).
 # Inside a script the same user's rights hold, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~ticket:* ~revoked:* ~rate:* ~idem:* ~prefix:* ~workers:*"

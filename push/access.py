@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import httpx
 from starlette.requests import HTTPConnection
 
+from tailrace import telemetry
+from tailrace.auth import credentials, jwks
 from tailrace.protocol import errors, records
-from wire import credentials, jwks, sessions, telemetry
+from tailrace.store import redis_store
 
 SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."
@@ -45,7 +47,7 @@ class Access:
     """Checks callers of one service. `clock` gives seconds since the epoch."""
 
     keys: jwks.KeySets
-    sessions: sessions.Sessions
+    store: redis_store.Sessions
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
 
@@ -80,7 +82,7 @@ class Access:
         except credentials.InvalidCredential as e:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=e.reason.value).inc()
             raise errors.invalid_api_key() from e
-        except sessions.SessionsUnavailable as e:
+        except redis_store.SessionsUnavailable as e:
             raise errors.unavailable("Tickets cannot be checked right now.") from e
 
     async def permit(self, principal: credentials.Principal) -> None:
@@ -90,8 +92,8 @@ class Access:
             errors.ApiError: 401.
         """
         try:
-            revoked = await self.sessions.is_revoked(principal.key)
-        except sessions.SessionsUnavailable:
+            revoked = await self.store.is_revoked(principal.key)
+        except redis_store.SessionsUnavailable:
             revoked = False  # stated policy: without Redis a revocation waits for the credential's own end, live service goes on
         if revoked:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=credentials.Reason.REVOKED.value).inc()
@@ -107,5 +109,5 @@ class Access:
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
                 if protocol.startswith(TICKET_PREFIX):
-                    return await self.sessions.take_ticket(protocol[len(TICKET_PREFIX) :], connection.headers.get("origin"))
+                    return await self.store.take_ticket(protocol[len(TICKET_PREFIX) :], connection.headers.get("origin"))
         raise credentials.InvalidCredential(credentials.Reason.MISSING)

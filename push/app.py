@@ -16,9 +16,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from push import access, delivery, drain, endpoint, refusals, settings, sockets
-from tailrace import log
+from tailrace import log, telemetry
+from tailrace.auth import credentials
 from tailrace.protocol import errors
-from wire import credentials, health, heap, sessions, telemetry
+from tailrace.store import redis_store
+from tailrace.telemetry import gc_tuning, health
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
 FLUSH_DEADLINE_MS = 30_000
@@ -34,7 +36,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessions.Sessions, draining: drain.Draining) -> Starlette:
+def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> Starlette:
     """The ASGI application: queries, health, errors in the protocol's shape."""
 
     async def health(_: Request) -> Response:
@@ -59,7 +61,7 @@ def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: sessi
     )
 
 
-async def readiness(deliver: delivery.Delivery, redis: sessions.Sessions, draining: drain.Draining) -> dict[str, Any]:
+async def readiness(deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> dict[str, Any]:
     """Redis away does not make push unready: streams go on without it, only browser tickets fail."""
     return {"ready": deliver.ready and not draining.begun, "kafka": deliver.ready, "redis": await redis.reachable(), "draining": draining.begun}
 
@@ -93,7 +95,7 @@ async def serve(config: settings.Settings) -> None:
     issuers = credentials.load_issuers(config.issuers)
     listener = bind(config.host, config.port)
     known = await layout(config.kafka)
-    redis = sessions.Sessions(config.redis)
+    redis = redis_store.Sessions(config.redis)
     draining = drain.Draining()
     deliver = delivery.Delivery(bootstrap=config.kafka, layout=known, pools=tuple(config.pools), home=(), client_id=config.name)
     keys = access.key_sets(issuers)
@@ -104,7 +106,7 @@ async def serve(config: settings.Settings) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    heap.settle()
+    gc_tuning.settle()
     try:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(part) for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())]

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from push import hub, outbox, tails
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import errors, events, fold, ids, records, topics
-from wire import telemetry
 
 SWEEP_S = 5.0
 LOOK_UP_DEADLINE_S = 20.0

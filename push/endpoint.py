@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from push import access, delivery, drain, event_stream, refusals, watch_socket
+from tailrace import telemetry
 from tailrace.protocol import errors
-from wire import telemetry
 
 LOOK_S = 2.5
 

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from push import delivery, drain, outbox
-from tailrace import log
-from wire import telemetry
+from tailrace import log, telemetry
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from push import settings
-from wire import credentials, telemetry
+from tailrace import telemetry
+from tailrace.auth import credentials
 
 S = TypeVar("S", bound=settings.Settings)
 

@@ -11,9 +11,9 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from push import access, delivery, drain, outbox, refusals
-from tailrace import log
+from tailrace import log, telemetry
+from tailrace.auth import credentials
 from tailrace.protocol import close_codes, errors
-from wire import credentials, telemetry
 
 WRITE_DEADLINE_S = 10.0
 MAX_WATCHES = 64

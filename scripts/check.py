@@ -31,7 +31,7 @@ class Outcome:
     seconds: float
 
 
-PACKAGES = tuple(name for name in ("wire", "gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir())
+PACKAGES = tuple(name for name in ("gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir())
 
 
 def gates(*, tests: bool) -> list[Gate]:

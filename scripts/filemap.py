@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("wire", "wire/log", "gateway", "push", "worker", "worker/engines", "tailrace", "tailrace/verify", "bench", "k8s/gate")
+PACKAGES = (
+    "gateway",
+    "push",
+    "worker",
+    "worker/engines",
+    *(f"tailrace/{room}" for room in ("protocol", "log", "store", "auth", "telemetry", "delivery", "web", "cli", "local", "verify")),
+    "bench",
+    "k8s/gate",
+)
 OTHER = (
     ("frontend/", "the chat page; its own map is frontend/README.md"),
     ("k8s/, docker/", "manifests and images, held against the code by k8s/validate.py"),

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tailrace import paths
-from wire import credentials
+from tailrace.auth import credentials
 
 ISSUER = "https://tailrace.local/dev"
 AUDIENCE = "tailrace"

@@ -10,7 +10,7 @@ import sys
 
 import uvloop
 
-from wire import telemetry
+from tailrace import telemetry
 from worker import app, settings
 
 

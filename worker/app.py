@@ -9,8 +9,9 @@ import time
 import uuid
 from typing import Any
 
-from tailrace import log
-from wire import health, heap, sessions, telemetry
+from tailrace import log, telemetry
+from tailrace.store import redis_store
+from tailrace.telemetry import gc_tuning, health
 from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
 from worker.engines import base
 
@@ -66,7 +67,7 @@ class App:
         self.writer = log.Writer(s.kafka, client_id=s.name, on_replaced=_producer_replaced)
         self._offsets = log.Offsets(s.kafka, client_id=f"{s.name}-offsets")
         self._tail = tail.Tail(s.kafka, self._offsets, self._clock, client_id=s.name)
-        self._cache = sessions.Sessions(s.redis)
+        self._cache = redis_store.Sessions(s.redis)
         self._metering = metering.Metering(self.writer, self._cache, pool=s.pool, worker=s.name)
         self._intake: intake.Intake | None = None
         self._parts: serving.Parts | None = None
@@ -124,7 +125,7 @@ class App:
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)
         layout = await self._layout()
-        heap.settle()
+        gc_tuning.settle()
         self._intake = made = self._compose(layout, tasks)
         background.append(tasks.create_task(self.writer.run(), name="writer"))
         background.append(tasks.create_task(self._tail.run(layout.incarnation), name="tail"))
@@ -192,7 +193,7 @@ class App:
             await _bounded(stop)
 
     async def _forget(self) -> None:
-        with contextlib.suppress(sessions.SessionsUnavailable):
+        with contextlib.suppress(redis_store.SessionsUnavailable):
             await self._cache.forget_worker(self._settings.pool, self._settings.name)
 
     # ---- what it says of itself ------------------------------------------------------------------
@@ -205,7 +206,7 @@ class App:
             if now > then:
                 self._rate = 0.5 * self._rate + 0.5 * (tokens - before) / (now - then)
             before, then = tokens, now
-            with contextlib.suppress(sessions.SessionsUnavailable):
+            with contextlib.suppress(redis_store.SessionsUnavailable):
                 await self._cache.heartbeat(self._settings.pool, self._settings.name, self._info())
             await asyncio.sleep(HEARTBEAT_S)
 

@@ -6,9 +6,8 @@ import asyncio
 import enum
 import time
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import records, topics
-from wire import telemetry
 from worker import clock, flush, generation
 from worker.engines import base
 

@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from wire import telemetry
+from tailrace import telemetry
 
 # A window is so many round trips long, by the number of responses that run. Streams share them, so with more streams longer windows save more; few
 # would only be delayed.

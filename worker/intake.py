@@ -12,9 +12,8 @@ import contextlib
 import time
 from dataclasses import dataclass, field
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import ids, records, topics
-from wire import telemetry
 from worker import offsets, serving
 from worker.attempt import Stop
 

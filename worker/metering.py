@@ -7,9 +7,9 @@ import contextlib
 import zlib
 from typing import Final
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import fold, records, topics
-from wire import sessions, telemetry
+from tailrace.store import redis_store
 
 USAGE_PARTITIONS: Final = next(row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE)
 RETRY_S: Final = 0.5
@@ -22,7 +22,7 @@ class Metering:
         _publishing: prefix publications under way; kept so that they are not collected, and waited for at the end.
     """
 
-    def __init__(self, writer: log.Writer, cache: sessions.Sessions | None, *, pool: str, worker: str) -> None:
+    def __init__(self, writer: log.Writer, cache: redis_store.Sessions | None, *, pool: str, worker: str) -> None:
         self._writer = writer
         self._cache = cache
         self._pool = pool
@@ -70,7 +70,7 @@ class Metering:
 
     async def _publish(self, digests: list[str], partition: int, cached_tokens: int) -> None:
         assert self._cache is not None
-        with contextlib.suppress(sessions.SessionsUnavailable):
+        with contextlib.suppress(redis_store.SessionsUnavailable):
             await self._cache.publish_prefix(self._pool, digests, partition, cached_tokens, self._worker)
 
     async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:

@@ -15,9 +15,8 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records, topics
-from wire import telemetry
 from worker import clock, flush, generation, metering, offsets, slots, tail, takeover
 from worker.attempt import Attempt, Pulse, Stop
 from worker.engines import base

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records, topics
-from wire import telemetry
 from worker import clock
 
 MAX_FOLDS = 10_000  # per partition; the oldest that nobody holds are forgotten

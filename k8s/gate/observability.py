@@ -1,4 +1,4 @@
-"""What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in wire/telemetry.py."""
+"""What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in tailrace/telemetry/__init__.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client.metrics import MetricWrapperBase
 
 from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
-from wire import telemetry
+from tailrace import telemetry
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 # What others expose; the rest of the names in an expression have to be ours.
@@ -46,7 +46,7 @@ def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
 def fed() -> frozenset[str]:
     """Series that some service really sets: a metric that is only defined stays silent for ever, and so does its alert."""
     here = OPERATIONS.parents[1]
-    sources = [f.read_text() for folder in ("gateway", "push", "worker", "wire") for f in (here / folder).rglob("*.py")]
+    sources = [f.read_text() for folder in ("gateway", "push", "worker", "tailrace") for f in (here / folder).rglob("*.py")]
     found = set()
     for name, metric in vars(telemetry).items():
         if isinstance(metric, MetricWrapperBase) and any(re.search(rf"\b{name}\.(?!_)", text) for text in sources):

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import aiokafka
 import aiokafka.errors
 
+from tailrace import telemetry
 from tailrace.log import clients
 from tailrace.protocol import log_words
-from wire import telemetry
 
 MAX_POLL_RECORDS = 2_000
 

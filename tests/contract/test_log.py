@@ -19,11 +19,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.log import clients, readers
 from tailrace.protocol import ids, records, topics
 from tests.support import local
-from wire import telemetry
 
 PARTITIONS = 8
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from typing import Any
 import aiokafka
 import pytest
 
+from tailrace import telemetry
 from tailrace.protocol import topics
 from tests.support import local
-from wire import telemetry
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tailrace import log
+from tailrace.auth import credentials
 from tailrace.protocol import events, ids, records, topics
 from tests.faults import crowd, drill, stage
 from tests.faults.conftest import SEED
 from tests.support import gateway_process
-from wire import credentials
 
 LIBRARY = next(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"), None)
 HOUR_S = 3600

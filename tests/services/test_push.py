@@ -20,8 +20,9 @@ import websockets
 from websockets.asyncio.client import connect
 
 from tailrace import log, processes
+from tailrace.auth import credentials
 from tailrace.protocol import events, fold, ids, records, topics
-from wire import credentials, sessions
+from tailrace.store import redis_store
 
 ISS = "https://tailrace.test/push"
 ORIGIN = "http://page.test"
@@ -312,7 +313,7 @@ async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
 
 async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
     principal = credentials.Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
-    async with sessions.Sessions(world.redis) as store:
+    async with redis_store.Sessions(world.redis) as store:
         good, other = [await store.mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)]
     protocols: Any = ["tailrace.v1", f"ticket.{good}"]
     async with connect(world.ws, subprotocols=protocols, origin=ORIGIN) as ws:  # type: ignore[arg-type]

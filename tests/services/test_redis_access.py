@@ -12,7 +12,8 @@ import redis.asyncio
 import redis.exceptions
 
 from k8s import make_secrets
-from wire import credentials, sessions
+from tailrace.auth import credentials
+from tailrace.store import redis_store
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -40,24 +41,24 @@ def url(server: local.LocalRedis, user: str) -> str:
 
 
 @pytest.fixture
-async def gateway(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
-    async with sessions.Sessions(url(guarded, "gateway"), timeout_s=2.0) as client:
+async def gateway(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
+    async with redis_store.Sessions(url(guarded, "gateway"), timeout_s=2.0) as client:
         yield client
 
 
 @pytest.fixture
-async def push(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
-    async with sessions.Sessions(url(guarded, "push"), timeout_s=2.0) as client:
+async def push(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
+    async with redis_store.Sessions(url(guarded, "push"), timeout_s=2.0) as client:
         yield client
 
 
 @pytest.fixture
-async def worker(guarded: local.LocalRedis) -> AsyncIterator[sessions.Sessions]:
-    async with sessions.Sessions(url(guarded, "worker"), timeout_s=2.0) as client:
+async def worker(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
+    async with redis_store.Sessions(url(guarded, "worker"), timeout_s=2.0) as client:
         yield client
 
 
-async def test_a_gateway_can_do_its_work(gateway: sessions.Sessions) -> None:
+async def test_a_gateway_can_do_its_work(gateway: redis_store.Sessions) -> None:
     assert await gateway.reachable()
     await gateway.mint_ticket(ALICE, ORIGIN, time.time())
     assert await gateway.put_turn("resp_a", b"state")
@@ -72,32 +73,34 @@ async def test_a_gateway_can_do_its_work(gateway: sessions.Sessions) -> None:
     assert (await gateway.take(ALICE.key, 1, rate=1, burst=2)).allowed
 
 
-async def test_push_can_take_what_a_gateway_minted(gateway: sessions.Sessions, push: sessions.Sessions) -> None:
+async def test_push_can_take_what_a_gateway_minted(gateway: redis_store.Sessions, push: redis_store.Sessions) -> None:
     ticket = await gateway.mint_ticket(ALICE, ORIGIN, time.time())
     assert await push.reachable()
     assert await push.take_ticket(ticket, ORIGIN) == ALICE
     assert not await push.is_revoked(ALICE.key)
 
 
-async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(gateway: sessions.Sessions, worker: sessions.Sessions) -> None:
+async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(gateway: redis_store.Sessions, worker: redis_store.Sessions) -> None:
     assert await worker.reachable()
     await worker.heartbeat("default", "worker-1", {"state": "ready"})
     await worker.publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
     assert [w["name"] for w in await gateway.workers("default")] == ["worker-1"]
-    assert await gateway.lookup_prefix("default", ["short"]) == sessions.PrefixHit(3, 1)
+    assert await gateway.lookup_prefix("default", ["short"]) == redis_store.PrefixHit(3, 1)
     await worker.forget_worker("default", "worker-1")
     assert await gateway.workers("default") == []
 
 
-async def test_a_worker_may_drop_what_is_too_much(worker: sessions.Sessions, gateway: sessions.Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_PREFIXES_PER_POOL", 1)
+async def test_a_worker_may_drop_what_is_too_much(
+    worker: redis_store.Sessions, gateway: redis_store.Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_store, "MAX_PREFIXES_PER_POOL", 1)
     await worker.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
     await worker.publish_prefix("full", ["b-second"], 2, 64, "worker-1")
     assert await gateway.lookup_prefix("full", ["a-first"]) is None
-    assert await gateway.lookup_prefix("full", ["b-second"]) == sessions.PrefixHit(2, 1)
+    assert await gateway.lookup_prefix("full", ["b-second"]) == redis_store.PrefixHit(2, 1)
 
 
-async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(gateway: sessions.Sessions, worker: sessions.Sessions) -> None:
+async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(gateway: redis_store.Sessions, worker: redis_store.Sessions) -> None:
     """The gateway's question removes what has run out, inside a script that runs with the gateway's rights."""
     await worker.heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
     await worker.heartbeat("default", "worker-3", {"state": "ready"})

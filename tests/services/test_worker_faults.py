@@ -16,8 +16,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from tailrace.protocol import fold, ids, records, topics
+from tailrace.store import redis_store
 from tests.support import local, workers
-from wire import sessions
 from worker.engines import scripted
 
 SESSION_MS = 1500
@@ -197,7 +197,7 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
     a = await bench.worker().ready()
     request = await bench.ask("watch me", prefix=["d2", "d1"], cues={"script_tokens": "3000", "script_pace_ms": "5"})
     await bench.tokens(request.rid, 50)
-    async with sessions.Sessions(bench.redis_url) as cache:
+    async with redis_store.Sessions(bench.redis_url) as cache:
         await asyncio.sleep(1.2)
         (beat,) = await cache.workers(bench.pool)
         assert (beat["name"], beat["state"], beat["running"], beat["capacity"], beat["model"]) == (a.name, "ready", 1, 64, workers.MODEL_NAME)

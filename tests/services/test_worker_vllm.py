@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.protocol import records
+from tailrace.store import redis_store
 from tests.support import workers
-from wire import sessions
 
 MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct")
 BOOT_S = 240.0
@@ -136,7 +136,7 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
     request = await bench.ask("Write a very long story about the sea.", sampling=records.Sampling(3000, temperature=0.0, logit_bias={"2": -100.0}))
     await bench.tokens(request.rid, 3, ANSWER_S)
     await bench.cancel(request)
-    async with sessions.Sessions(bench.redis_url) as cache:
+    async with redis_store.Sessions(bench.redis_url) as cache:
         end = time.monotonic() + 10
         while True:
             beats = {beat["name"]: beat for beat in await cache.workers(bench.pool)}

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from tailrace import processes
-from wire import credentials
+from tailrace.auth import credentials
 
 ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"

@@ -11,9 +11,9 @@ import pytest
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
+from tailrace.store import redis_store
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
-from wire import sessions
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
@@ -355,7 +355,7 @@ class TestErrors:
 
 class TestRevoked:
     async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(self, gateway: gp.Gateway, redis_url: str, kafka: str) -> None:
-        store = sessions.Sessions(redis_url)
+        store = redis_store.Sessions(redis_url)
         offsets = log.Offsets(kafka)
         names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway import cache, fleet
-from wire import sessions
+from tailrace.store import redis_store
 
 
 class Store:
@@ -19,12 +19,12 @@ class Store:
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.away:
-                raise sessions.SessionsUnavailable("away")
+                raise redis_store.SessionsUnavailable("away")
             return {
                 "get_turn": b"turn",
                 "claim_key": "first",
-                "lookup_prefix": sessions.PrefixHit(5, 2),
-                "take": sessions.Taken(False, 3.0, 0.0),
+                "lookup_prefix": redis_store.PrefixHit(5, 2),
+                "take": redis_store.Taken(False, 3.0, 0.0),
             }.get(name)
 
         return call

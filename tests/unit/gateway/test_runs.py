@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway import runs
+from tailrace import telemetry
 from tailrace.protocol import events, records
-from wire import telemetry
 
 OWNER = records.Owner("i", "s")
 

@@ -11,8 +11,9 @@ import pytest
 from gateway import cache, creation, existing, settings, submission
 from push import refusals
 from tailrace import log
+from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
-from wire import credentials, sessions
+from tailrace.store import redis_store
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
@@ -74,7 +75,7 @@ class Away:
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         async def call(*_args: Any, **_kwargs: Any) -> Any:
-            raise sessions.SessionsUnavailable("away")
+            raise redis_store.SessionsUnavailable("away")
 
         return call
 

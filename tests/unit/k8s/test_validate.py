@@ -18,7 +18,7 @@ from prometheus_client import Counter
 from k8s import make_secrets, validate
 from k8s.gate import observability, render, schema, sources, wiring
 from k8s.gate.manifests import Doc, Manifests
-from wire import telemetry
+from tailrace import telemetry
 
 ROOT = render.HERE.parent
 BASE = render.HERE / "base"

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.websockets import WebSocketState
 
 from push import drain, watch_socket
+from tailrace.auth import credentials
 from tailrace.protocol import close_codes
-from wire import credentials
 
 
 class Stuck:

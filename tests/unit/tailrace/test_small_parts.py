@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tailrace import announce, dev_credentials, install, java, kafka_broker, logs, models, paths, plan, processes, state, supervisor
-from wire import credentials
+from tailrace.auth import credentials
 
 
 def a_state(**fields: object) -> state.State:

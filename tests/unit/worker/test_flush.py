@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from wire import telemetry
+from tailrace import telemetry
 from worker import flush
 
 

@@ -75,7 +75,7 @@ class Reason(enum.StrEnum):
     LIFETIME = "lifetime"
     SIGNATURE = "signature"
     INTERNAL = "internal"
-    TICKET = "ticket"  # unknown, used or outdated one-time ticket (wire.sessions)
+    TICKET = "ticket"  # unknown, used or outdated one-time ticket (tailrace.store.redis_store)
     TICKET_ORIGIN = "ticket_origin"  # a ticket presented by another origin than it was minted for
     REVOKED = "revoked"
 
@@ -135,7 +135,7 @@ class Issuers:
     by_name: Mapping[str, Issuer]
 
     def with_keys(self, iss: str, keys: Mapping[str, Key]) -> Self:
-        """A copy in which one issuer has another key set (wire.jwks)."""
+        """A copy in which one issuer has another key set (tailrace.auth.jwks)."""
         renewed = dataclasses.replace(self.by_name[iss], keys=MappingProxyType(dict(keys)))
         return dataclasses.replace(self, by_name=MappingProxyType({**self.by_name, iss: renewed}))
 
@@ -513,7 +513,7 @@ def _keys(settings: _IssuerSettings) -> dict[str, Key]:
     if settings.jwks_url is not None:
         if not _is_https(settings.jwks_url):
             raise IssuersRefused("jwks_url must be an https URL with a host and without user, password or fragment")
-        return {}  # wire.jwks fetches them
+        return {}  # tailrace.auth.jwks fetches them
     texts = settings.secrets or settings.keys
     if any(kid != "" and _KID.fullmatch(kid) is None for kid in texts) or ("" in texts and len(texts) > 1):
         raise IssuersRefused("a key id is 1 to 64 of A-Z a-z 0-9 . _ -, or empty for an issuer's only key")

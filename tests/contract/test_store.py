@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 
-from wire import credentials, sessions
+from tailrace.auth import credentials
+from tailrace.store import redis_store
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -21,8 +22,8 @@ PAGE = "https://page.test"
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[sessions.Sessions]:
-    async with sessions.Sessions(redis_url, timeout_s=2.0) as client:  # roomy: these tests ask what is answered, not how fast
+async def store(redis_url: str) -> AsyncIterator[redis_store.Sessions]:
+    async with redis_store.Sessions(redis_url, timeout_s=2.0) as client:  # roomy: these tests ask what is answered, not how fast
         yield client
 
 
@@ -42,7 +43,7 @@ def name(request: pytest.FixtureRequest) -> str:
 # ---- tickets -----------------------------------------------------------------------------------------
 
 
-async def test_a_ticket_gives_back_the_whole_principal_once(store: sessions.Sessions) -> None:
+async def test_a_ticket_gives_back_the_whole_principal_once(store: redis_store.Sessions) -> None:
     ticket = await store.mint_ticket(ALICE, PAGE, NOW)
     assert await store.take_ticket(ticket, PAGE) == ALICE
     with pytest.raises(credentials.InvalidCredential) as refused:
@@ -51,7 +52,7 @@ async def test_a_ticket_gives_back_the_whole_principal_once(store: sessions.Sess
 
 
 @pytest.mark.parametrize("origin", ["https://evil.test", "https://page.test.evil.test", "null", None, ""])
-async def test_a_ticket_of_another_origin_is_refused_and_consumed(store: sessions.Sessions, origin: str | None) -> None:
+async def test_a_ticket_of_another_origin_is_refused_and_consumed(store: redis_store.Sessions, origin: str | None) -> None:
     ticket = await store.mint_ticket(ALICE, PAGE, NOW)
     with pytest.raises(credentials.InvalidCredential) as refused:
         await store.take_ticket(ticket, origin)
@@ -60,7 +61,7 @@ async def test_a_ticket_of_another_origin_is_refused_and_consumed(store: session
         await store.take_ticket(ticket, PAGE)
 
 
-async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(store: sessions.Sessions) -> None:
+async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(store: redis_store.Sessions) -> None:
     for _ in range(20):
         ticket = await store.mint_ticket(ALICE, PAGE, NOW)
         outcomes = await asyncio.gather(*(store.take_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True)
@@ -69,13 +70,13 @@ async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(store: s
 
 
 @pytest.mark.parametrize("ticket", ["", "x", "x" * 22, "x" * 23, "../../../../etc/passwd", "é" * 22, "x" * 21 + "\n", "x" * 100_000])
-async def test_a_made_up_ticket_is_refused(store: sessions.Sessions, ticket: str) -> None:
+async def test_a_made_up_ticket_is_refused(store: redis_store.Sessions, ticket: str) -> None:
     with pytest.raises(credentials.InvalidCredential):
         await store.take_ticket(ticket, PAGE)
 
 
 async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_and_are_not_stored_in_clear(
-    store: sessions.Sessions, raw: redis.asyncio.Redis
+    store: redis_store.Sessions, raw: redis.asyncio.Redis
 ) -> None:
     tickets = {await store.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
     assert len(tickets) == 50
@@ -87,7 +88,7 @@ async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_a
     assert all(0 < milliseconds <= 30_000 for milliseconds in left)
 
 
-async def test_a_ticket_does_not_outlive_its_credential(store: sessions.Sessions) -> None:
+async def test_a_ticket_does_not_outlive_its_credential(store: redis_store.Sessions) -> None:
     ticket = await store.mint_ticket(ALICE, PAGE, now=ALICE.expires_at + 10)  # expired, inside leeway: the least a ticket lives is 1 s
     await asyncio.sleep(1.1)
     with pytest.raises(credentials.InvalidCredential):
@@ -97,7 +98,7 @@ async def test_a_ticket_does_not_outlive_its_credential(store: sessions.Sessions
 # ---- conversation sessions -----------------------------------------------------------------------------
 
 
-async def test_a_session_is_opaque_bytes(store: sessions.Sessions, name: str) -> None:
+async def test_a_session_is_opaque_bytes(store: redis_store.Sessions, name: str) -> None:
     state = bytes(range(256))
     assert await store.get_turn(name) is None
     assert await store.put_turn(name, state)
@@ -106,39 +107,39 @@ async def test_a_session_is_opaque_bytes(store: sessions.Sessions, name: str) ->
     assert await store.get_turn(name) is None
 
 
-async def test_reading_a_session_starts_its_idle_time_anew(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_reading_a_session_starts_its_idle_time_anew(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await store.put_turn(name, b"state")
     await raw.pexpire(f"session:{name}", 5_000)
     await store.get_turn(name)
     assert 29 * 60_000 < await raw.pttl(f"session:{name}") <= 30 * 60_000
 
 
-async def test_a_session_over_the_cap_is_not_cached(store: sessions.Sessions, name: str) -> None:
-    assert not await store.put_turn(name, b"x" * (sessions.MAX_SESSION_BYTES + 1))
+async def test_a_session_over_the_cap_is_not_cached(store: redis_store.Sessions, name: str) -> None:
+    assert not await store.put_turn(name, b"x" * (redis_store.MAX_SESSION_BYTES + 1))
     assert await store.get_turn(name) is None
 
 
 # ---- idempotency ---------------------------------------------------------------------------------------
 
 
-async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(store: sessions.Sessions, name: str) -> None:
+async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(store: redis_store.Sessions, name: str) -> None:
     owners = await asyncio.gather(*(store.claim_key(name, "key", f"resp_{n}", 60) for n in range(10)))
     assert len(set(owners)) == 1
     assert await store.claim_key(name, "key", "resp_late", 60) == owners[0]
 
 
-async def test_keys_of_two_principals_do_not_meet(store: sessions.Sessions, name: str) -> None:
+async def test_keys_of_two_principals_do_not_meet(store: redis_store.Sessions, name: str) -> None:
     assert await store.claim_key(name, "|key", "resp_1", 60) == "resp_1"
     assert await store.claim_key(name + "|", "key", "resp_2", 60) == "resp_2"
 
 
-async def test_a_key_is_free_again_after_its_time(store: sessions.Sessions, name: str) -> None:
+async def test_a_key_is_free_again_after_its_time(store: redis_store.Sessions, name: str) -> None:
     await store.claim_key(name, "key", "resp_1", 0.05)
     await asyncio.sleep(0.1)
     assert await store.claim_key(name, "key", "resp_2", 60) == "resp_2"
 
 
-async def test_only_its_owner_releases_a_key(store: sessions.Sessions, name: str) -> None:
+async def test_only_its_owner_releases_a_key(store: redis_store.Sessions, name: str) -> None:
     await store.claim_key(name, "key", "resp_1", 60)
     await store.release_key(name, "key", "resp_2")
     assert await store.claim_key(name, "key", "resp_3", 60) == "resp_1"
@@ -149,7 +150,7 @@ async def test_only_its_owner_releases_a_key(store: sessions.Sessions, name: str
 # ---- prompt-prefix cache metadata ------------------------------------------------------------------------
 
 
-async def test_the_longest_known_prefix_wins(store: sessions.Sessions, name: str) -> None:
+async def test_the_longest_known_prefix_wins(store: redis_store.Sessions, name: str) -> None:
     await store.publish_prefix(name, ["ab", "a"], partition=3, cached_tokens=32, worker="w1")
     await store.publish_prefix(name, ["a"], partition=5, cached_tokens=16, worker="w2")
     assert await store.lookup_prefix(name, ["abc", "ab", "a"]) == (3, 2)
@@ -159,16 +160,16 @@ async def test_the_longest_known_prefix_wins(store: sessions.Sessions, name: str
     assert await store.lookup_prefix(name + "-other", ["a"]) is None
 
 
-async def test_prefix_entries_run_out(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_prefix_entries_run_out(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await store.publish_prefix(name, ["a"], 1, 16, "w1")
     for key in (f"prefix:{{{name}}}", f"prefix:{{{name}}}:a"):
         assert 590_000 < await raw.pttl(key) <= 600_000
 
 
 async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
-    store: sessions.Sessions, raw: redis.asyncio.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MAX_PREFIXES_PER_POOL", 10)
+    monkeypatch.setattr(redis_store, "MAX_PREFIXES_PER_POOL", 10)
     for n in range(15):
         await store.publish_prefix(name, [f"d{n:02}"], n, 16, "w1")
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
@@ -176,14 +177,14 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
     assert [await store.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [None, (5, 1), (14, 1)]
 
 
-async def test_a_very_long_chain_is_cut_to_its_deepest_digests(store: sessions.Sessions, name: str) -> None:
+async def test_a_very_long_chain_is_cut_to_its_deepest_digests(store: redis_store.Sessions, name: str) -> None:
     digests = [f"d{n}" for n in range(200, 0, -1)]
     await store.publish_prefix(name, digests, 1, 3200, "w1")
     assert await store.lookup_prefix(name, digests) == (1, 200)
     assert await store.lookup_prefix(name, digests[150:]) is None
 
 
-async def test_garbage_in_the_cache_is_no_entry(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_garbage_in_the_cache_is_no_entry(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await raw.set(f"prefix:{{{name}}}:ab", b"\xff{")
     await store.publish_prefix(name, ["a"], 2, 16, "w1")
     assert await store.lookup_prefix(name, ["ab", "a"]) == (2, 1)
@@ -192,7 +193,7 @@ async def test_garbage_in_the_cache_is_no_entry(store: sessions.Sessions, raw: r
 # ---- workers -------------------------------------------------------------------------------------------
 
 
-async def test_workers_are_listed_by_name_until_their_beat_runs_out(store: sessions.Sessions, name: str) -> None:
+async def test_workers_are_listed_by_name_until_their_beat_runs_out(store: redis_store.Sessions, name: str) -> None:
     await store.heartbeat(name, "b", {"state": "ready", "partitions": [0, 1]})
     await store.heartbeat(name, "a", {"state": "loading"}, ttl_s=0.1)
     assert await store.workers(name) == [
@@ -205,14 +206,14 @@ async def test_workers_are_listed_by_name_until_their_beat_runs_out(store: sessi
     assert await store.workers(name) == []
 
 
-async def test_a_short_beat_does_not_cut_the_life_of_a_longer_one(store: sessions.Sessions, name: str) -> None:
+async def test_a_short_beat_does_not_cut_the_life_of_a_longer_one(store: redis_store.Sessions, name: str) -> None:
     await store.heartbeat(name, "long", {}, ttl_s=5)
     await store.heartbeat(name, "short", {}, ttl_s=0.05)
     await asyncio.sleep(0.1)
     assert [worker["name"] for worker in await store.workers(name)] == ["long"]
 
 
-async def test_a_garbage_heartbeat_is_skipped(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_a_garbage_heartbeat_is_skipped(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await store.heartbeat(name, "good", {"state": "ready"})
     await raw.hset(f"workers:{{{name}}}", mapping={"bad": "no deadline", "worse": "99999999999999 [1,2"})
     assert [worker["name"] for worker in await store.workers(name)] == ["good"]
@@ -221,7 +222,7 @@ async def test_a_garbage_heartbeat_is_skipped(store: sessions.Sessions, raw: red
 # ---- revocation, rates -----------------------------------------------------------------------------------
 
 
-async def test_a_revoked_principal_is_revoked_for_the_time_given(store: sessions.Sessions, name: str) -> None:
+async def test_a_revoked_principal_is_revoked_for_the_time_given(store: redis_store.Sessions, name: str) -> None:
     assert not await store.is_revoked(name)
     await store.revoke(name, 0.1)
     assert await store.is_revoked(name)
@@ -230,7 +231,7 @@ async def test_a_revoked_principal_is_revoked_for_the_time_given(store: sessions
     assert not await store.is_revoked(name)
 
 
-async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(store: sessions.Sessions, name: str) -> None:
+async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(store: redis_store.Sessions, name: str) -> None:
     taken = [await store.take(name, 1, rate=2, burst=3, now=100.0) for _ in range(4)]
     assert [one.allowed for one in taken] == [True, True, True, False]
     assert [one.remaining for one in taken] == [2, 1, 0, 0]
@@ -241,7 +242,7 @@ async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(store: sessions
     assert refilled == (True, 0.0, 2.0)
 
 
-async def test_what_a_bucket_promises_as_waiting_time_is_enough(store: sessions.Sessions, name: str) -> None:
+async def test_what_a_bucket_promises_as_waiting_time_is_enough(store: redis_store.Sessions, name: str) -> None:
     now = 1000.0
     for step in range(50):
         taken = await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)
@@ -250,26 +251,26 @@ async def test_what_a_bucket_promises_as_waiting_time_is_enough(store: sessions.
             assert (await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)).allowed
 
 
-async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(store: sessions.Sessions, name: str) -> None:
+async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(store: redis_store.Sessions, name: str) -> None:
     await store.take(name, 2, rate=1, burst=3, now=100.0)
     assert (await store.take(name, 0, rate=1, burst=3, now=40.0)).remaining == 1
     assert (await store.take(name, 0, rate=1, burst=3, now=101.0)).remaining == 2
 
 
-async def test_without_a_clock_of_ours_the_servers_counts(store: sessions.Sessions, name: str) -> None:
+async def test_without_a_clock_of_ours_the_servers_counts(store: redis_store.Sessions, name: str) -> None:
     assert (await store.take(name, 5, rate=20, burst=5)).allowed
     assert not (await store.take(name, 5, rate=20, burst=5)).allowed
     await asyncio.sleep(0.3)
     assert (await store.take(name, 5, rate=20, burst=5)).allowed
 
 
-async def test_a_cost_above_the_burst_takes_a_full_bucket(store: sessions.Sessions, name: str) -> None:
+async def test_a_cost_above_the_burst_takes_a_full_bucket(store: redis_store.Sessions, name: str) -> None:
     assert await store.take(name, 1000, rate=1, burst=10, now=1.0) == (True, 0.0, 0.0)
     refused = await store.take(name, 1000, rate=1, burst=10, now=6.0)
     assert (refused.allowed, refused.retry_after_s) == (False, 5.0)
 
 
-async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await store.take(name, 1, rate=1, burst=1, now=1.0, kind="requests")
     assert (await store.take(name, 1, rate=1, burst=1, now=1.0, kind="tokens")).allowed
     keys = [key async for key in raw.scan_iter("rate:*")]
@@ -279,17 +280,17 @@ async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(store: sessio
 
 
 @pytest.mark.parametrize(("cost", "rate", "burst"), [(1, 0, 1), (1, 1, 0), (-1, 1, 1), (1, float("nan"), 1), (1, -1, 1)])
-async def test_an_impossible_bucket_is_a_programming_error(store: sessions.Sessions, name: str, cost: float, rate: float, burst: float) -> None:
+async def test_an_impossible_bucket_is_a_programming_error(store: redis_store.Sessions, name: str, cost: float, rate: float, burst: float) -> None:
     with pytest.raises(ValueError, match="no such bucket"):
         await store.take(name, cost, rate, burst)
 
 
-async def test_a_thousand_racing_takers_get_the_burst_and_no_more(store: sessions.Sessions, name: str) -> None:
+async def test_a_thousand_racing_takers_get_the_burst_and_no_more(store: redis_store.Sessions, name: str) -> None:
     taken = await asyncio.gather(*(store.take(name, 1, rate=1, burst=30, now=1.0) for _ in range(200)))
     assert sum(one.allowed for one in taken) == 30
 
 
-async def test_it_needs_no_script_cache(store: sessions.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_it_needs_no_script_cache(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
     await store.take(name, 1, rate=1, burst=5, now=1.0)
     await raw.script_flush()
     assert (await store.take(name, 1, rate=1, burst=5, now=1.0)).remaining == 3
@@ -307,27 +308,27 @@ def own_redis() -> Iterator["local.LocalRedis"]:
 
 
 @pytest.fixture
-async def fragile(own_redis: "local.LocalRedis") -> AsyncIterator[sessions.Sessions]:
-    async with sessions.Sessions(own_redis.url) as client:
+async def fragile(own_redis: "local.LocalRedis") -> AsyncIterator[redis_store.Sessions]:
+    async with redis_store.Sessions(own_redis.url) as client:
         yield client
 
 
-async def _answers_again(store: sessions.Sessions) -> None:
+async def _answers_again(store: redis_store.Sessions) -> None:
     async with asyncio.timeout(10):
         while not await store.reachable():  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_redis_is_noticed_fast_and_its_return_too(own_redis: "local.LocalRedis", fragile: sessions.Sessions) -> None:
+async def test_a_killed_redis_is_noticed_fast_and_its_return_too(own_redis: "local.LocalRedis", fragile: redis_store.Sessions) -> None:
     await _answers_again(fragile)
     await fragile.put_turn("resp_1", b"state")
     own_redis.kill()
     for _ in range(3):
         started = time.monotonic()
-        with pytest.raises(sessions.SessionsUnavailable):
+        with pytest.raises(redis_store.SessionsUnavailable):
             await fragile.get_turn("resp_1")
         assert time.monotonic() - started < 1.0
-    with pytest.raises(sessions.SessionsUnavailable):
+    with pytest.raises(redis_store.SessionsUnavailable):
         await fragile.take_ticket("x" * 22, PAGE)
     assert not await fragile.reachable()
     own_redis.start()
@@ -339,7 +340,7 @@ async def test_a_killed_redis_is_noticed_fast_and_its_return_too(own_redis: "loc
 
 
 async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_mixed_up_afterwards(
-    own_redis: "local.LocalRedis", fragile: sessions.Sessions
+    own_redis: "local.LocalRedis", fragile: redis_store.Sessions
 ) -> None:
     """An answer that comes after its caller gave up must not be handed to the next caller on that connection."""
     await _answers_again(fragile)
@@ -351,7 +352,7 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
         started = time.monotonic()
         outcomes = await asyncio.gather(*(fragile.get_turn(each) for each in names), return_exceptions=True)
         assert time.monotonic() - started < 1.5
-        assert all(isinstance(outcome, sessions.SessionsUnavailable) for outcome in outcomes)
+        assert all(isinstance(outcome, redis_store.SessionsUnavailable) for outcome in outcomes)
     finally:
         os.kill(own_redis.pid, signal.SIGCONT)
     await _answers_again(fragile)
@@ -361,22 +362,22 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
 
 async def test_the_bound_holds_for_waiting_connecting_and_reading_together(own_redis: "local.LocalRedis") -> None:
     """Those who first wait for one of the busy connections must not get the time limit twice."""
-    async with sessions.Sessions(own_redis.url, timeout_s=1.0) as store:
+    async with redis_store.Sessions(own_redis.url, timeout_s=1.0) as store:
         await _answers_again(store)
         os.kill(own_redis.pid, signal.SIGSTOP)
         try:
-            holders = [asyncio.create_task(store.get_turn("resp_1")) for _ in range(sessions.MAX_CONNECTIONS)]
+            holders = [asyncio.create_task(store.get_turn("resp_1")) for _ in range(redis_store.MAX_CONNECTIONS)]
             await asyncio.sleep(0.1)  # whoever comes now waits nearly its whole time for a connection, and then still has to read
             started = time.monotonic()
             outcomes = await asyncio.gather(*(store.get_turn("resp_1") for _ in holders), return_exceptions=True)
             assert time.monotonic() - started < 1.5
             outcomes += await asyncio.gather(*holders, return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {sessions.SessionsUnavailable}
+            assert {type(outcome) for outcome in outcomes} == {redis_store.SessionsUnavailable}
         finally:
             os.kill(own_redis.pid, signal.SIGCONT)
 
 
-async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(fragile: sessions.Sessions) -> None:
+async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(fragile: redis_store.Sessions) -> None:
     await _answers_again(fragile)
     for n in range(50):
         await fragile.put_turn(f"resp_{n}", str(n).encode())
@@ -389,15 +390,15 @@ async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(fragile: sess
         assert await fragile.get_turn(f"resp_{(n + 1) % 50}") == str((n + 1) % 50).encode()
 
 
-async def test_more_callers_than_connections_wait_their_turn(store: sessions.Sessions, name: str) -> None:
+async def test_more_callers_than_connections_wait_their_turn(store: redis_store.Sessions, name: str) -> None:
     await store.put_turn(name, b"state")
-    results = await asyncio.gather(*(store.get_turn(name) for _ in range(sessions.MAX_CONNECTIONS * 3)))
+    results = await asyncio.gather(*(store.get_turn(name) for _ in range(redis_store.MAX_CONNECTIONS * 3)))
     assert set(results) == {b"state"}
 
 
-async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(fragile: sessions.Sessions, own_redis: "local.LocalRedis") -> None:
+async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(fragile: redis_store.Sessions, own_redis: "local.LocalRedis") -> None:
     client = redis.asyncio.Redis.from_url(own_redis.url)
     await client.rpush("session:resp_1", "x")
     await client.aclose()
-    with pytest.raises(sessions.SessionsUnavailable):
+    with pytest.raises(redis_store.SessionsUnavailable):
         await fragile.get_turn("resp_1")

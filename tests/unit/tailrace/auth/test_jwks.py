@@ -10,8 +10,8 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from tailrace.auth import credentials, jwks
 from tests.support import attacks
-from wire import credentials, jwks
 
 FORGE = attacks.Forge()
 NOW = time.time()

@@ -1,4 +1,4 @@
-"""What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans (`wire.health` shows the metrics).
+"""What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans (`tailrace.telemetry.health` shows the metrics).
 
     setup(role, name)                  once, first thing in a process
     log(Action.X, field=value)         a line; the actions are a closed set
@@ -148,7 +148,7 @@ def redacted(text: str) -> str:
 # Their messages say what went wrong in words of the program or the system. Those of the others (ValueError, KeyError, validation) like to quote
 # the value that was wrong, which may be somebody's prompt.
 _PLAIN_ERRORS: Final = (OSError, RuntimeError, ImportError, MemoryError)
-_PLAIN_PACKAGES: Final = frozenset({"wire", "gateway", "push", "worker", "tailrace", "aiokafka", "redis", "httpx"})
+_PLAIN_PACKAGES: Final = frozenset({"gateway", "push", "worker", "tailrace", "aiokafka", "redis", "httpx"})
 
 
 def describe(error: BaseException) -> str:

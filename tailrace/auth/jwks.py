@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from wire import credentials
+from tailrace.auth import credentials
 
 FETCH_TIMEOUT_S: Final = 3.0
 MAX_BODY_BYTES: Final = 64 * 1024

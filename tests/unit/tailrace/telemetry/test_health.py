@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from wire import health, telemetry
+from tailrace import telemetry
+from tailrace.telemetry import health
 
 
 @contextlib.asynccontextmanager

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tailrace.auth import credentials
 from tests.support import attacks
-from wire import credentials
 
 FORGE = attacks.Forge()
 NOW = time.time()

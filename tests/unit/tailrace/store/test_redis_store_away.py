@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from wire import credentials, sessions, telemetry
+from tailrace import telemetry
+from tailrace.auth import credentials
+from tailrace.store import redis_store
 
 ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
 
@@ -65,10 +67,10 @@ class Clock:
 
 
 @pytest.fixture
-def parts() -> tuple[Server, Clock, sessions.Sessions]:
+def parts() -> tuple[Server, Clock, redis_store.Sessions]:
     server, clock = Server(), Clock()
-    store = sessions.Sessions("redis://nowhere:1", timeout_s=0.02, clock=clock)
-    store._batches = sessions._Batches(server)  # type: ignore[arg-type]
+    store = redis_store.Sessions("redis://nowhere:1", timeout_s=0.02, clock=clock)
+    store._batches = redis_store._Batches(server)  # type: ignore[arg-type]
     return server, clock, store
 
 
@@ -78,40 +80,40 @@ def failures() -> float:
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])
 async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
-    parts: tuple[Server, Clock, sessions.Sessions], error: Exception | None, caplog: pytest.LogCaptureFixture
+    parts: tuple[Server, Clock, redis_store.Sessions], error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, clock, store = parts
     server.error, server.hangs = error, True
     before = failures()
     with caplog.at_level("INFO", "tailrace"):
         for _ in range(5):
-            with pytest.raises(sessions.SessionsUnavailable):
+            with pytest.raises(redis_store.SessionsUnavailable):
                 await store.is_revoked("someone")
-            with pytest.raises(sessions.SessionsUnavailable):
+            with pytest.raises(redis_store.SessionsUnavailable):
                 await store.get_turn("resp_1")
         assert (server.asked, failures() - before) == (1, 1)
-        clock.now += sessions.AWAY_S
-        with pytest.raises(sessions.SessionsUnavailable):
+        clock.now += redis_store.AWAY_S
+        with pytest.raises(redis_store.SessionsUnavailable):
             await store.get_turn("resp_1")
         assert server.asked == 2
-        clock.now += sessions.AWAY_S
+        clock.now += redis_store.AWAY_S
         server.error, server.hangs = None, False
         assert await store.get_turn("resp_1") == b"state"
         assert await store.get_turn("resp_1") == b"state"
     assert [r.getMessage() for r in caplog.records] == ["redis_away", "redis_back"]
 
 
-async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     server, _, store = parts
     server.error = redis.ResponseError("WRONGTYPE")
     before = failures()
     for _ in range(3):
-        with pytest.raises(sessions.SessionsUnavailable):
+        with pytest.raises(redis_store.SessionsUnavailable):
             await store.get_turn("resp_1")
     assert (server.asked, failures() - before) == (3, 3)
 
 
-async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     server, _, store = parts
     server.hangs = True
     call = asyncio.create_task(store.get_turn("resp_1"))
@@ -122,7 +124,7 @@ async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Serve
     assert await store.get_turn("resp_1") == b"state"
 
 
-async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     server, _, store = parts
     store._timeout_s = 2.0  # roomy: it is not asked how fast
     answers = await asyncio.gather(*(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1"))
@@ -132,7 +134,7 @@ async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tu
     assert server.pipelines == [4], "one alone needs no pipeline"
 
 
-async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     _, _, store = parts
     store._timeout_s = 2.0
     calls = [asyncio.create_task(store.get_turn(f"resp_{n}")) for n in range(3)]
@@ -143,17 +145,17 @@ async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: t
     assert isinstance(answers[1], asyncio.CancelledError)
 
 
-async def test_closing_ends_what_waits(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_closing_ends_what_waits(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     server, _, store = parts
     server.hangs = True
     call = asyncio.create_task(store.get_turn("resp_1"))
     await asyncio.sleep(0)
     await store._batches.aclose()
-    with pytest.raises(sessions.SessionsUnavailable):
+    with pytest.raises(redis_store.SessionsUnavailable):
         await call
 
 
-async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     """What an earlier batch leaves behind once ended the next one."""
     server, _, store = parts
     server.takes_s = 0.001
@@ -166,14 +168,14 @@ async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[
     assert await asyncio.gather(*map(asks, range(5))) == [[b"state"] * 20] * 5
 
 
-async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(parts: tuple[Server, Clock, sessions.Sessions]) -> None:
+async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
     """It cannot be done without, and a machine that is busy for a moment is no reason to refuse a browser for a second."""
     server, _, store = parts
     store._timeout_s = 0.1
     server.takes_s = 0.3  # three times as long as others wait
-    with pytest.raises(sessions.SessionsUnavailable):
+    with pytest.raises(redis_store.SessionsUnavailable):
         await store.get_turn("resp_1")
     assert await store.mint_ticket(ALICE, None, 1_900_000_000.0)
     server.hangs = True
-    with pytest.raises(sessions.SessionsUnavailable):
+    with pytest.raises(redis_store.SessionsUnavailable):
         await store.mint_ticket(ALICE, None, 1_900_000_000.0)

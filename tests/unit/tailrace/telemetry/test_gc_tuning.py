@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wire import heap
+from tailrace.telemetry import gc_tuning
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,12 @@ class Thing:
 
 def test_what_is_there_is_not_walked_any_more_and_what_comes_later_is() -> None:
     before = [Thing()]
-    heap.settle()
+    gc_tuning.settle()
     after = [Thing()]
     walked = {id(o) for o in gc.get_objects()}
     assert id(before) not in walked
     assert id(after) in walked
-    assert gc.get_threshold()[0] == heap.YOUNGEST
+    assert gc.get_threshold()[0] == gc_tuning.YOUNGEST
 
 
 def test_garbage_is_not_kept_for_ever() -> None:
@@ -38,12 +38,12 @@ def test_garbage_is_not_kept_for_ever() -> None:
     thing.me = thing
     gone = weakref.ref(thing)
     del thing
-    heap.settle()
+    gc_tuning.settle()
     assert gone() is None
 
 
 def test_garbage_that_comes_later_is_collected() -> None:
-    heap.settle()
+    gc_tuning.settle()
     thing = Thing()
     thing.me = thing
     gone = weakref.ref(thing)

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tailrace.auth import credentials
 from tests.support import attacks
-from wire import credentials
 
 FORGE = attacks.Forge()
 EC_PEM = attacks.pem(FORGE.ec.public_key())

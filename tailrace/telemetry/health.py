@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from wire import telemetry
+from tailrace import telemetry
 
 Readiness = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 

@@ -28,7 +28,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from wire import credentials, telemetry
+from tailrace import telemetry
+from tailrace.auth import credentials
 
 CALL_TIMEOUT_S: Final = 0.25
 PATIENCE: Final = 8  # times as long for what nobody can do without: a browser whose ticket is refused because Redis was slow cannot do anything

@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tailrace import log
-from wire import credentials, telemetry
-from wire.telemetry import Action
+from tailrace import log, telemetry
+from tailrace.auth import credentials
+from tailrace.telemetry import Action
 
 ROOT = Path(__file__).parents[3]
 CANARY = "the prompt of a person"
@@ -283,8 +283,8 @@ def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() ->
 
 
 def test_no_other_module_defines_metrics() -> None:
-    packages = [ROOT / name for name in ("wire", "gateway", "push", "worker", "tailrace")]
-    sources = [path for package in packages for path in package.rglob("*.py") if path.name != "telemetry.py"]
+    packages = [ROOT / name for name in ("gateway", "push", "worker", "tailrace")]
+    sources = [path for package in packages for path in package.rglob("*.py") if path.parent.name != "telemetry"]
     assert len(sources) > 10
     assert not [path for path in sources if "prometheus_client" in path.read_text(encoding="utf-8")]
 
@@ -354,7 +354,7 @@ def _run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
     done = _run(
-        "import logging, warnings; from wire import telemetry as t\n"
+        "import logging, warnings; from tailrace import telemetry as t\n"
         "t.setup('push', 'push-1'); t.setup('push', 'push-1')\n"
         "t.log(t.Action.SERVICE_STARTED, port=8001); logging.getLogger('httpx').info('GET /?q=secret')\n"
         "warnings.simplefilter('always'); warnings.warn('old', stacklevel=1)\n"
@@ -368,7 +368,7 @@ def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
 def test_lines_of_libraries_keep_the_numbers_that_their_formats_ask_for() -> None:
     """Symptom: a traceback of the logging module for each of vLLM's own lines, which show process and line."""
     done = _run(
-        "import logging, sys; from wire import telemetry as t\n"
+        "import logging, sys; from tailrace import telemetry as t\n"
         "t.setup('worker', 'worker-1')\n"
         "own = logging.StreamHandler(sys.stdout)\n"
         "own.setFormatter(logging.Formatter('pid=%(process)d line=%(lineno)d %(message)s'))\n"
@@ -383,7 +383,7 @@ def test_lines_of_libraries_keep_the_numbers_that_their_formats_ask_for() -> Non
 
 def test_without_an_endpoint_nothing_of_the_exporter_is_loaded() -> None:
     done = _run(
-        "import sys; from wire import telemetry as t\n"
+        "import sys; from tailrace import telemetry as t\n"
         "t.setup('push', 'push-1')\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry.exporter')])\n"
     )
@@ -417,7 +417,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
 def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
     url, received = collector
     done = _run(
-        "from wire import telemetry as t\n"
+        "from tailrace import telemetry as t\n"
         "from fastapi import FastAPI\n"
         "from fastapi.testclient import TestClient\n"
         "t.setup('gateway', 'gateway-7'); t.setup('gateway', 'gateway-7')\n"
