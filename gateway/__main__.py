@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gateway import app, settings
-from push import process
+from tailrace.web import runner
 
 if __name__ == "__main__":
-    sys.exit(process.run("gateway", settings.read, app.serve))
+    sys.exit(runner.run("gateway", settings.read, app.serve))

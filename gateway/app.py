@@ -17,15 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from gateway import cache, edge, endpoint, existing, fleet, http, keys, settings, submission
-from push import access, delivery, drain
-from push import app as push_app
-from push import endpoint as push_endpoint
+from gateway import cache, endpoint, existing, fleet, http, keys, settings, submission
 from tailrace import log, telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import delivery
 from tailrace.protocol import errors
 from tailrace.store import redis_store
 from tailrace.telemetry import gc_tuning, health
+from tailrace.web import access, drain, middleware, query_routes, runner
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
@@ -61,7 +60,7 @@ class Gateway:
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(self.key_sets, self.store, config.origins)
         self.sockets = endpoint.Sockets(config, gate, self.submission, present, self.draining, self.spawn)
-        self.watchers = push_endpoint.Endpoint(self.delivery, gate, self.draining)
+        self.watchers = query_routes.Endpoint(self.delivery, gate, self.draining)
         self.api = http.Api(
             config,
             gate,
@@ -98,8 +97,8 @@ class Gateway:
     async def run(self, listener: socket.socket) -> None:
         """Run until SIGTERM or SIGINT, then drain."""
         config = self._config
-        server = push_app.server(
-            edge.Edge(self.watchers.before(self.api.before(self.application())), config.origins),
+        server = runner.server(
+            middleware.Edge(self.watchers.before(self.api.before(self.application())), config.origins),
             config.host,
             config.port,
             config.max_ws_bytes,
@@ -162,8 +161,8 @@ async def serve(config: settings.Settings) -> None:
         Exception: a part failed for good, such as the log that became another one; the process is to be started anew.
     """
     issuers = credentials.load_issuers(config.issuers)
-    listener = push_app.bind(config.host, config.port)
-    layout = await push_app.layout(config.kafka)
+    listener = runner.bind(config.host, config.port)
+    layout = await runner.layout(config.kafka)
     await Gateway(config, issuers, layout).run(listener)
 
 

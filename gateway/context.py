@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway import cache, conversation
-from push import delivery
 from tailrace import log, telemetry
+from tailrace.delivery import delivery
 from tailrace.protocol import errors, fold, ids, records
 
 MAX_TURNS: Final = 10

@@ -12,10 +12,11 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gateway import conversation, creation, existing, runs, settings, submission
-from push import access, drain, outbox, refusals
 from tailrace import log, telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import outbox
 from tailrace.protocol import close_codes, errors
+from tailrace.web import access, drain, error_mapping
 
 WRITE_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 2.0
@@ -64,7 +65,7 @@ class Sockets:
             resumed = await self._resumed(socket, principal)
         except errors.ApiError as e:
             telemetry.log(telemetry.Action.SOCKET_REFUSED, status=e.status, code=e.code)
-            await socket.send_denial_response(refusals.error_response(e))
+            await socket.send_denial_response(error_mapping.error_response(e))
             return
         try:
             await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
@@ -101,12 +102,12 @@ class Sockets:
         rid = query.get("resume")
         if rid is None:
             return None
-        after = refusals.cursor(query.get("starting_after"))
+        after = error_mapping.cursor(query.get("starting_after"))
         lane = conversation.lane_of({"stream_id": query.get("stream_id")})
         try:
             return lane, await self._submit.follow(rid, access.owner_of(principal), after)
-        except refusals.DELIVERY_ERRORS as e:
-            raise refusals.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as e:
+            raise error_mapping.api_error(rid, e) from e
 
 
 class Connection:
@@ -253,10 +254,10 @@ class Connection:
     async def _cancel(self, action: conversation.Cancel) -> None:
         try:
             await self._existing.cancel(action.rid, access.owner_of(self._principal))
-        except refusals.DELIVERY_ERRORS as e:
+        except error_mapping.DELIVERY_ERRORS as e:
             if action.ours:
                 self._conversation.cancel_failed(action.lane)
-            await self._act([conversation.Reply(errors.ws_event(refusals.api_error(action.rid, e), action.lane))])
+            await self._act([conversation.Reply(errors.ws_event(error_mapping.api_error(action.rid, e), action.lane))])
 
     # ---- to the client -------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ import hashlib
 from typing import Any, Final
 
 from gateway import cache
-from push import delivery
 from tailrace import log, telemetry
+from tailrace.delivery import delivery
 from tailrace.protocol import fold, ids, records, topics
 
 CANCEL_DEADLINE_S: Final = 5.0

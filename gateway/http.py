@@ -17,11 +17,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import chat, creation, existing, fleet, page, runs, settings, stream, submission
-from push import access, delivery, drain, event_stream, refusals
 from tailrace import log, telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, records
 from tailrace.store import redis_store
+from tailrace.web import access, drain, error_mapping, event_stream
 
 BODY_DEADLINE_S: Final = 60.0
 LIST_LIMIT: Final = 20
@@ -166,16 +167,16 @@ class Api:
         rid, owner = await self._addressed(request)
         try:
             return JSONResponse(await self._existing.cancel(rid, owner))
-        except refusals.DELIVERY_ERRORS as e:
-            raise refusals.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as e:
+            raise error_mapping.api_error(rid, e) from e
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
         rid, owner = await self._addressed(request)
         try:
             await self._existing.delete(rid, owner)
-        except refusals.DELIVERY_ERRORS as e:
-            raise refusals.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as e:
+            raise error_mapping.api_error(rid, e) from e
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
@@ -184,8 +185,8 @@ class Api:
         query = request.query_params
         try:
             items = await self._existing.input_items(rid, owner)
-        except refusals.DELIVERY_ERRORS as e:
-            raise refusals.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as e:
+            raise error_mapping.api_error(rid, e) from e
         return JSONResponse(listed(items, query.get("limit"), query.get("order"), query.get("after")))
 
     # ---- models --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,14 +15,6 @@ from typing import Final
 MAX_FILES: Final = 500
 MAX_BYTES: Final = 32 << 20
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
-
-SECURITY_HEADERS: Final[Mapping[str, str]] = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
 
 
 @dataclass(frozen=True, slots=True)

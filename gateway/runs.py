@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import context, conversation
-from push import delivery
 from tailrace import telemetry
+from tailrace.delivery import delivery
 from tailrace.protocol import events, records
 
 

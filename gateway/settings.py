@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from push import settings as push_settings
+from tailrace.web import settings as push_settings
 
 MAX_WS_BYTES: Final = 128 * 1024
 MAX_HTTP_BYTES: Final = 512 * 1024

@@ -11,9 +11,10 @@ from typing import Any
 from starlette.types import Send
 
 from gateway import runs, submission
-from push import drain, event_stream, outbox
 from tailrace import log
+from tailrace.delivery import outbox
 from tailrace.protocol import events
+from tailrace.web import drain, event_stream
 
 Encode = Callable[[events.Event], bytes]
 

@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
 from gateway import admission, cache, context, conversation, creation, existing, fleet, keys, placement, runs, settings
-from push import access, delivery, outbox
 from tailrace import log, telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import delivery, outbox
 from tailrace.protocol import errors, events, ids, records, topics
+from tailrace.web import access
 
 TTL_MS: Final = 600_000  # a request that was not started by then never is
 SUBMIT_DEADLINE_S: Final = 10.0

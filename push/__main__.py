@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from push import app, process, settings
+from push import app
+from tailrace.web import runner, settings
 
 if __name__ == "__main__":
-    sys.exit(process.run("push", settings.read, app.serve))
+    sys.exit(runner.run("push", settings.read, app.serve))

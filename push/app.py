@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import socket
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from push import access, delivery, drain, endpoint, refusals, settings, sockets
-from tailrace import log, telemetry
+from tailrace import telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import delivery
 from tailrace.protocol import errors
 from tailrace.store import redis_store
 from tailrace.telemetry import gc_tuning, health
+from tailrace.web import access, drain, error_mapping, query_routes, runner, settings
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
-FLUSH_DEADLINE_MS = 30_000
-SEND_BUFFER_BYTES = 256 * 1024
 
 
-class Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the composition root owns the signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """No handlers."""
-        yield
-
-
-def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> Starlette:
+def application(end: query_routes.Endpoint, deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> Starlette:
     """The ASGI application: queries, health, errors in the protocol's shape."""
 
     async def health(_: Request) -> Response:
@@ -49,11 +36,11 @@ def application(end: endpoint.Endpoint, deliver: delivery.Delivery, redis: redis
     async def http_error(request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
         error = errors.method_not_allowed(request.method) if e.status_code == 405 else errors.not_found(request.url.path)
-        return refusals.error_response(error)
+        return error_mapping.error_response(error)
 
     async def failed(_: Request, e: Exception) -> Response:
         telemetry.log(telemetry.Action.REQUEST_FAILED, error=type(e).__name__)
-        return refusals.error_response(errors.server_error())
+        return error_mapping.error_response(errors.server_error())
 
     return Starlette(
         routes=[Route("/health", health), Route("/ready", ready), *end.routes()],
@@ -66,42 +53,18 @@ async def readiness(deliver: delivery.Delivery, redis: redis_store.Sessions, dra
     return {"ready": deliver.ready and not draining.begun, "kafka": deliver.ready, "redis": await redis.reachable(), "draining": draining.begun}
 
 
-def server(app: Any, host: str, port: int, ws_max_bytes: int, drain_s: float) -> Server:
-    """uvicorn as this project runs it: no deflate, small messages, bounded shutdown."""
-    return Server(
-        uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            loop="uvloop",
-            http="httptools",
-            ws=sockets.Protocol,
-            ws_max_size=ws_max_bytes,
-            ws_per_message_deflate=False,
-            ws_ping_interval=20.0,
-            ws_ping_timeout=20.0,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, int(drain_s)),
-        )
-    )
-
-
 async def serve(config: settings.Settings) -> None:
     """Run until SIGTERM or SIGINT, then drain."""
     issuers = credentials.load_issuers(config.issuers)
-    listener = bind(config.host, config.port)
-    known = await layout(config.kafka)
+    listener = runner.bind(config.host, config.port)
+    known = await runner.layout(config.kafka)
     redis = redis_store.Sessions(config.redis)
     draining = drain.Draining()
     deliver = delivery.Delivery(bootstrap=config.kafka, layout=known, pools=tuple(config.pools), home=(), client_id=config.name)
     keys = access.key_sets(issuers)
     gate = access.Access(keys, redis, config.origins)
-    end = endpoint.Endpoint(deliver, gate, draining)
-    http = server(end.before(application(end, deliver, redis, draining)), config.host, config.port, WS_MAX_BYTES, config.drain_s)
+    end = query_routes.Endpoint(deliver, gate, draining)
+    http = runner.server(end.before(application(end, deliver, redis, draining)), config.host, config.port, WS_MAX_BYTES, config.drain_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -123,7 +86,7 @@ async def serve(config: settings.Settings) -> None:
         telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
 
-async def wind_down(end: endpoint.Endpoint, draining: drain.Draining, http: Server, drain_s: float) -> None:
+async def wind_down(end: query_routes.Endpoint, draining: drain.Draining, http: runner.Server, drain_s: float) -> None:
     """Readiness off, then sockets and streams end spread over a few seconds; clients resume elsewhere by their position."""
     telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(end.sockets))
     draining.begin()
@@ -132,33 +95,3 @@ async def wind_down(end: endpoint.Endpoint, draining: drain.Draining, http: Serv
         await asyncio.sleep(0.05)
     http.should_exit = True
     await asyncio.sleep(0.3)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Here and not in the server, so that a port that is taken is said at once and by name; nobody is let in before the server listens."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Inherited by every connection: one that was given up as slow still has bytes to flush, and its peer may never take them.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, FLUSH_DEADLINE_MS)
-        # Inherited too: else a loopback or local network buffers megabytes per slow client before anyone notices it.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        bound.bind((host, port))
-    except OSError as e:
-        bound.close()
-        raise settings.Misconfigured(f"TAILRACE_HOST, TAILRACE_PORT: cannot listen on {host}:{port}: {e.strerror}") from e
-    return bound
-
-
-async def layout(bootstrap: str) -> log.Layout:
-    """Which log this is; waits for a broker that is still starting, and for topics that are still being applied."""
-    said = ""
-    while True:
-        try:
-            return await log.layout(bootstrap)
-        except log.LogUnavailable as e:
-            if str(e) != said:
-                said = str(e)
-                telemetry.log(telemetry.Action.WAITING, reason=said)
-            await asyncio.sleep(log.RETRY_S)

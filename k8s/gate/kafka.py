@@ -134,7 +134,7 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
         operations = {op for op, who in (("Read", row.readers), ("Write", row.writers)) if service in who}
         if operations:
             grants["topic", row.name] = operations
-    # A worker is a member of its pool's group. Delivery asks for the group's committed offsets (push/delivery.py): Describe, no membership.
+    # A worker is a member of its pool's group. Delivery asks for the group's committed offsets (tailrace/delivery/delivery.py): Describe, no membership.
     on_group = {"worker": {"Read"}, "gateway": {"Describe"}, "push": {"Describe"}}.get(service)
     if on_group:
         grants |= {("group", topics.group(pool)): on_group for pool in pools(m)}

@@ -75,7 +75,7 @@ def no_seq_check() -> None:
 
 def lossy_push() -> None:
     """Delivery from a path that loses a record now and then, as a pub/sub channel does."""
-    from push import hub
+    from tailrace.delivery import hub
 
     dispatch, rng = hub.Hub.dispatch, random.Random(1)
 

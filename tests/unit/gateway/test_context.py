@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 
 from gateway import context, conversation
-from push import delivery
 from tailrace import log
+from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
 
 ALICE, BOB = records.Owner("iss", "alice"), records.Owner("iss", "bob")

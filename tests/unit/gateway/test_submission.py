@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gateway import cache, creation, existing, settings, submission
-from push import refusals
 from tailrace import log
 from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
 from tailrace.store import redis_store
+from tailrace.web import error_mapping
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
@@ -136,7 +136,7 @@ async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_be
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
-    told = refusals.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
+    told = error_mapping.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
     assert (told.status, told.code) == (400, "context_length_exceeded")
 
 

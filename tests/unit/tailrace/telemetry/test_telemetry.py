@@ -24,7 +24,7 @@ from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.telemetry import Action
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CANARY = "the prompt of a person"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from push import delivery
 from tailrace import log
+from tailrace.delivery import delivery
 from tailrace.protocol import events, ids, records
 
 OWNER = records.Owner("https://tests", "alice")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Send
 
-from push import event_stream
+from tailrace.web import event_stream
 
 
 class Body(event_stream.EventBody):

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from push import delivery
 from tailrace import log
+from tailrace.delivery import delivery
 from tailrace.protocol import ids, records
 
 OWNER = records.Owner("https://tests", "alice")

@@ -6,14 +6,13 @@ An id on each, security headers, CORS for listed origins, and the one shape of e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import page
 from tailrace import telemetry
 from tailrace.protocol import close_codes, errors
 
@@ -24,6 +23,13 @@ EXPOSED = (
 PREFLIGHT = {
     "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
     "access-control-max-age": "600",
+}
+SECURITY_HEADERS: Final[Mapping[str, str]] = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
 }
 
 
@@ -53,7 +59,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                for name, value in {"x-request-id": request_id, **page.SECURITY_HEADERS, **cors}.items():
+                for name, value in {"x-request-id": request_id, **SECURITY_HEADERS, **cors}.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from push import access, delivery, drain, outbox, refusals
 from tailrace import log, telemetry
 from tailrace.auth import credentials
+from tailrace.delivery import delivery, outbox
 from tailrace.protocol import close_codes, errors
+from tailrace.web import access, drain, error_mapping
 
 WRITE_DEADLINE_S = 10.0
 MAX_WATCHES = 64
@@ -148,8 +149,8 @@ class WatchConnection:
     async def _watch(self, rid: str, after: int) -> None:
         try:
             subscription = await self._delivery.watch(rid, self._owner, after, lambda: self._ready(rid))
-        except refusals.DELIVERY_ERRORS as e:
-            self._refuse(rid, refusals.api_error(rid, e))
+        except error_mapping.DELIVERY_ERRORS as e:
+            self._refuse(rid, error_mapping.api_error(rid, e))
         else:
             self._watches[rid] = subscription
             self._ready(rid)
@@ -226,7 +227,7 @@ class WatchConnection:
             batch = subscription.pending()
         except log.HistoryLost as e:
             self._unwatch(rid)
-            self._refuse(rid, refusals.api_error(rid, e))
+            self._refuse(rid, error_mapping.api_error(rid, e))
             return
         if batch:
             await self._write(b'{"type":"watch.events","response_id":"%s","events":[%s]}' % (rid.encode(), b",".join(e.body for e in batch)))

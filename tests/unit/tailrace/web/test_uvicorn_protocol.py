@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from push import sockets
+from tailrace.web import uvicorn_protocol
 
 
 async def test_items_come_in_order_also_those_put_before_anybody_reads() -> None:
-    box = sockets.Inbox()
+    box = uvicorn_protocol.Inbox()
     assert box.empty()
     for i in range(3):
         box.put_nowait(i)
@@ -20,7 +20,7 @@ async def test_items_come_in_order_also_those_put_before_anybody_reads() -> None
 
 
 async def test_a_reader_that_waits_is_woken_and_reads_what_came_meanwhile() -> None:
-    box = sockets.Inbox()
+    box = uvicorn_protocol.Inbox()
     reading = asyncio.create_task(box.get())
     await asyncio.sleep(0)
     box.put_nowait("a")
@@ -30,7 +30,7 @@ async def test_a_reader_that_waits_is_woken_and_reads_what_came_meanwhile() -> N
 
 
 async def test_a_reader_that_is_cancelled_takes_nothing_with_it() -> None:
-    box = sockets.Inbox()
+    box = uvicorn_protocol.Inbox()
     reading = asyncio.create_task(box.get())
     await asyncio.sleep(0)
     box.put_nowait("a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse
 
-from push import delivery
 from tailrace import log
+from tailrace.delivery import delivery
 from tailrace.protocol import errors
 
 DELIVERY_ERRORS = (errors.ApiError, delivery.NotFound, log.HistoryLost, log.LogUnavailable)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from push import delivery
 from tailrace import log
+from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, ids, records, topics
 
 TAG = ids.incarnation_tag("one")

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from push import hub, outbox, tails
 from tailrace import log, telemetry
+from tailrace.delivery import hub, outbox, tails
 from tailrace.protocol import errors, events, fold, ids, records, topics
 
 SWEEP_S = 5.0

@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.websockets import WebSocketState
 
-from push import drain, watch_socket
 from tailrace.auth import credentials
 from tailrace.protocol import close_codes
+from tailrace.web import drain, watch_socket
 
 
 class Stuck:

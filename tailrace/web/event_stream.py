@@ -11,8 +11,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from push import delivery, drain, outbox
 from tailrace import log, telemetry
+from tailrace.delivery import delivery, outbox
+from tailrace.web import drain
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from push import hub
 from tailrace import log
+from tailrace.delivery import hub
 from tailrace.protocol import events, fold, records, topics
 
 OWNER = records.Owner("iss", "alice")

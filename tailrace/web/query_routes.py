@@ -15,9 +15,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from push import access, delivery, drain, event_stream, refusals, watch_socket
 from tailrace import telemetry
+from tailrace.delivery import delivery
 from tailrace.protocol import errors
+from tailrace.web import access, drain, error_mapping, event_stream, watch_socket
 
 LOOK_S = 2.5
 
@@ -67,9 +68,9 @@ class Endpoint:
                 if not self._expose(found.response):
                     raise errors.response_not_found(rid)
                 return JSONResponse(found.response)
-            subscription = await self._delivery.watch(rid, owner, refusals.cursor(request.query_params.get("starting_after")))
-        except refusals.DELIVERY_ERRORS as e:
-            return refusals.error_response(refusals.api_error(rid, e))
+            subscription = await self._delivery.watch(rid, owner, error_mapping.cursor(request.query_params.get("starting_after")))
+        except error_mapping.DELIVERY_ERRORS as e:
+            return error_mapping.error_response(error_mapping.api_error(rid, e))
         return event_stream.EventStream(subscription, self._draining)
 
     async def watch(self, socket: WebSocket) -> None:
@@ -103,7 +104,7 @@ class Endpoint:
                 raise errors.unavailable("This instance is draining.")
             principal = await self._gate.principal(asked)
         except errors.ApiError as e:
-            await socket.send_denial_response(refusals.error_response(e))
+            await socket.send_denial_response(error_mapping.error_response(e))
             return None
         await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None)
         socket.scope["headers"] = []  # nobody asks for them any more, and every open socket would keep its own

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from push import settings
+from tailrace.web import settings
 
 
 @pytest.mark.parametrize("kafka", ["sasl+ssl://u:hunter2@h:1?password_file=/p&ca_file=/c", "kafka://h:1", "h:1?ca_file=/c"])

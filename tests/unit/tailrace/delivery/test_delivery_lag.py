@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from push import delivery, tails
 from tailrace import log
+from tailrace.delivery import delivery, tails
 from tailrace.protocol import events, ids, records, topics
 
 TAG = ids.incarnation_tag("one")

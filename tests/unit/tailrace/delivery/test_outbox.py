@@ -2,7 +2,7 @@
 
 import pytest
 
-from push import outbox
+from tailrace.delivery import outbox
 from tailrace.protocol import events
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from push import tails
+from tailrace.delivery import tails
 
 
 def both(home: list[int]) -> tails.Tails:

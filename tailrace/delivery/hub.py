@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from push import outbox
 from tailrace import log
+from tailrace.delivery import outbox
 from tailrace.protocol import events, fold, records
 
 
