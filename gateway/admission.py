@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway import creation, settings
+from gateway import request_parsing, settings
 from tailrace.protocol import errors
 
 CHARS_PER_TOKEN_GUESS: Final = 4
@@ -21,7 +21,7 @@ BATCH_SHARE: Final = 0.7  # batch is refused earlier, so that what is left belon
 K = TypeVar("K")
 
 
-def cost(create: creation.Create, history_characters: int = 0) -> float:
+def cost(create: request_parsing.Create, history_characters: int = 0) -> float:
     """Tokens a request may take: its prompt, roughly, and its whole answer."""
     prompt = (create.characters + history_characters) / CHARS_PER_TOKEN_GUESS
     return prompt + (create.sampling.max_tokens if create.generate else 0)
@@ -69,7 +69,7 @@ def _less(counts: Counter[K], key: K) -> None:
 
 
 def check(
-    create: creation.Create,
+    create: request_parsing.Create,
     principal: str,
     running: Running,
     limits: settings.Limits,

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from gateway import cache, endpoint, existing, fleet, http, keys, settings, submission
+from gateway import cache, endpoint, http, idempotency, response_operations, settings, submission, worker_registry
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
@@ -43,7 +43,7 @@ class Gateway:
         self.draining = drain.Draining()
         self.store = redis_store.Sessions(config.redis)
         cached = cache.Cache(self.store)
-        self.fleet = fleet.Fleet(cached, [pool.name for pool in config.deployments])
+        self.fleet = worker_registry.Fleet(cached, [pool.name for pool in config.deployments])
         self.delivery = delivery.Delivery(
             bootstrap=config.kafka,
             layout=layout,
@@ -52,10 +52,10 @@ class Gateway:
             client_id=config.name,
         )
         self.writer = log.Writer(config.kafka, client_id=config.name, on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc())
-        self.by_key = keys.Keys(
+        self.by_key = idempotency.Keys(
             log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"), log.Replays(config.kafka, client_id=f"{config.name}-keys")
         )
-        present = existing.Existing(self.delivery, self.writer, cached)
+        present = response_operations.Existing(self.delivery, self.writer, cached)
         self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.by_key, present, self.fleet, self.spawn)
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(self.key_sets, self.store, config.origins)

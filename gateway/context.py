@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway import cache, conversation
+from gateway import cache, lanes
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, fold, ids, records
@@ -90,7 +90,7 @@ class Resolver:
         self._cache = cached
         self._partitions = partitions
 
-    async def resolve(self, previous: str | None, owner: records.Owner, remembered: conversation.Remembered | None = None) -> History:
+    async def resolve(self, previous: str | None, owner: records.Owner, remembered: lanes.Remembered | None = None) -> History:
         """
         Raises:
             errors.ApiError: previous_response_not_found, also for what is somebody else's, failed, or not stored.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from gateway import conversation, creation, existing, runs, settings, submission
+from gateway import lanes, request_parsing, response_operations, response_stream, settings, submission
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import outbox
@@ -38,7 +38,7 @@ class Sockets:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
-        present: existing.Existing,
+        present: response_operations.Existing,
         draining: drain.Draining,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -89,21 +89,21 @@ class Sockets:
     def leave(self) -> None:
         """Idle sockets close now, the others when what they run has ended."""
         for connection in list(self._open):
-            connection.leave(conversation.Leaving.DRAIN)
+            connection.leave(lanes.Leaving.DRAIN)
 
     def _check_room(self, principal: credentials.Principal) -> None:
         limits = self._config.limits
         if len(self._open) >= limits.sockets or self._by_principal[principal.key] >= limits.sockets_per_principal:
             raise errors.overloaded(1.0)
 
-    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[conversation.Lane, runs.Run] | None:
+    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[lanes.Lane, response_stream.Run] | None:
         """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its socket."""
         query = socket.query_params
         rid = query.get("resume")
         if rid is None:
             return None
         after = error_mapping.cursor(query.get("starting_after"))
-        lane = conversation.lane_of({"stream_id": query.get("stream_id")})
+        lane = lanes.lane_of({"stream_id": query.get("stream_id")})
         try:
             return lane, await self._submit.follow(rid, access.owner_of(principal), after)
         except error_mapping.DELIVERY_ERRORS as e:
@@ -126,7 +126,7 @@ class Connection:
         principal: credentials.Principal,
         config: settings.Settings,
         submit: submission.Submission,
-        present: existing.Existing,
+        present: response_operations.Existing,
         clock: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -137,13 +137,13 @@ class Connection:
         self._existing = present
         self._clock = clock
         self._spawn = spawn
-        self._conversation = conversation.Conversation()
-        self._lanes: dict[conversation.Lane, asyncio.Task[None]] = {}
-        self._pumping: set[conversation.Lane] = set()
+        self._conversation = lanes.Conversation()
+        self._lanes: dict[lanes.Lane, asyncio.Task[None]] = {}
+        self._pumping: set[lanes.Lane] = set()
         self._verdict: asyncio.Future[close_codes.CloseCode | None] = asyncio.get_running_loop().create_future()
         self._gone = False
 
-    async def run(self, draining: drain.Draining, resumed: tuple[conversation.Lane, runs.Run] | None = None) -> None:
+    async def run(self, draining: drain.Draining, resumed: tuple[lanes.Lane, response_stream.Run] | None = None) -> None:
         """Serve until the client leaves, the credential expires, the socket is too old, the service leaves, or the client proves too slow."""
         if resumed is not None:
             lane, run = resumed
@@ -162,7 +162,7 @@ class Connection:
             await self._release_lanes()
         await self._close(code)
 
-    def leave(self, why: conversation.Leaving) -> None:
+    def leave(self, why: lanes.Leaving) -> None:
         """No more creates; what runs goes on."""
         self._spawn(self._act(self._conversation.leave(why)))
 
@@ -204,44 +204,44 @@ class Connection:
             try:
                 if text is None:
                     raise errors.invalid_request("Messages are JSON text frames.")
-                actions = self._conversation.received(creation.decode(text), len(text))
+                actions = self._conversation.received(request_parsing.decode(text), len(text))
             except errors.ApiError as e:
-                actions = [conversation.Reply(errors.ws_event(e))]
+                actions = [lanes.Reply(errors.ws_event(e))]
             await self._act(actions)
 
-    async def _act(self, actions: Sequence[conversation.Action]) -> None:
+    async def _act(self, actions: Sequence[lanes.Action]) -> None:
         for action in actions:
             if self._gone:
                 return  # what still waited on this connection had nobody to answer to
             match action:
-                case conversation.Begin(lane, body):
+                case lanes.Begin(lane, body):
                     self._start(lane, self._create(lane, body))
-                case conversation.Reply(event):
+                case lanes.Reply(event):
                     await self._send([_encode(event)])
-                case conversation.Cancel(ours=True):
+                case lanes.Cancel(ours=True):
                     self._spawn(self._cancel(action))
-                case conversation.Cancel():
+                case lanes.Cancel():
                     # Looked up in the log before the next message is read, so that guessing ids is no faster than reading.
                     await self._cancel(action)
-                case conversation.Close(code):
+                case lanes.Close(code):
                     self._decide(code)
 
-    def _start(self, lane: conversation.Lane, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, lane: lanes.Lane, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._lanes[lane] = task
         task.add_done_callback(lambda t: self._lane_done(lane, t))
 
-    def _lane_done(self, lane: conversation.Lane, task: asyncio.Task[None]) -> None:
+    def _lane_done(self, lane: lanes.Lane, task: asyncio.Task[None]) -> None:
         if self._lanes.get(lane) is task:
             del self._lanes[lane]
         if not task.cancelled() and (e := task.exception()) is not None:
             telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
             self._decide(close_codes.CloseCode.INTERNAL)
 
-    async def _create(self, lane: conversation.Lane, body: dict[str, Any]) -> None:
+    async def _create(self, lane: lanes.Lane, body: dict[str, Any]) -> None:
         previous = body.get("previous_response_id")
         try:
-            create = creation.of_responses(body, self._config.deployments, websocket=True)
+            create = request_parsing.of_responses(body, self._config.deployments, websocket=True)
             run = await self._submit.submit(create, self._principal, lambda rid: self._conversation.recall(lane, rid))
         except errors.ApiError as e:
             await self._act(self._conversation.rejected(lane, e, previous))
@@ -251,17 +251,17 @@ class Connection:
             return
         await self._deliver(lane, run)
 
-    async def _cancel(self, action: conversation.Cancel) -> None:
+    async def _cancel(self, action: lanes.Cancel) -> None:
         try:
             await self._existing.cancel(action.rid, access.owner_of(self._principal))
         except error_mapping.DELIVERY_ERRORS as e:
             if action.ours:
                 self._conversation.cancel_failed(action.lane)
-            await self._act([conversation.Reply(errors.ws_event(error_mapping.api_error(action.rid, e), action.lane))])
+            await self._act([lanes.Reply(errors.ws_event(error_mapping.api_error(action.rid, e), action.lane))])
 
     # ---- to the client -------------------------------------------------------------------------------
 
-    async def _deliver(self, lane: conversation.Lane, run: runs.Run) -> None:
+    async def _deliver(self, lane: lanes.Lane, run: response_stream.Run) -> None:
         """Pump a run to its end. Whatever happens, the run is finished or handed over, once."""
         self._pumping.add(lane)
         lost: errors.ApiError | None = None
@@ -305,7 +305,7 @@ class Connection:
 
     async def _grow_old(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)
-        await self._act(self._conversation.leave(conversation.Leaving.AGE))
+        await self._act(self._conversation.leave(lanes.Leaving.AGE))
         await asyncio.sleep(AGE_GRACE_S)
         self._decide(close_codes.CloseCode.LIFETIME)
 

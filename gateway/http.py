@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import chat, creation, existing, fleet, page, runs, settings, stream, submission
+from gateway import chat_completions, page, request_parsing, response_operations, response_stream, settings, stream, submission, worker_registry
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
@@ -38,10 +38,10 @@ class Api:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
-        present: existing.Existing,
+        present: response_operations.Existing,
         deliver: delivery.Delivery,
         store: redis_store.Sessions,
-        engines: fleet.Fleet,
+        engines: worker_registry.Fleet,
         draining: drain.Draining,
         *,
         version: str,
@@ -108,7 +108,7 @@ class Api:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        create, run = await self._created(request, creation.of_responses)
+        create, run = await self._created(request, request_parsing.of_responses)
         if create.stream:
             return stream.EventStream(run, self._submit, self._draining, events.Event.sse)
         if create.background:
@@ -118,14 +118,14 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        create, run = await self._created(request, creation.of_chat)
+        create, run = await self._created(request, request_parsing.of_chat)
         if create.stream:
-            return stream.EventStream(run, self._submit, self._draining, chat.Chunks(run.echo, include_usage=create.usage_in_stream).of)
-        return JSONResponse(chat.completion(await self._whole(run, request)), headers=run.headers)
+            return stream.EventStream(run, self._submit, self._draining, chat_completions.Chunks(run.echo, include_usage=create.usage_in_stream).of)
+        return JSONResponse(chat_completions.completion(await self._whole(run, request)), headers=run.headers)
 
     async def _created(
-        self, request: Request, read: Callable[[dict[str, Any], Sequence[settings.Pool]], creation.Create]
-    ) -> tuple[creation.Create, runs.Run]:
+        self, request: Request, read: Callable[[dict[str, Any], Sequence[settings.Pool]], request_parsing.Create]
+    ) -> tuple[request_parsing.Create, response_stream.Run]:
         """Whether the caller was revoked is asked in one round trip with what else is needed from Redis; nothing is written before the answer."""
         principal = await self._gate.verified(request)
         permitted = asyncio.ensure_future(self._gate.permit(principal))
@@ -139,7 +139,7 @@ class Api:
         finally:
             permitted.cancel()
 
-    async def _whole(self, run: runs.Run, request: Request) -> dict[str, Any]:
+    async def _whole(self, run: response_stream.Run, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""
         tasks = [asyncio.ensure_future(t) for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())]
         try:
@@ -303,16 +303,16 @@ class Api:
             raise errors.invalid_request(f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.", code="request_timeout") from e
         except ClientDisconnect as e:
             raise errors.invalid_request("The client left.") from e  # nobody reads it; only our own books see it
-        return creation.decode(b"".join(parts))
+        return request_parsing.decode(b"".join(parts))
 
 
-async def _to_end(run: runs.Run) -> None:
+async def _to_end(run: response_stream.Run) -> None:
     while await run.take():
         pass
 
 
-def _with_key(create: creation.Create, request: Request) -> creation.Create:
-    return creation.with_key(create, request.headers.get("idempotency-key"))
+def _with_key(create: request_parsing.Create, request: Request) -> request_parsing.Create:
+    return request_parsing.with_key(create, request.headers.get("idempotency-key"))
 
 
 def listed(items: list[dict[str, Any]], limit: str | None, order: str | None, after: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from gateway import runs, submission
+from gateway import response_stream, submission
 from tailrace import log
 from tailrace.delivery import outbox
 from tailrace.protocol import events
@@ -22,7 +22,7 @@ Encode = Callable[[events.Event], bytes]
 class EventStream(event_stream.EventBody):
     """Streams a run's events, as `encode` spells them, and gives the run back when the client leaves or the service does."""
 
-    def __init__(self, run: runs.Run, submit: submission.Submission, draining: drain.Draining, encode: Encode) -> None:
+    def __init__(self, run: response_stream.Run, submit: submission.Submission, draining: drain.Draining, encode: Encode) -> None:
         super().__init__(run.rid, run.headers)
         self._run = run
         self._submit = submit

@@ -14,7 +14,19 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from gateway import admission, cache, context, conversation, creation, existing, fleet, keys, placement, runs, settings
+from gateway import (
+    admission,
+    cache,
+    context,
+    idempotency,
+    lanes,
+    placement,
+    request_parsing,
+    response_operations,
+    response_stream,
+    settings,
+    worker_registry,
+)
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery, outbox
@@ -48,9 +60,9 @@ class Submission:
         deliver: delivery.Delivery,
         writer: log.Writer,
         cached: cache.Cache,
-        by_key: keys.Keys,
-        present: existing.Existing,
-        engines: fleet.Fleet,
+        by_key: idempotency.Keys,
+        present: response_operations.Existing,
+        engines: worker_registry.Fleet,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -81,11 +93,11 @@ class Submission:
 
     async def submit(
         self,
-        create: creation.Create,
+        create: request_parsing.Create,
         principal: credentials.Principal,
-        recall: Callable[[str], conversation.Remembered | None] = lambda _rid: None,
+        recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
         permitted: Awaitable[None] | None = None,
-    ) -> runs.Run:
+    ) -> response_stream.Run:
         """Take a request into the log.
 
         Args:
@@ -100,11 +112,11 @@ class Submission:
 
     async def _submit(
         self,
-        create: creation.Create,
+        create: request_parsing.Create,
         principal: credentials.Principal,
-        recall: Callable[[str], conversation.Remembered | None],
+        recall: Callable[[str], lanes.Remembered | None],
         permitted: Awaitable[None] | None,
-    ) -> runs.Run:
+    ) -> response_stream.Run:
         started = time.monotonic()
         self._admit(create, principal)
         owner = access.owner_of(principal)
@@ -141,7 +153,7 @@ class Submission:
         run.pool, run.awaited_since = create.pool, started
         return run
 
-    def _admit(self, create: creation.Create, principal: credentials.Principal) -> None:
+    def _admit(self, create: request_parsing.Create, principal: credentials.Principal) -> None:
         refused = admission.check(
             create,
             principal.key,
@@ -156,7 +168,7 @@ class Submission:
             telemetry.REQUESTS.labels(outcome="refused").inc()
             raise refused
 
-    async def _take_rate(self, create: creation.Create, principal: credentials.Principal) -> dict[str, str]:
+    async def _take_rate(self, create: request_parsing.Create, principal: credentials.Principal) -> dict[str, str]:
         limits = self._config.limits
         headers: dict[str, str] = {}
         if limits.requests_rate:
@@ -174,7 +186,7 @@ class Submission:
         return headers
 
     async def _request(
-        self, create: creation.Create, principal: credentials.Principal, owner: records.Owner, history: context.History
+        self, create: request_parsing.Create, principal: credentials.Principal, owner: records.Owner, history: context.History
     ) -> tuple[records.Request, int]:
         past = context.last_turns(history.messages)
         head = [{"role": "system", "content": create.instructions}] if create.instructions is not None else []
@@ -201,7 +213,7 @@ class Submission:
         )
         return request, partition
 
-    async def _place(self, create: creation.Create, principal: credentials.Principal, history: context.History, prefix: Sequence[str]) -> int:
+    async def _place(self, create: request_parsing.Create, principal: credentials.Principal, history: context.History, prefix: Sequence[str]) -> int:
         if create.idempotency_key is not None:
             return placement.of_key(principal.key, create.idempotency_key, self._layout.partitions)
         warm = await self._cache.warm_partition(create.pool, prefix)
@@ -211,7 +223,7 @@ class Submission:
         telemetry.PREFIX_LOOKUPS.labels(outcome="miss" if warm is None else "hit" if chosen == warm else "overridden").inc()
         return chosen
 
-    def _echo(self, rid: str, create: creation.Create) -> dict[str, Any]:
+    def _echo(self, rid: str, create: request_parsing.Create) -> dict[str, Any]:
         echo = events.echo(
             rid,
             int(self._clock()),
@@ -233,7 +245,7 @@ class Submission:
         )
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
-    async def _append(self, create: creation.Create, request: records.Request, partition: int) -> tuple[runs.Run, int]:
+    async def _append(self, create: request_parsing.Create, request: records.Request, partition: int) -> tuple[response_stream.Run, int]:
         """The run, and the offset after its request (-1: not known)."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
@@ -247,7 +259,9 @@ class Submission:
             self._delivery.discard(request.rid)
             raise
         self._delivery.acknowledged(request.rid)
-        run = runs.Run(request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous)
+        run = response_stream.Run(
+            request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous
+        )
         return run, appended.offset + 1 or -1  # aiokafka tells no offset of a retry that the broker had already taken
 
     async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> log.Appended:
@@ -261,7 +275,7 @@ class Submission:
         except log.AppendFailed:
             return await self._writer.append(topic, partition, rid, value, headers)
 
-    def _count(self, run: runs.Run, principal: credentials.Principal, partition: int) -> None:
+    def _count(self, run: response_stream.Run, principal: credentials.Principal, partition: int) -> None:
         self.running.add(run.rid, principal.key, partition)
         run.counted = True
         self.attended += 1
@@ -282,8 +296,8 @@ class Submission:
                 outcome.set_result(False)
 
     async def _first_of_key(
-        self, create: creation.Create, principal: credentials.Principal, request: records.Request, partition: int
-    ) -> tuple[runs.Run | None, list[str]]:
+        self, create: request_parsing.Create, principal: credentials.Principal, request: records.Request, partition: int
+    ) -> tuple[response_stream.Run | None, list[str]]:
         """The run of an earlier request with the same key, if there is one; and earlier ones that cannot be attached to (deleted, out of the log)."""
         if create.idempotency_key is None or request.idempotency_key is None:
             return None, []
@@ -304,8 +318,14 @@ class Submission:
         return None, known
 
     async def _ahead(
-        self, create: creation.Create, principal: credentials.Principal, request: records.Request, run: runs.Run, end: int, refused: Sequence[str]
-    ) -> runs.Run | None:
+        self,
+        create: request_parsing.Create,
+        principal: credentials.Principal,
+        request: records.Request,
+        run: response_stream.Run,
+        end: int,
+        refused: Sequence[str],
+    ) -> response_stream.Run | None:
         """The run of a request with the same key that got into the log just before this one, when nothing but the log could tell: the earlier one
         stands, as with claims, and this one is cancelled."""
         if create.idempotency_key is None or request.idempotency_key is None:
@@ -325,18 +345,18 @@ class Submission:
             raise
         return None
 
-    async def _stand_down(self, create: creation.Create, principal: credentials.Principal, run: runs.Run, first: str) -> None:
+    async def _stand_down(self, create: request_parsing.Create, principal: credentials.Principal, run: response_stream.Run, first: str) -> None:
         with contextlib.suppress(log.LogUnavailable):  # then it costs compute, but nobody is shown it
             await self._existing.append_cancel(run.rid, run.owner, run.echo)
         await self._remap(create, principal, run.rid, first)
 
-    async def _remap(self, create: creation.Create, principal: credentials.Principal, old: str, new: str) -> None:
+    async def _remap(self, create: request_parsing.Create, principal: credentials.Principal, old: str, new: str) -> None:
         """Have the cache say `new` where it says `old`."""
         assert create.idempotency_key is not None
         await self._cache.release_key(principal.key, create.idempotency_key, old)
         await self._cache.claim_key(principal.key, create.idempotency_key, new, IDEMPOTENCY_TTL_S)
 
-    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> runs.Run | None:
+    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> response_stream.Run | None:
         """`logged`: its request is known to be in the log."""
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -352,23 +372,23 @@ class Submission:
                 return None
             await asyncio.sleep(ATTACH_RETRY_S)  # another gateway may be between the key and the append
 
-    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> runs.Run:
+    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> response_stream.Run:
         """Follow a response that exists; raises like `Delivery.watch`."""
         found = await self._delivery.find(rid, owner)
         subscription = await self._delivery.watch(rid, owner, starting_after)
-        run = runs.Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
+        run = response_stream.Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
         run.headers = {"x-tailrace-response-id": rid}
         self.attended += 1
         return run
 
     # ---- to the end ----------------------------------------------------------------------------------
 
-    def finished(self, run: runs.Run) -> None:
+    def finished(self, run: response_stream.Run) -> None:
         """The run's terminal event was taken, or the log lost it."""
         self.attended -= 1
         self._end(run)
 
-    def _end(self, run: runs.Run) -> None:
+    def _end(self, run: response_stream.Run) -> None:
         run.subscription.close()
         if run.counted:
             self.running.end(run.rid)
@@ -377,17 +397,17 @@ class Submission:
         if remembered is not None and run.store:
             self._spawn(self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages)))
 
-    def hand_over(self, run: runs.Run) -> None:
+    def hand_over(self, run: response_stream.Run) -> None:
         """The connection that asked is gone: a keeper goes on. What nobody can come back for is cancelled after a grace."""
         self.attended -= 1
         self._spawn(self._keep(run, cancel=not run.store))
 
-    def keep(self, run: runs.Run) -> None:
+    def keep(self, run: response_stream.Run) -> None:
         """Nobody waits for this one on a connection (background)."""
         self.attended -= 1
         self._spawn(self._keep(run, cancel=False))
 
-    async def _keep(self, run: runs.Run, *, cancel: bool) -> None:
+    async def _keep(self, run: response_stream.Run, *, cancel: bool) -> None:
         try:
             async with asyncio.timeout(KEEP_S):
                 if cancel:
@@ -399,7 +419,7 @@ class Submission:
         finally:
             self._end(run)
 
-    async def _cancel_after_grace(self, run: runs.Run) -> None:
+    async def _cancel_after_grace(self, run: response_stream.Run) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.cancel_grace_s):
                 while await run.take():

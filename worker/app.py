@@ -12,7 +12,7 @@ from typing import Any
 from tailrace import log, telemetry
 from tailrace.store import redis_store
 from tailrace.telemetry import gc_tuning, health
-from worker import attempt, clock, flush, intake, metering, serving, settings, slots, tail
+from worker import attempt, clock, flush, metering, request_consumer, serving, settings, slots, tail
 from worker.engines import base
 
 HEARTBEAT_S = 1.0
@@ -69,7 +69,7 @@ class App:
         self._tail = tail.Tail(s.kafka, self._offsets, self._clock, client_id=s.name)
         self._cache = redis_store.Sessions(s.redis)
         self._metering = metering.Metering(self.writer, self._cache, pool=s.pool, worker=s.name)
-        self._intake: intake.Intake | None = None
+        self._intake: request_consumer.Intake | None = None
         self._parts: serving.Parts | None = None
         self._rate = 0.0
 
@@ -132,7 +132,7 @@ class App:
         self.state, self.detail = State.READY, ""
         await made.run()
 
-    def _compose(self, layout: log.Layout, tasks: asyncio.TaskGroup) -> intake.Intake:
+    def _compose(self, layout: log.Layout, tasks: asyncio.TaskGroup) -> request_consumer.Intake:
         s = self._settings
         places = slots.Slots(self._engine.capacity)
         self._parts = parts = serving.Parts(
@@ -150,7 +150,9 @@ class App:
             tag=layout.tag,
             pulse=attempt.Pulse(s.stall_s),
         )
-        return intake.Intake(s.kafka, self._offsets, parts, tasks, pool=s.pool, session_timeout_ms=s.session_timeout_ms, partitions=layout.partitions)
+        return request_consumer.Intake(
+            s.kafka, self._offsets, parts, tasks, pool=s.pool, session_timeout_ms=s.session_timeout_ms, partitions=layout.partitions
+        )
 
     async def _layout(self) -> log.Layout:
         while True:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records, topics
-from worker import clock, flush, generation, metering, offsets, slots, tail, takeover
+from worker import clock, commit_tracker, flush, generation, metering, slots, tail, takeover
 from worker.attempt import Attempt, Pulse, Stop
 from worker.engines import base
 
@@ -43,7 +43,7 @@ class Place:
     partition: int
     offset: int
     timestamp: int
-    tracker: offsets.Tracker
+    tracker: commit_tracker.Tracker
     headers: log.Headers
 
 

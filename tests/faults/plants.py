@@ -35,15 +35,15 @@ def no_barrier() -> None:
 
 def commit_before_the_end() -> None:
     """An offset is finished as soon as it is taken."""
-    from worker import offsets
+    from worker import commit_tracker
 
-    take = offsets.Tracker.take
+    take = commit_tracker.Tracker.take
 
-    def taken(self: offsets.Tracker, offset: int) -> None:
+    def taken(self: commit_tracker.Tracker, offset: int) -> None:
         take(self, offset)
         self.finish(offset)
 
-    offsets.Tracker.take = taken  # type: ignore[method-assign]
+    commit_tracker.Tracker.take = taken  # type: ignore[method-assign]
 
 
 def latest_claim_wins() -> None:

@@ -15,8 +15,9 @@ from typing import Any, Final
 import httpx
 
 from tailrace.protocol import records
-from worker import chat, generation
+from worker import generation
 from worker.engines import base
+from worker.messages import plain
 
 CONNECT_S: Final = 5.0
 READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
@@ -99,7 +100,7 @@ class OpenAI:
         s = job.request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": chat.plain(job.request.messages),
+            "messages": plain(job.request.messages),
             "max_tokens": job.max_tokens,
             "temperature": s.temperature,
             "top_p": s.top_p,

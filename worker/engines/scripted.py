@@ -26,8 +26,9 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Final
 
 from tailrace.protocol import fold, records
-from worker import chat, generation
+from worker import generation
 from worker.engines import base
+from worker.messages import plain
 
 WORD: Final = 1
 HALF: Final = 2
@@ -102,7 +103,7 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 def readable(messages: list[dict[str, Any]]) -> list[int]:
     """The default answer, three bytes to a token."""
-    asked = next((m["content"] for m in reversed(chat.plain(messages)) if m["role"] == "user"), "").strip()
+    asked = next((m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), "").strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
     raw = f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it does not think.".encode()
     pieces = [raw[at : at + 3] for at in range(0, len(raw), 3)]
@@ -140,7 +141,7 @@ class Scripted:
 
     async def encode(self, request: records.Request) -> list[int]:
         """One id per four bytes: enough to count with."""
-        raw = "\n".join(f"{m['role']}: {m['content']}" for m in chat.plain(request.messages)).encode()
+        raw = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages)).encode()
         ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
         base.check_length(len(ids), self._max_model_len)
         return ids

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailrace.protocol import records
-from worker import chat, generation
+from worker import generation
 from worker.engines import base, pdeathsig
+from worker.messages import plain
 
 # Read by vLLM at import. Defaults only: whoever sets them in the environment knows better.
 ENVIRONMENT: Final = {
@@ -190,7 +191,7 @@ class VLLM:
         self._encoder.shutdown(wait=False)
 
     async def encode(self, request: records.Request) -> list[int]:
-        ids = await asyncio.get_running_loop().run_in_executor(self._encoder, self._render, chat.plain(request.messages))
+        ids = await asyncio.get_running_loop().run_in_executor(self._encoder, self._render, plain(request.messages))
         base.check_length(len(ids), self._max_model_len)
         return ids
 

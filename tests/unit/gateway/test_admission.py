@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway import admission, creation, settings
+from gateway import admission, request_parsing, settings
 from tailrace.protocol import errors
 
 POOLS = (settings.Pool("default", ("m",), 8192, 1024),)
 LIMITS = settings.Limits(responses_per_principal=2, responses=10)
-INTERACTIVE = creation.of_responses({"input": "x" * 400}, POOLS)
-BATCH = creation.of_responses({"input": "x", "service_tier": "flex"}, POOLS)
+INTERACTIVE = request_parsing.of_responses({"input": "x" * 400}, POOLS)
+BATCH = request_parsing.of_responses({"input": "x", "service_tier": "flex"}, POOLS)
 
 
 def running(**of: int) -> admission.Running:
@@ -24,7 +24,12 @@ def running(**of: int) -> admission.Running:
 
 
 def check(
-    create: creation.Create = INTERACTIVE, now: admission.Running | None = None, *, refusing: bool = False, writable: bool = True, workers: Any = ()
+    create: request_parsing.Create = INTERACTIVE,
+    now: admission.Running | None = None,
+    *,
+    refusing: bool = False,
+    writable: bool = True,
+    workers: Any = (),
 ) -> errors.ApiError | None:
     return admission.check(create, "alice", now or running(), LIMITS, refusing=refusing, writable=writable, workers=workers, deadline_s=600)
 
@@ -92,7 +97,7 @@ class TestRunning:
 
 def test_the_cost_is_prompt_and_whole_answer() -> None:
     assert admission.cost(INTERACTIVE) == 100 + 1024
-    assert admission.cost(creation.of_responses({"input": "xxxx", "generate": False}, POOLS, websocket=True)) == 1
+    assert admission.cost(request_parsing.of_responses({"input": "xxxx", "generate": False}, POOLS, websocket=True)) == 1
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0ms"), (0.012, "12ms"), (1, "1s"), (59.6, "1m0s"), (360, "6m0s"), (61, "1m1s")])

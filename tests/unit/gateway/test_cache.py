@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, fleet
+from gateway import cache, worker_registry
 from tailrace.store import redis_store
 
 
@@ -66,4 +66,4 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     ],
 )
 def test_engine_state(workers: list[dict[str, Any]], state: str, detail: str) -> None:
-    assert fleet.engine_state(workers) == {"state": state, "workers": len(workers), "detail": detail}
+    assert worker_registry.engine_state(workers) == {"state": state, "workers": len(workers), "detail": detail}

@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gateway import context, conversation
+from gateway import context, lanes
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
@@ -120,7 +120,7 @@ class TestResolve:
 
     async def test_connection_memory_answers_first_and_asks_nobody(self) -> None:
         known = Log(response())
-        history = await resolver(known).resolve(RID, ALICE, conversation.Remembered(RID, [user("mine")]))
+        history = await resolver(known).resolve(RID, ALICE, lanes.Remembered(RID, [user("mine")]))
         assert history == context.History([user("mine")], 3)
         assert known.asked == 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, creation, existing, settings, submission
+from gateway import cache, request_parsing, response_operations, settings, submission
 from tailrace import log
 from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
@@ -100,13 +100,13 @@ def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submi
     config = settings.read({"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'})
     cached = cache.Cache(Away())  # type: ignore[arg-type]
     odd: Any = (deliver, writer)
-    present = existing.Existing(*odd, cached)
+    present = response_operations.Existing(*odd, cached)
     parts: Any = (config, log.Layout("one", TAG, 1), *odd, cached, by_key, present, Engines(), lambda work: work.close())
     return submission.Submission(*parts)
 
 
-def asked() -> creation.Create:
-    return creation.of_responses({"input": "hi"}, [POOL])
+def asked() -> request_parsing.Create:
+    return request_parsing.of_responses({"input": "hi"}, [POOL])
 
 
 async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_tried_again() -> None:
@@ -145,7 +145,7 @@ async def test_with_a_key_the_log_is_asked_before_the_append_and_once_more_up_to
     """aiokafka tells -1 for a retry that the broker had already taken: then up to the end."""
     by_key = ByKey()
     submit = over(Writer(log.Appended(offset, 0)), Deliver(), by_key)
-    await submit.submit(creation.with_key(asked(), "k"), ALICE)
+    await submit.submit(request_parsing.with_key(asked(), "k"), ALICE)
     assert by_key.ends == [-1, end]
 
 

@@ -570,7 +570,7 @@ def test_doubled_keys_and_committed_secrets_are_seen() -> None:
     assert not sources.secret_free(file, "url: rediss://gateway@redis:6379").problem
 
 
-SOURCES = {"gateway": ("gateway", "push"), "push": ("push",), "worker": ("worker",)}
+SOURCES = {"gateway": ("gateway", "tailrace/web"), "push": ("tailrace/web",), "worker": ("worker",)}
 
 
 @pytest.mark.parametrize("service", SOURCES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker import chat
+from worker.messages import plain
 
 
 def test_parts_become_text_and_developer_becomes_system() -> None:
@@ -11,7 +11,7 @@ def test_parts_become_text_and_developer_becomes_system() -> None:
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "x"}, {"text": "b"}]},
         {"role": "assistant", "content": None},
     ]
-    assert chat.plain(messages) == [
+    assert plain(messages) == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "ab"},
         {"role": "assistant", "content": ""},

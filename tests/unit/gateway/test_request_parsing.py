@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from gateway import creation, settings
+from gateway import request_parsing, settings
 from tailrace.protocol import errors
 
 POOLS = (
@@ -19,17 +19,17 @@ POOLS = (
 )
 
 
-def responses(body: dict[str, Any], *, websocket: bool = False) -> creation.Create:
-    return creation.of_responses({"input": "hi", **body}, POOLS, websocket=websocket)
+def responses(body: dict[str, Any], *, websocket: bool = False) -> request_parsing.Create:
+    return request_parsing.of_responses({"input": "hi", **body}, POOLS, websocket=websocket)
 
 
-def chat(body: dict[str, Any]) -> creation.Create:
-    return creation.of_chat({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
+def chat(body: dict[str, Any]) -> request_parsing.Create:
+    return request_parsing.of_chat({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
 
 
 class TestAccepted:
     def test_a_bare_question_gets_the_default_model_and_its_defaults(self) -> None:
-        create = creation.of_responses({"input": "hi"}, POOLS)
+        create = request_parsing.of_responses({"input": "hi"}, POOLS)
         assert (create.model, create.pool, create.priority, create.store, create.background, create.stream) == (
             "small", "default", "interactive", True, False, False,
         )  # fmt: skip
@@ -39,8 +39,8 @@ class TestAccepted:
 
     def test_a_pool_says_how_to_sample_for_those_who_do_not(self) -> None:
         pools = (settings.Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),)
-        bare = creation.of_responses({"input": "hi"}, pools).sampling
-        named = creation.of_responses({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
+        bare = request_parsing.of_responses({"input": "hi"}, pools).sampling
+        named = request_parsing.of_responses({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
         assert (bare.temperature, bare.top_p) == (0.2, 0.9)
         assert (named.temperature, named.top_p) == (1.0, 0.5)
 
@@ -50,9 +50,9 @@ class TestAccepted:
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
         pools = (settings.Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
-        given = creation.of_responses({"input": "x"}, pools).sampling
+        given = request_parsing.of_responses({"input": "x"}, pools).sampling
         assert (given.temperature, given.top_p) == (0.6, 0.9)
-        asked = creation.of_responses({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
+        asked = request_parsing.of_responses({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
         assert (asked.temperature, asked.top_p) == (0.0, 1.0)
 
     def test_items_of_all_roles_become_messages_and_developer_is_system(self) -> None:
@@ -92,10 +92,10 @@ class TestAccepted:
         assert responses(body).input == [{"role": "user", "content": "hi"}]
 
     def test_a_warm_up_needs_no_input(self) -> None:
-        assert creation.of_responses({"generate": False}, POOLS, websocket=True).input == []
+        assert request_parsing.of_responses({"generate": False}, POOLS, websocket=True).input == []
 
     def test_a_continuation_needs_no_input(self) -> None:
-        assert creation.of_responses({"previous_response_id": "resp_x", "input": []}, POOLS).previous == "resp_x"
+        assert request_parsing.of_responses({"previous_response_id": "resp_x", "input": []}, POOLS).previous == "resp_x"
 
     def test_stream_true_in_a_socket_frame_is_ignored_and_false_too(self) -> None:
         assert responses({"stream": False}, websocket=True).stream
@@ -271,20 +271,20 @@ class TestDecode:
     )
     def test_what_is_not_json_is_said_to_be_so(self, data: bytes | str) -> None:
         with pytest.raises(errors.ApiError) as refused:
-            creation.decode(data)
+            request_parsing.decode(data)
         assert refused.value.code == "invalid_json"
 
     @pytest.mark.parametrize("data", ["[]", "5", '"x"', "null", "true"])
     def test_what_is_no_object_is_refused(self, data: str) -> None:
         with pytest.raises(errors.ApiError):
-            creation.decode(data)
+            request_parsing.decode(data)
 
 
 def test_a_key_from_the_header_is_bounded() -> None:
-    assert creation.with_key(responses({}), "k").idempotency_key == "k"
-    assert creation.with_key(responses({}), None).idempotency_key is None
+    assert request_parsing.with_key(responses({}), "k").idempotency_key == "k"
+    assert request_parsing.with_key(responses({}), None).idempotency_key is None
     with pytest.raises(errors.ApiError):
-        creation.with_key(responses({}), "k" * 513)
+        request_parsing.with_key(responses({}), "k" * 513)
 
 
 json_values = st.recursive(
@@ -297,7 +297,7 @@ FIELDS = sorted({name for body, _, _ in (*REFUSED_RESPONSES, *REFUSED_CHAT) for 
 
 @hypothesis.given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6), st.booleans())
 def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(body: dict[str, Any], websocket: bool) -> None:
-    for make in (lambda: creation.of_responses(body, POOLS, websocket=websocket), lambda: creation.of_chat(body, POOLS)):
+    for make in (lambda: request_parsing.of_responses(body, POOLS, websocket=websocket), lambda: request_parsing.of_chat(body, POOLS)):
         outcome = outcome_of(make)
         if isinstance(outcome, errors.ApiError):
             assert outcome.status in (400, 404)
@@ -307,7 +307,7 @@ def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(body
             msgspec.json.encode(outcome)
 
 
-def outcome_of(make: Callable[[], creation.Create]) -> creation.Create | errors.ApiError:
+def outcome_of(make: Callable[[], request_parsing.Create]) -> request_parsing.Create | errors.ApiError:
     try:
         return make()
     except errors.ApiError as e:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tailrace import log, telemetry
 from tailrace.protocol import ids, records, topics
-from worker import offsets, serving
+from worker import commit_tracker, serving
 from worker.attempt import Stop
 
 COMMIT_S = 1.0
@@ -39,7 +39,7 @@ class Assigned:
         early: records taken before that.
     """
 
-    tracker: offsets.Tracker = field(default_factory=offsets.Tracker)
+    tracker: commit_tracker.Tracker = field(default_factory=commit_tracker.Tracker)
     opened: bool = False
     early: list[log.Record] = field(default_factory=list)
 
@@ -312,7 +312,7 @@ class Intake:
                 if (assigned := opening.get((topic, p))) is not None and (topic, p) in committed:
                     assigned.tracker.start = offset
                 if request_ends[topic].get(p, 0) > offset or metadata:
-                    named = offsets.token_offset(metadata)
+                    named = commit_tracker.token_offset(metadata)
                     wanted.append(0 if named is None else named)
             starts[p] = max(beginnings.get(p, 0), min(wanted, default=token_ends[p]))
         return starts
@@ -350,7 +350,7 @@ class Intake:
         return False
 
     async def _commit(self) -> None:
-        due: dict[TopicPartition, tuple[offsets.Tracker, offsets.Commit]] = {}
+        due: dict[TopicPartition, tuple[commit_tracker.Tracker, commit_tracker.Commit]] = {}
         for tp, a in self._assigned.items():
             if a.opened and (commit := a.tracker.due(self._parts.tail.position(tp[1]))) is not None:
                 due[tp] = a.tracker, commit

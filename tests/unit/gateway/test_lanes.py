@@ -9,8 +9,8 @@ import hypothesis.stateful as stateful
 import hypothesis.strategies as st
 import pytest
 
-from gateway import conversation
-from gateway.conversation import Begin, Cancel, Close, Conversation, Leaving, Remembered, Reply
+from gateway import lanes
+from gateway.lanes import Begin, Cancel, Close, Conversation, Leaving, Remembered, Reply
 from tailrace.protocol import close_codes, errors
 
 FAILED = errors.server_error()
@@ -20,11 +20,11 @@ def create(lane: str | None = None, **fields: Any) -> dict[str, Any]:
     return {"type": "response.create", **({"stream_id": lane} if lane is not None else {}), **fields}
 
 
-def codes(actions: list[conversation.Action]) -> list[str]:
+def codes(actions: list[lanes.Action]) -> list[str]:
     return [a.event["error"]["code"] for a in actions if isinstance(a, Reply)]
 
 
-def begun(actions: list[conversation.Action]) -> list[tuple[str | None, Any]]:
+def begun(actions: list[lanes.Action]) -> list[tuple[str | None, Any]]:
     return [(a.lane, a.body.get("n")) for a in actions if isinstance(a, Begin)]
 
 
@@ -93,13 +93,13 @@ class TestLanes:
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
         c = Conversation()
-        answers = [codes(c.received(create(n=i))) for i in range(conversation.MAX_QUEUED + 2)]
+        answers = [codes(c.received(create(n=i))) for i in range(lanes.MAX_QUEUED + 2)]
         assert answers[-1] == ["rate_limit_exceeded"]
         assert [a for a in answers[:-1] if a] == []
 
     def test_what_queues_up_is_bounded_in_bytes(self) -> None:
         c = Conversation()
-        half = conversation.MAX_QUEUED_BYTES // 2
+        half = lanes.MAX_QUEUED_BYTES // 2
         c.received(create(), half)
         assert codes([*c.received(create(), half), *c.received(create(), half)]) == []
         assert codes(c.received(create(), half)) == ["rate_limit_exceeded"]
@@ -303,7 +303,7 @@ class Lanes(stateful.RuleBasedStateMachine):
         self.busy: set[str | None] = set()
         self.count = 0
 
-    def see(self, actions: list[conversation.Action]) -> None:
+    def see(self, actions: list[lanes.Action]) -> None:
         for lane, n in begun(actions):
             assert lane not in self.busy
             self.busy.add(lane)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway import chat
+from gateway import chat_completions
 from tailrace.protocol import errors, events, fold, ids, records
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"0" * 11)
@@ -26,7 +26,7 @@ def series(texts: list[str], reason: str = "stop", error: tuple[str, str] | None
 
 
 def chunks(texts: list[str], *, usage: bool = False, **more: Any) -> list[dict[str, Any]]:
-    encode = chat.Chunks(events.echo(RID, 7, "m"), include_usage=usage)
+    encode = chat_completions.Chunks(events.echo(RID, 7, "m"), include_usage=usage)
     body = b"".join(encode.of(e) for e in series(texts, **more))
     return [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
 
@@ -63,7 +63,7 @@ def test_a_failure_in_mid_stream_is_an_error_object() -> None:
 def test_one_object() -> None:
     final = series(["a", "b"])[-1].response
     assert final is not None
-    body = chat.completion(final)
+    body = chat_completions.completion(final)
     assert body["choices"][0]["message"] == {"role": "assistant", "content": "ab", "refusal": None}
     assert body["usage"]["total_tokens"] == 5
 
@@ -72,5 +72,5 @@ def test_a_failed_response_is_an_error() -> None:
     final = series([], reason="failed")[-1].response
     assert final is not None
     with pytest.raises(errors.ApiError) as failed:
-        chat.completion(final)
+        chat_completions.completion(final)
     assert failed.value.status == 500

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway import keys
+from gateway import idempotency
 from tailrace import log
 from tailrace.protocol import ids, records, topics
 
@@ -56,12 +56,12 @@ class OneLog:
             yield [record]
 
 
-def over(held: OneLog) -> keys.Keys:
+def over(held: OneLog) -> idempotency.Keys:
     parts: Any = held
-    return keys.Keys(parts, parts)
+    return idempotency.Keys(parts, parts)
 
 
-async def ask(by_key: keys.Keys, key: str = "k", owner: records.Owner = ALICE, end: int = -1) -> list[str]:
+async def ask(by_key: idempotency.Keys, key: str = "k", owner: records.Owner = ALICE, end: int = -1) -> list[str]:
     return await by_key.rids("default", "interactive", 0, (owner, key), end)
 
 
@@ -113,7 +113,7 @@ async def test_two_who_ask_at_once_fold_each_record_once() -> None:
         (0, None, 0),  # a group that never committed: nothing is finished
         (0, 7, 7),  # what may still run is always looked at
         (9, 7, 9),  # as far as the log reaches
-        (0, 2_500, 3_000 - keys.RECENT),  # and some finished ones
+        (0, 2_500, 3_000 - idempotency.RECENT),  # and some finished ones
     ],
 )
 async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_stretch_back(begin: int, low: int | None, start: int) -> None:
@@ -125,7 +125,7 @@ async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_
 
 
 async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "RECENT", 10)
+    monkeypatch.setattr(idempotency, "RECENT", 10)
     held = OneLog(low=0)
     first = held.append("k")
     by_key = over(held)
@@ -138,7 +138,7 @@ async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(mon
 
 
 async def test_memory_is_bounded_and_the_oldest_keys_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "MAX_KEYS", 3)
+    monkeypatch.setattr(idempotency, "MAX_KEYS", 3)
     held = OneLog()
     for n in range(5):
         held.append(f"k{n}")

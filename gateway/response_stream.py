@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway import context, conversation
+from gateway import context, lanes
 from tailrace import telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
@@ -56,8 +56,8 @@ class Run:
         self.told_at = now
 
     @property
-    def remembered(self) -> conversation.Remembered | None:
+    def remembered(self) -> lanes.Remembered | None:
         """What a connection keeps of it, once it ended well."""
         if self.final is None or self.messages is None or not context.continuable(self.final):
             return None
-        return conversation.Remembered(self.rid, context.with_answer(self.messages, self.final))
+        return lanes.Remembered(self.rid, context.with_answer(self.messages, self.final))

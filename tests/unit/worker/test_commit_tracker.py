@@ -5,21 +5,21 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker import offsets
+from worker import commit_tracker
 
 
-def low(tracker: offsets.Tracker, position: int = 100) -> int | None:
+def low(tracker: commit_tracker.Tracker, position: int = 100) -> int | None:
     commit = tracker.due(position)
     return None if commit is None else commit.low
 
 
 def test_nothing_is_committed_before_anything_was_taken() -> None:
-    assert offsets.Tracker().due(5) is None
-    assert offsets.Tracker(start=7).due(5) is None
+    assert commit_tracker.Tracker().due(5) is None
+    assert commit_tracker.Tracker(start=7).due(5) is None
 
 
 def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behind_it() -> None:
-    tracker = offsets.Tracker(start=10)
+    tracker = commit_tracker.Tracker(start=10)
     for offset in range(10, 15):
         tracker.take(offset)
     for offset in (11, 12, 14):
@@ -33,24 +33,24 @@ def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behi
 
 
 def test_the_metadata_names_the_lowest_claim_at_or_above_low_finished_ones_included() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     for offset, claim in ((0, 50), (1, 40), (2, 60)):
         tracker.take(offset)
         tracker.claimed(offset, claim)
     tracker.finish(1)
-    assert tracker.due(100) == offsets.Commit(0, 40)
+    assert tracker.due(100) == commit_tracker.Commit(0, 40)
     tracker.finish(0)
-    assert tracker.due(100) == offsets.Commit(2, 60)
+    assert tracker.due(100) == commit_tracker.Commit(2, 60)
 
 
 def test_without_claims_the_metadata_is_where_the_tail_stands() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     tracker.take(3)
-    assert tracker.due(77) == offsets.Commit(3, 77)
+    assert tracker.due(77) == commit_tracker.Commit(3, 77)
 
 
 def test_an_acknowledged_commit_is_not_due_again_until_something_changes() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     tracker.take(0)
     tracker.claimed(0, 9)
     first = tracker.due(100)
@@ -58,21 +58,21 @@ def test_an_acknowledged_commit_is_not_due_again_until_something_changes() -> No
     tracker.acknowledged(first)
     assert tracker.due(200) is None
     tracker.finish(0)
-    assert tracker.due(200) == offsets.Commit(1, 200)
+    assert tracker.due(200) == commit_tracker.Commit(1, 200)
 
 
 def test_a_claim_known_later_is_committed_although_low_did_not_move() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     tracker.take(0)
     before = tracker.due(5)
     assert before is not None
     tracker.acknowledged(before)
     tracker.claimed(0, 5)
-    assert tracker.due(9) == offsets.Commit(0, 5)
+    assert tracker.due(9) == commit_tracker.Commit(0, 5)
 
 
 def test_garbage_is_passed_but_never_what_lies_before_it() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     tracker.take(0)
     tracker.skip(1)
     assert low(tracker) == 0
@@ -81,22 +81,22 @@ def test_garbage_is_passed_but_never_what_lies_before_it() -> None:
 
 
 def test_a_stale_caller_cannot_add_a_claim_for_a_finished_request() -> None:
-    tracker = offsets.Tracker()
+    tracker = commit_tracker.Tracker()
     tracker.take(0)
     tracker.finish(0)
     tracker.claimed(0, 1)
-    assert tracker.due(50) == offsets.Commit(1, 50)
+    assert tracker.due(50) == commit_tracker.Commit(1, 50)
 
 
 def test_metadata_of_another_program_says_nothing() -> None:
-    assert offsets.token_offset("12") == 12
+    assert commit_tracker.token_offset("12") == 12
     for foreign in ("", "abc", "-1", "٣", "1.5"):
-        assert offsets.token_offset(foreign) is None
+        assert commit_tracker.token_offset(foreign) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "finish", "commit"]), st.integers(0, 30)), max_size=60))
 def test_no_history_commits_past_an_unfinished_request_or_back(history: list[tuple[str, int]]) -> None:
-    tracker, following, unfinished, committed = offsets.Tracker(), 0, set(), -1
+    tracker, following, unfinished, committed = commit_tracker.Tracker(), 0, set(), -1
     for action, value in history:
         if action == "take":
             tracker.take(following)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway import runs
+from gateway import response_stream
 from tailrace import telemetry
 from tailrace.protocol import events, records
 
@@ -25,9 +25,9 @@ def event(delta: str | None = None, *, final: dict[str, Any] | None = None) -> e
     return events.Event("t" if final is None else f"response.{final['status']}", 0, b"{}", delta, final)
 
 
-def run_of(batches: list[list[events.Event]], **more: Any) -> runs.Run:
+def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.Run:
     taken: Any = Subscription(batches)
-    return runs.Run("resp_1", OWNER, {}, taken, True, **more)
+    return response_stream.Run("resp_1", OWNER, {}, taken, True, **more)
 
 
 def counts(pool: str) -> list[float]:
