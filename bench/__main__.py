@@ -33,7 +33,7 @@ from bench import (
     whole_path,
     whole_path_alike,
 )
-from tailrace import paths
+from tailrace.local import paths
 
 # Those with stacks of their own come first, while nothing else runs; the others share one.
 SUITES: dict[str, ModuleType] = {

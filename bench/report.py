@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bench import measure
-from tailrace import paths
+from tailrace.local import paths
 
 
 @dataclass(frozen=True, slots=True)

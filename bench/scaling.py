@@ -15,7 +15,7 @@ from typing import Final
 import uvloop
 
 from bench import load, measure, scripted, stacks
-from tailrace import plan as deployment
+from tailrace.local import plan as deployment
 from tailrace.store import redis_store
 
 NAME: Final = "scaling"

@@ -24,7 +24,7 @@ import httpx
 import psutil
 
 from bench import measure
-from tailrace import dev_credentials, paths, processes, state
+from tailrace.local import dev_credentials, paths, processes, state
 from tailrace.log import address
 
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")

@@ -59,7 +59,7 @@ def gates(*, tests: bool) -> list[Gate]:
 
 
 def environment() -> dict[str, str]:
-    from tailrace import install
+    from tailrace.local import install
 
     return {**os.environ, "PATH": install.node_path() or os.environ.get("PATH", "")}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare Debian or Ubuntu to a working `.venv`, then `python -m tailrace.install` for all the rest.
+# From a bare Debian or Ubuntu to a working `.venv`, then `python -m tailrace.local.install` for all the rest.
 # Needs nothing but a shell. Every step is skipped when it is done already; run it as often as you like.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -80,4 +80,4 @@ if [ "$(cat .venv/tailrace-stamp 2>/dev/null)" != "$stamp" ]; then
 fi
 
 rm -f "$errors"
-exec .venv/bin/python -m tailrace.install "$@"
+exec .venv/bin/python -m tailrace.local.install "$@"

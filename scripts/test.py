@@ -102,7 +102,7 @@ def perform(tier: str, options: list[str]) -> Result:
 
 def environment() -> dict[str, str]:
     """The caller's, with a Node and the environment's own programs to be found."""
-    from tailrace import install
+    from tailrace.local import install
 
     path = install.node_path() or os.environ.get("PATH", "")
     return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}"}
@@ -112,7 +112,7 @@ def prepare_browser() -> None:
     """Debian's Chromium, where it can be had; without it the browser tests are skipped and say so."""
     if any(shutil.which(name) for name in CHROMIUM):
         return
-    from tailrace import install
+    from tailrace.local import install
 
     try:
         install.apt("chromium", ["chromium"], "no Chromium here. Ask for: apt-get install chromium")

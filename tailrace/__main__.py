@@ -1,3 +1,3 @@
-from tailrace import cli
+from tailrace.cli.main import main
 
-cli.main()
+main()

@@ -27,7 +27,7 @@ def _chromium() -> str | None:
 
 def _missing(marker: str) -> str | None:
     """Why tests with this marker cannot run here; None when they can."""
-    from tailrace import install, paths
+    from tailrace.local import install, paths
 
     if marker == "engine":
         if not (install.ENGINE_ENVIRONMENT / "bin" / "python").exists():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.protocol import fold, records
-from tailrace.verify import history, tenure
+from tailrace.verify import history, reference_fold
 from tailrace.verify.report import EXCERPT, Report, Witness
 
 MAX_ATTEMPTS: Final = 3
@@ -18,7 +18,7 @@ SETTLE_S: Final = 900.0  # a request may wait ten minutes for a worker before it
 CHARACTERS: Final = "unicode"  # tokenizer of engines whose ids are code points: they count tokens themselves
 
 # What is wrong with a response's ids or text, by someone who knows what its engine had to write; nothing when all is well.
-Content = Callable[[history.Response, tenure.Account], Iterable[str]]
+Content = Callable[[history.Response, reference_fold.Account], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def judge(found: history.History, options: Options | None = None) -> tuple[Repor
 
 
 def _response(out: Report, response: history.Response, found: history.History, options: Options) -> Outcome:
-    account = tenure.account(response.entries)
+    account = reference_fold.account(response.entries)
     outcome = _outcome(response, account)
     if not response.whole:
         out.note("response of another log" if response.foreign else "response older than the log (history_lost)")
@@ -136,7 +136,7 @@ def _described(r: records.TokenRecord) -> str:
 # ---- the log ---------------------------------------------------------------------------------------
 
 
-def _agreement(out: Report, response: history.Response, account: tenure.Account, fold_class: type[fold.Fold]) -> None:
+def _agreement(out: Report, response: history.Response, account: reference_fold.Account, fold_class: type[fold.Fold]) -> None:
     """L1: record by record, did it take effect; then what it all came to."""
     out.judged("L1")
     real = fold_class(keep_ids=True)
@@ -165,7 +165,7 @@ def _agreement(out: Report, response: history.Response, account: tenure.Account,
         out.fail("L1", witness(response, f"the folds differ in {', '.join(differing)}"))
 
 
-def _chain(out: Report, response: history.Response, account: tenure.Account, content: Content | None) -> None:
+def _chain(out: Report, response: history.Response, account: reference_fold.Account, content: Content | None) -> None:
     """L2."""
     out.judged("L2")
     if account.torn:
@@ -176,7 +176,7 @@ def _chain(out: Report, response: history.Response, account: tenure.Account, con
         out.fail("L2", witness(response, problems[0]))
 
 
-def _shared_nonce(account: tenure.Account) -> int | None:
+def _shared_nonce(account: reference_fold.Account) -> int | None:
     """Position of a claim whose nonce another one has; a copy of the same claim, from a retry, is no other."""
     first: dict[str, records.Claim] = {}
     for at, e in enumerate(account.entries):
@@ -185,7 +185,7 @@ def _shared_nonce(account: tenure.Account) -> int | None:
     return None
 
 
-def _shape(out: Report, response: history.Response, account: tenure.Account, settled: bool, fold_class: type[fold.Fold]) -> None:
+def _shape(out: Report, response: history.Response, account: reference_fold.Account, settled: bool, fold_class: type[fold.Fold]) -> None:
     """L3, on what readers emit; R1 as far as the log tells."""
     if response.entries:
         out.judged("L3")
@@ -223,7 +223,7 @@ def _emitted(entries: Sequence[history.Placed], fold_class: type[fold.Fold]) -> 
     return None
 
 
-def _text(out: Report, response: history.Response, account: tenure.Account, content: Content | None) -> None:
+def _text(out: Report, response: history.Response, account: reference_fold.Account, content: Content | None) -> None:
     """L5. Without the tokenizer, what can be said of any text; ids that are characters are their own text."""
     out.judged("L5")
     if any(0xD800 <= ord(c) <= 0xDFFF for c in account.text):
@@ -236,7 +236,7 @@ def _text(out: Report, response: history.Response, account: tenure.Account, cont
         out.fail("L5", witness(response, problems[0]))
 
 
-def _usage(out: Report, response: history.Response, account: tenure.Account, settled: bool) -> None:
+def _usage(out: Report, response: history.Response, account: reference_fold.Account, settled: bool) -> None:
     """L6. An ambiguous append may double a usage record; it is one bill as long as the copies say the same."""
     metered = response.metered
     if not metered and (account.ended_at is None or not account.tenures):
@@ -267,7 +267,7 @@ def _usage(out: Report, response: history.Response, account: tenure.Account, set
         out.fail("L6", witness(response, "the bill names other tokens"))
 
 
-def attempts(account: tenure.Account) -> list[int]:
+def attempts(account: reference_fold.Account) -> list[int]:
     """By claim: the number of attempts that count up to and with it (log rule §10)."""
     counts, total = [], 0
     for i, t in enumerate(account.tenures):
@@ -277,7 +277,7 @@ def attempts(account: tenure.Account) -> list[int]:
     return counts
 
 
-def _attempts(out: Report, response: history.Response, account: tenure.Account, settled: bool, *, has_dead: bool) -> None:
+def _attempts(out: Report, response: history.Response, account: reference_fold.Account, settled: bool, *, has_dead: bool) -> None:
     """L7."""
     if not account.tenures:
         return
@@ -306,7 +306,7 @@ def _attempts(out: Report, response: history.Response, account: tenure.Account, 
             out.note("response failed just now, without a dead letter yet")
 
 
-def _expired(out: Report, response: history.Response, account: tenure.Account) -> None:
+def _expired(out: Report, response: history.Response, account: reference_fold.Account) -> None:
     """R5, on the broker's clock."""
     if account.reason != "expired" or account.ended_at is None:
         return
@@ -362,7 +362,7 @@ def _folds_from(response: history.Response, commit: history.Commit) -> str | Non
 # ---- what it came to -------------------------------------------------------------------------------
 
 
-def _figures(out: Report, response: history.Response, account: tenure.Account) -> None:
+def _figures(out: Report, response: history.Response, account: reference_fold.Account) -> None:
     out.figures["responses"] += 1
     out.figures["tokens"] += account.total
     out.figures[f"ended {account.status or 'open'}"] += 1
@@ -379,7 +379,7 @@ def _figures(out: Report, response: history.Response, account: tenure.Account) -
         out.sample("longest pause between tokens, ms", max(b - a for a, b in itertools.pairwise(times)))
 
 
-def _outcome(response: history.Response, account: tenure.Account) -> Outcome:
+def _outcome(response: history.Response, account: reference_fold.Account) -> Outcome:
     request = response.asked[0].request if response.asked else None
     echo = request.echo if request else next((e.record.echo for e in response.entries if isinstance(e.record, records.Claim | records.Cancel)), {})
     series = events(account, background=bool(echo.get("background")))
@@ -405,7 +405,7 @@ def _outcome(response: history.Response, account: tenure.Account) -> Outcome:
     )
 
 
-def _takeovers(account: tenure.Account) -> Iterable[Takeover]:
+def _takeovers(account: reference_fold.Account) -> Iterable[Takeover]:
     times = [(f.at, account.entries[f.at].timestamp) for f in account.frames]
     for before, (t, k) in zip(account.tenures, account.takeovers, strict=False):
         last = max((ms for at, ms in times if at < t.start), default=0)
@@ -414,7 +414,7 @@ def _takeovers(account: tenure.Account) -> Iterable[Takeover]:
         yield Takeover(before.claim.worker, t.claim.worker, k, since, last, account.entries[t.start].timestamp, following)
 
 
-def events(account: tenure.Account, *, background: bool) -> list[tuple[str, str | None, int]]:
+def events(account: reference_fold.Account, *, background: bool) -> list[tuple[str, str | None, int]]:
     """The client's series as it follows from the log: (type, delta, broker time), index = sequence_number."""
     out: list[tuple[str, str | None, int]] = [("response.created", None, 0)]
     if background:

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import psutil
 
-from tailrace import models
+from tailrace.local import models
 from tailrace.protocol import records
 from tailrace.verify import checks as verify_checks
-from tailrace.verify import command, history, report, tenure, transcript
+from tailrace.verify import command, history, reference_fold, report, transcript
 from tests.faults import drill, stage
 
 ENGINE_PYTHON = stage.ROOT / ".venv-engine" / "bin" / "python"
@@ -77,7 +77,7 @@ class Judge:
     tokenizer: Tokenizer
     compared: int = 0
 
-    def content(self, response: history.Response, account: tenure.Account) -> Iterable[str]:
+    def content(self, response: history.Response, account: reference_fold.Account) -> Iterable[str]:
         """For `checks.Options`: problems; those of the text begin with "text"."""
         if not response.asked or account.reason not in ("stop", "length"):
             return

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tailrace import processes
+from tailrace.local import processes
 from tests.faults import link
 from tests.support import cluster, gateway_process, local
 

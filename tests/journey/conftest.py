@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace import processes
+from tailrace.local import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 TAILRACE = Path(sys.executable).with_name("tailrace")

@@ -25,7 +25,8 @@ from cryptography.x509.oid import NameOID
 
 from k8s.gate import render
 from k8s.gate.manifests import Manifests
-from tailrace import kafka_broker, log, processes
+from tailrace import log
+from tailrace.local import kafka_broker, processes
 from tailrace.log import address as kafka_address
 from tailrace.protocol import topics
 

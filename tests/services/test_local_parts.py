@@ -13,7 +13,7 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tailrace import java, kafka_broker, paths, processes, redis_server
+from tailrace.local import java, kafka_broker, paths, processes, redis_server
 from tailrace.protocol import topics
 from tests.support import local
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace import paths, processes, state
+from tailrace.local import paths, processes, state
 
 TAILRACE = [sys.executable, "-m", "tailrace"]
 UP_SECONDS = 120

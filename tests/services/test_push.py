@@ -19,8 +19,9 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from tailrace import log, processes
+from tailrace import log
 from tailrace.auth import credentials
+from tailrace.local import processes
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.store import redis_store
 

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tailrace import kafka_broker, processes
 from tailrace import log as wire_log
+from tailrace.local import kafka_broker, processes
 from tests.support import local
 
 REPLICAS = {

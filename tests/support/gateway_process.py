@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from tailrace import processes
 from tailrace.auth import credentials
+from tailrace.local import processes
 
 ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace import kafka_broker, paths, processes, redis_server
 from tailrace import log as wire_log
+from tailrace.local import kafka_broker, paths, processes, redis_server
 
 PARTITIONS = 8
 

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 from tailrace.protocol import records
-from tailrace.verify import history, tenure
+from tailrace.verify import history, reference_fold
 from worker import generation
 from worker.engines import scripted
 
 
-def content(response: history.Response, account: tenure.Account) -> Iterator[str]:
+def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
     """Problems; a problem of the text begins with "text"."""
     if not response.asked:
         return
@@ -31,7 +31,7 @@ def content(response: history.Response, account: tenure.Account) -> Iterator[str
     yield from _text(request, account)
 
 
-def _expected_ids(request: records.Request, cues: dict[str, str], account: tenure.Account) -> list[int]:
+def _expected_ids(request: records.Request, cues: dict[str, str], account: reference_fold.Account) -> list[int]:
     if "script_tokens" not in cues:
         return scripted.readable(request.messages)
     n = min(int(cues["script_tokens"]), request.sampling.max_tokens)
@@ -44,7 +44,7 @@ def _expected_ids(request: records.Request, cues: dict[str, str], account: tenur
     return made + [0] * (n - len(made))
 
 
-def _text(request: records.Request, account: tenure.Account) -> Iterator[str]:
+def _text(request: records.Request, account: reference_fold.Account) -> Iterator[str]:
     detokenizer = scripted.Detokenizer()
     whole = detokenizer.push(account.ids)
     if account.end is not None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace import log, processes
+from tailrace import log
+from tailrace.local import processes
 from tailrace.protocol import events, fold, ids, records, topics
 from worker import app as worker_app
 from worker import settings

@@ -21,7 +21,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway import submission
-from tailrace import log, processes
+from tailrace import log
+from tailrace.local import processes
 from tailrace.protocol import ids, records, topics
 from tests.services.gateway.conftest import events_of, opened, text_of
 from tests.support import gateway_process as gp

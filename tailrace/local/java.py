@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tailrace.processes import StartError
+from tailrace.local.processes import StartError
 
 OLDEST = 17  # the broker's minimum since Kafka 4.0
 

@@ -13,8 +13,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from tailrace import alone, background, chat, control, dev_credentials, doctor, paths, plan, processes, state, supervisor
 from tailrace import log as wire_log
+from tailrace.cli import control, doctor, run_service, terminal_chat
+from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
+from tailrace.local.detach import start_detached
 from tailrace.verify import checks
 from tailrace.verify import command as verify
 
@@ -88,7 +90,7 @@ def up(
     if fresh:
         _empty(folder)
     if detach:
-        raise typer.Exit(background.start(_arguments(options, folder), folder, wait=not no_wait, say=_say))
+        raise typer.Exit(start_detached(_arguments(options, folder), folder, wait=not no_wait, say=_say))
     raise typer.Exit(_supervise(options, folder, follow=True))
 
 
@@ -155,7 +157,7 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = 
 
 def _alone(role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]) -> None:
     try:
-        alone.run(role, _data(data), {name: value for name, value in given.items() if value})
+        run_service.run(role, _data(data), {name: value for name, value in given.items() if value})
     except (processes.StartError, plan.BadOption) as error:
         raise _refuse(str(error), 2) from None
 
@@ -237,7 +239,7 @@ def chat_command(
     running = state.load(folder.state)
     address = url or (running.url if running and running.url else plan.url(8000))
     renew = (lambda: credential) if credential else (lambda: dev_credentials.issue(folder, dev_credentials.PAGE_SUBJECT, 3600))
-    raise typer.Exit(chat.run(address, renew, model, question))
+    raise typer.Exit(terminal_chat.run(address, renew, model, question))
 
 
 @app.command("verify")

@@ -12,7 +12,7 @@ from typing import IO, Literal
 
 import msgspec
 
-from tailrace import processes
+from tailrace.local import processes
 
 Role = Literal["supervisor", "kafka", "redis", "gateway", "push", "worker", "engine"]
 Phase = Literal["starting", "serving", "ready", "stopping", "stopped"]

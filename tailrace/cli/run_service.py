@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from tailrace import dev_credentials, install, models, paths, plan, state
+from tailrace.local import dev_credentials, install, models, paths, plan, state
 
 
 def defaults(role: Literal["gateway", "push", "worker"], running: state.State | None, data: paths.Data, page: Path | None) -> dict[str, str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import announce, dev_credentials, install, java, kafka_broker, logs, models, paths, plan, processes, state, supervisor
 from tailrace.auth import credentials
+from tailrace.local import banner, dev_credentials, install, java, kafka_broker, logs, models, paths, plan, processes, state, supervisor
 
 
 def a_state(**fields: object) -> state.State:
@@ -269,7 +269,7 @@ class TestProbes:
 
 
 def test_the_announcement_has_everything_to_begin_with() -> None:
-    text = "\n".join(announce.lines(a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"), "the-credential"))
+    text = "\n".join(banner.lines(a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"), "the-credential"))
     for part in (
         "http://127.0.0.1:8000\n",
         "http://127.0.0.1:8001",

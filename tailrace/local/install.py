@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace import java, kafka_broker, paths, processes, redis_server
+from tailrace.local import java, kafka_broker, paths, processes, redis_server
 
 ENGINE_ENVIRONMENT = paths.ROOT / ".venv-engine"
 FRONTEND = paths.ROOT / "frontend"
@@ -267,7 +267,7 @@ def _model_present() -> bool:
 def _build_model() -> None:
     paths.model().parent.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    _run("model", [ENGINE_ENVIRONMENT / "bin" / "python", "-m", "tailrace.model_build", paths.model()], environ=environ)
+    _run("model", [ENGINE_ENVIRONMENT / "bin" / "python", "-m", "tailrace.local.model_build", paths.model()], environ=environ)
     (paths.model() / "tailrace-stamp").write_text(_model_recipe())
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, ids, records
-from tailrace.verify import checks, history, report, tenure
-from tests.unit.tailrace import verify_histories as worlds
+from tailrace.verify import checks, history, reference_fold, report
+from tests.unit.tailrace.verify import histories as worlds
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
 OWNER = records.Owner("i", "s")
@@ -18,7 +18,7 @@ NONCES = ("a", "b", "c")
 
 
 def chain(found: Sequence[int]) -> str:
-    return tenure.link(tenure.START, found).hex()
+    return reference_fold.link(reference_fold.START, found).hex()
 
 
 def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
@@ -50,8 +50,8 @@ def placed(found: Sequence[records.TokenRecord]) -> list[history.Placed]:
 def agreement(found: Sequence[records.TokenRecord], fold_class: type[fold.Fold] = fold.Fold) -> report.Report:
     out = report.Report()
     response = history.Response(RID, 0, placed(found))
-    checks._agreement(out, response, tenure.account(response.entries), fold_class)
-    checks._shape(out, response, tenure.account(response.entries), True, fold_class)
+    checks._agreement(out, response, reference_fold.account(response.entries), fold_class)
+    checks._shape(out, response, reference_fold.account(response.entries), True, fold_class)
     return out
 
 
@@ -59,7 +59,7 @@ def agreement(found: Sequence[records.TokenRecord], fold_class: type[fold.Fold] 
 @hypothesis.settings(max_examples=600, deadline=None)
 def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> None:
     assert agreement(found).failed() == []
-    real, account = fold.Fold(keep_ids=True), tenure.account(placed(found))
+    real, account = fold.Fold(keep_ids=True), reference_fold.account(placed(found))
     for e in placed(found):
         real.apply(e.record, e.offset, e.timestamp)
     assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.tenures))
@@ -72,7 +72,7 @@ def test_a_record_read_twice_is_one_record() -> None:
     request = w.ask("twice")
     w.writer(request, "worker-1/a").frames(6).end()
     entries = w.entries(request.rid)
-    assert tenure.account(sorted([*entries, *entries])).accepted() == tenure.account(entries).accepted()
+    assert reference_fold.account(sorted([*entries, *entries])).accepted() == reference_fold.account(entries).accepted()
 
 
 # ---- M2: the fold of the product, with one rule removed --------------------------------------------

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace import java, paths, processes
+from tailrace.local import java, paths, processes
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0

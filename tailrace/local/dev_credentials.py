@@ -8,8 +8,8 @@ import re
 import time
 from pathlib import Path
 
-from tailrace import paths
 from tailrace.auth import credentials
+from tailrace.local import paths
 
 ISSUER = "https://tailrace.local/dev"
 AUDIENCE = "tailrace"

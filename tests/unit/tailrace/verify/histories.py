@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tailrace import log
 from tailrace.protocol import events, ids, records, topics
-from tailrace.verify import checks, clients, history, report, tenure, transcript
+from tailrace.verify import checks, clients, history, reference_fold, report, transcript
 from worker.engines import scripted
 
 INCARNATION = "planted"
@@ -98,8 +98,8 @@ class World:
 
     def watch(self, request: records.Request, user: str, watcher: str, cuts: Sequence[int] = ()) -> None:
         """A watcher that loses its connection after so many events, and comes back by its position."""
-        series = checks.events(tenure.account(self.entries(request.rid)), background=True)
-        account = tenure.account(self.entries(request.rid))
+        series = checks.events(reference_fold.account(self.entries(request.rid)), background=True)
+        account = reference_fold.account(self.entries(request.rid))
         start = 0
         for stop in [*cuts, len(series)]:
             n = next(self.numbers)
@@ -185,22 +185,24 @@ class Writer:
             step = list(itertools.islice(scripted.tokens(self.request.messages, self.ids), size))
             text = scripted.Detokenizer().push([*self.ids, *step])
             self.world.token(
-                records.Tok(self.request.rid, self.own, len(self.ids), step, text[self.held :], tenure.link(tenure.START, self.ids).hex())
+                records.Tok(
+                    self.request.rid, self.own, len(self.ids), step, text[self.held :], reference_fold.link(reference_fold.START, self.ids).hex()
+                )
             )
             self.ids += step
             self.held = len(text)
         return self
 
     def end(self, reason: str = "stop", error: tuple[str, str] | None = None, bill: bool = True) -> None:
-        chain, usage = tenure.link(tenure.START, self.ids).hex(), records.Usage(2, len(self.ids))
+        chain, usage = reference_fold.link(reference_fold.START, self.ids).hex(), records.Usage(2, len(self.ids))
         whole = scripted.Detokenizer()
         tail = (whole.push(self.ids) + whole.flush())[self.held :]
         self.world.token(records.End(self.request.rid, self.own, len(self.ids), reason, chain, tail, usage, error))
         if bill:
-            self.world.bill(self.request, tenure.STATUS.get(reason, "failed"), usage, chain)
+            self.world.bill(self.request, reference_fold.STATUS.get(reason, "failed"), usage, chain)
 
 
-def content(response: history.Response, account: tenure.Account) -> Iterator[str]:
+def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
     """What the scripted engine had to write, greedy."""
     if not response.asked:
         return
@@ -245,7 +247,7 @@ def good() -> Good:
     w.token(records.Cancel(cancelled.rid, cancelled.owner, cancelled.echo))
     w.line("client", op="cancel", f="ok", n=n, status="cancelled")
     half.frames(2)
-    w.bill(cancelled, "cancelled", records.Usage(2, 10), tenure.link(tenure.START, half.ids[:10]).hex())
+    w.bill(cancelled, "cancelled", records.Usage(2, 10), reference_fold.link(reference_fold.START, half.ids[:10]).hex())
     failed = w.ask("kills its worker", "bob")
     owners: list[Writer] = []
     for name in ("worker-1/a", "worker-2/b", "worker-3/c"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tailrace import kafka_broker, paths, processes, redis_server, state
+from tailrace.local import kafka_broker, paths, processes, redis_server, state
 
 KAFKA_PORT = 9092
 REDIS_PORT = 6379

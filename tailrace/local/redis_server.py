@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace import processes
+from tailrace.local import processes
 
 HOST = "127.0.0.1"
 START_SECONDS = 10.0

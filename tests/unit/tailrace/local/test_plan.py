@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import plan
+from tailrace.local import plan
 
 MODEL = plan.Model("/models/m", "m", 4096)
 AROUND = plan.Surroundings(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import records, topics
-from tailrace.verify import history, report, tenure, transcript
-from tests.unit.tailrace import verify_histories as worlds
+from tailrace.verify import history, reference_fold, report, transcript
+from tests.unit.tailrace.verify import histories as worlds
 from worker.engines import scripted
 
 Planting = Callable[[worlds.Good, random.Random], None]
@@ -96,7 +96,7 @@ def an_acknowledged_request_is_not_in_the_log(g: worlds.Good, _: random.Random) 
 
 @planted("L2")
 def the_end_has_another_digest(g: worlds.Good, _: random.Random) -> None:
-    edit(g.world, g.world.find(g.plain.rid, records.End), digest=tenure.link(tenure.START, [1]).hex())
+    edit(g.world, g.world.find(g.plain.rid, records.End), digest=reference_fold.link(reference_fold.START, [1]).hex())
 
 
 @planted("L2")
@@ -109,8 +109,8 @@ def two_generations_are_spliced_at_a_random_index(g: worlds.Good, rng: random.Ra
     mixed = own[:keep] + other[keep:]
     for n, index in enumerate(frames):
         before = mixed[: 2 * n]
-        edit(w, index, ids=mixed[2 * n : 2 * n + 2], parent=tenure.link(tenure.START, before).hex())
-    edit(w, w.find(g.plain.rid, records.End), digest=tenure.link(tenure.START, mixed).hex())
+        edit(w, index, ids=mixed[2 * n : 2 * n + 2], parent=reference_fold.link(reference_fold.START, before).hex())
+    edit(w, w.find(g.plain.rid, records.End), digest=reference_fold.link(reference_fold.START, mixed).hex())
 
 
 @planted("L2")
@@ -118,7 +118,7 @@ def a_takeover_continues_a_prefix_it_did_not_read_to_its_claim(g: worlds.Good, _
     """No barrier: the successor's first frame that fits by index was generated behind other tokens."""
     w = g.world
     at = w.find(g.taken.rid, records.Tok, 7)
-    edit(w, at, parent=tenure.link(tenure.START, [7] * 14).hex())
+    edit(w, at, parent=reference_fold.link(reference_fold.START, [7] * 14).hex())
 
 
 @planted("L2")
@@ -193,7 +193,7 @@ def a_fourth_attempt_generates(g: worlds.Good, _: random.Random) -> None:
     closing = w.decoded(w.find(g.failed.rid, records.Claim, 3))
     ids = scripted.expected_ids(g.failed.messages, 8)
     end = w.find(g.failed.rid, records.End)
-    chain = tenure.link(tenure.START, ids[:6]).hex()
+    chain = reference_fold.link(reference_fold.START, ids[:6]).hex()
     w.log.insert(end, w.log[end]._replace(value=records.encode(records.Tok(g.failed.rid, closing.own, 6, ids[6:], " x", chain))))  # type: ignore[union-attr]
     w.renumber()
 

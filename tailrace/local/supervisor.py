@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tailrace import announce, dev_credentials, infrastructure, install, logs, models, paths, plan, processes, state
 from tailrace import log as wire_log
+from tailrace.local import banner, dev_credentials, infrastructure, install, logs, models, paths, plan, processes, state
 
 TICK_SECONDS = 0.1
 PROBE_STARTING_SECONDS = 0.25
@@ -257,7 +257,7 @@ class Supervisor:
                 raise processes.StartError(f"{late.service.name} was not ready after {EDGE_READY_SECONDS:.0f} s; {_last_lines(late)}")
         self._state.phase = "serving"
         self._save()
-        for line in announce.lines(self._state, dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)):
+        for line in banner.lines(self._state, dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)):
             self._say_plainly(line)
 
     # Running
@@ -305,7 +305,7 @@ class Supervisor:
         self._say(f"{one.service.name} {_ended(code)}{taken_along}")
         if self._state.phase == "ready":
             elsewhere = "" if self._data.root == paths.default_data() else f" --data {self._data.root}"
-            self._say(f"  one in its place: {announce.program()} {one.service.role}{elsewhere}; its log: {one.part.log}; the other parts go on")
+            self._say(f"  one in its place: {banner.program()} {one.service.role}{elsewhere}; its log: {one.part.log}; the other parts go on")
 
     def _notice_end_below(self) -> None:
         for name, code, last_lines in self._below.ended():

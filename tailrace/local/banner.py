@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tailrace import state
+from tailrace.local import state
 
 QUESTION = "Explain quantum entanglement."
 

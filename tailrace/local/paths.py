@@ -10,7 +10,7 @@ from pathlib import Path
 KAFKA_VERSION = "4.3.1"
 MODEL = "smollm2-135m-instruct"
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:

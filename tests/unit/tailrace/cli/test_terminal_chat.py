@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace import chat
+from tailrace.cli import terminal_chat
 
 
 def delta(number: int, text: str) -> dict[str, Any]:
@@ -41,27 +41,27 @@ class TestEvents:
             'data: {"c": 3}',
             "",
         ]
-        assert list(chat.sse_events(lines)) == [{"a": 1}, {"b": 2}]
+        assert list(terminal_chat.sse_events(lines)) == [{"a": 1}, {"b": 2}]
 
     def test_an_event_cut_off_by_the_end_of_the_stream_is_dropped(self) -> None:
-        assert list(chat.sse_events(['data: {"a": 1}'])) == []
+        assert list(terminal_chat.sse_events(['data: {"a": 1}'])) == []
 
 
 class TestAnswer:
     def test_text_is_what_the_deltas_add_up_to(self) -> None:
-        answer = chat.Answer("resp_1")
+        answer = terminal_chat.Answer("resp_1")
         shown = [answer.take(event) for event in ({"type": "response.created", "sequence_number": 0}, delta(1, "a"), delta(2, "b"), end(3))]
         assert shown == ["", "a", "b", ""]
         assert (answer.text, answer.status, answer.last, answer.usage) == ("ab", "completed", 3, {"output_tokens": 3})
 
     def test_what_is_known_already_is_not_shown_again(self) -> None:
-        answer = chat.Answer("resp_1", last=4)
+        answer = terminal_chat.Answer("resp_1", last=4)
         assert answer.take(delta(4, "again")) == ""
         assert answer.text == ""
 
     def test_a_gap_is_an_error_and_not_a_hole_in_the_text(self) -> None:
-        answer = chat.Answer("resp_1", last=4)
-        with pytest.raises(chat.ChatError, match="left out events 5 to 6"):
+        answer = terminal_chat.Answer("resp_1", last=4)
+        with pytest.raises(terminal_chat.ChatError, match="left out events 5 to 6"):
             answer.take(delta(7, "x"))
 
 
@@ -77,7 +77,7 @@ class Cut(httpx.SyncByteStream):
             raise httpx.ReadError("connection reset")
 
 
-def client_of(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[chat.Client, list[httpx.Request], list[str]]:
+def client_of(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[terminal_chat.Client, list[httpx.Request], list[str]]:
     """A client whose requests are answered one after the other by `answers`."""
     asked: list[httpx.Request] = []
     told: list[str] = []
@@ -90,8 +90,8 @@ def client_of(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[chat
         assert isinstance(answer, httpx.Response)
         return answer
 
-    monkeypatch.setattr(chat, "RETRY_FIRST_SECONDS", 0.0)
-    client = chat.Client("http://gateway", lambda: "credential", tell=told.append)
+    monkeypatch.setattr(terminal_chat, "RETRY_FIRST_SECONDS", 0.0)
+    client = terminal_chat.Client("http://gateway", lambda: "credential", tell=told.append)
     client._http = httpx.Client(transport=httpx.MockTransport(handle))
     return client, asked, told
 
@@ -114,7 +114,7 @@ def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_
 def test_a_refusal_is_told_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = httpx.Response(404, json={"error": {"message": "No such response."}})
     client, asked, _ = client_of([refusal], monkeypatch)
-    with pytest.raises(chat.ChatError, match="No such response"):
+    with pytest.raises(terminal_chat.ChatError, match="No such response"):
         list(client.watch("resp_1"))
     assert len(asked) == 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tailrace import paths, plan, processes
+from tailrace.local import paths, plan, processes
 
 
 def in_folder(folder: Path, name: str) -> plan.Model:

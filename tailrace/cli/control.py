@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tailrace import kafka_broker, paths, processes, redis_server, state, supervisor
+from tailrace.local import kafka_broker, paths, processes, redis_server, state, supervisor
 
 # The supervisor's own limits added up, and some: services, Redis and broker one after the other.
 DOWN_SECONDS = supervisor.SERVICE_GRACE + redis_server.STOP_SECONDS + kafka_broker.STOP_SECONDS + 10

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import paths, processes
+from tailrace.local import paths, processes
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -102,7 +102,7 @@ def test_a_child_is_in_our_session_but_in_a_process_group_of_its_own(tmp_path: P
 def test_a_child_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, pathlib, time\n"
-        "from tailrace import processes\n"
+        "from tailrace.local import processes\n"
         f"log = pathlib.Path({str(tmp_path / 'inner.log')!r})\n"
         "child = processes.Child('inner', ['sleep', '60'], environ=os.environ, log=log, run='unit-inner')\n"
         "print(child.pid, flush=True)\n"
@@ -167,7 +167,7 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(monk
     """Of two deployments that start together both look before either binds."""
     first = processes.free_port(following=3)
     draw = f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); random.choice = lambda span: next(drawn, None) or choice(span)"
-    ask = f"import random; from tailrace import processes; {draw}; print(processes.free_port(following=1))"
+    ask = f"import random; from tailrace.local import processes; {draw}; print(processes.free_port(following=1))"
     other = int(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30).stdout)
     assert {other, other + 1}.isdisjoint(range(first, first + 4))
     monkeypatch.setattr(processes, "CLAIM_SECONDS", 0.0)
@@ -179,7 +179,7 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(monk
 def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() -> None:
     """Symptom: two deployments found 6379 free at once, and one went on with the other's Redis."""
     port = processes.free_port()
-    code = f"from tailrace import processes; print(processes.claim({port}))"
+    code = f"from tailrace.local import processes; print(processes.claim({port}))"
     assert processes.claim(port), "it is this process's already"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
     assert other.stdout == "False\n"

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tailrace import logs, paths, state
+from tailrace.local import logs, paths, state
 
 POLL_SECONDS = 0.1
 
 
-def start(arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]) -> int:
+def start_detached(arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]) -> int:
     """Start `tailrace supervise ARGUMENTS` and follow what it says. Returns an exit code: 0 once it is ready (`wait`) or serves.
 
     The new session holds the supervisor and everything it starts, the broker too: sessions are what the scheduler groups by.

@@ -9,7 +9,7 @@ import pytest
 from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, clients, command, history, report, transcript
-from tests.unit.tailrace import verify_histories as worlds
+from tests.unit.tailrace.verify import histories as worlds
 
 
 def test_nothing_judged_is_inconclusive() -> None:
@@ -146,7 +146,7 @@ def test_events_later_than_the_bound_fail_after_healing_only() -> None:
     n = next(w.numbers)
     w.line("client", op="watch", f="invoke", n=n, user="alice", watcher="late", rid=asked.rid)
     w.writer(asked, "worker-1/a").frames(20).end()
-    series = checks.events(checks.tenure.account(w.entries(asked.rid)), background=True)
+    series = checks.events(checks.reference_fold.account(w.entries(asked.rid)), background=True)
     w.now += 8_000
     w.line("client", op="events", n=n, rid=asked.rid, events=[[i, kind, delta] for i, (kind, delta, _) in enumerate(series)])
     found = w.history()

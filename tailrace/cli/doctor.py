@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tailrace import control, install, java, paths, plan, processes, redis_server
+from tailrace.cli import control
+from tailrace.local import install, java, paths, plan, processes, redis_server
 
 LEAST_DISK_GB = 2.0
 ENGINE_MEMORY_GB = 4.0  # one vLLM CPU engine with the default model holds 3.2
