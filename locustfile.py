@@ -1,12 +1,15 @@
-"""Load for the whole path: users who talk over the WebSocket mode of the Responses API, lose their connection and come back, and cancel; users who
-read what others were told; users who are connected and say nothing.
+"""Load for the whole path: users who talk over the WebSocket mode of the Responses API, lose their
+connection and come back, and cancel; users who read what others were told; users who are connected
+and say nothing.
 
     locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000
     locust -f locustfile.py --headless -u 50 -t 5m --shape spike --host http://127.0.0.1:8000      (steady, ramp, spike: bench/shapes.py)
 
-The credential comes from TAILRACE_CREDENTIAL, else from `tailrace token`. Against the scripted engine (`tailrace up --engine scripted`) add
-`--scripted`: every answer is then compared with what the engine had to write. Exit code 1 when one token was lost, doubled or out of place, when
-a request failed, or when nothing was answered. Several processes (`--processes 4`) are judged together.
+The credential comes from TAILRACE_CREDENTIAL, else from `tailrace token`. Against the scripted
+engine (`tailrace up --engine scripted`) add `--scripted`: every answer is then compared with what
+the engine had to write. Exit code 1 when one token was lost, doubled or out of place, when a
+request failed, or when nothing was answered. Several processes (`--processes 4`) are judged
+together.
 """
 
 from __future__ import annotations
@@ -33,10 +36,14 @@ from locust.env import Environment
 from bench import shapes
 from bench.transcript import DELTA, TERMINAL, Transcript
 
-SILENCE_S: Final = 30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
+SILENCE_S: Final = (
+    30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
+)
 RESPONSE_S: Final = 180.0
 IDLE_S: Final = (5.0, 25.0)  # longer than the service's interval of pings, sometimes
-ATTEMPTS: Final = 8  # handshakes for one response; a drained or restarting gateway is away for seconds
+ATTEMPTS: Final = (
+    8  # handshakes for one response; a drained or restarting gateway is away for seconds
+)
 QUESTIONS: Final = (
     "Explain quantum entanglement.",
     "Write a short story about a river and the people who live beside it.",
@@ -44,26 +51,57 @@ QUESTIONS: Final = (
     "Why is the sky blue?",
 )
 
-# What the whole run adds up to. In a distributed run each process sends its own to the master and begins anew.
+# What the whole run adds up to. In a distributed run each process sends its own to the master and
+# begins anew.
 totals: Counter[str] = Counter()
 quitting: list[gevent.Greenlet] = []  # at most one: the end after --answers
 known: dict[str, str] = {}  # credential and model; empty before the test starts
-told: deque[tuple[str, str]] = deque(maxlen=200)  # (response id, text) of answers that ended well, for readers; of this process
+told: deque[tuple[str, str]] = deque(
+    maxlen=200
+)  # (response id, text) of answers that ended well, for readers; of this process
 
 
 @events.init_command_line_parser.add_listener
 def _options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("Tailrace")
-    group.add_argument("--push-host", default="", help="base URL of a push service: some users come back there, over SSE")
-    group.add_argument("--model", default="", help="model to ask (default: the first of GET /v1/models)")
-    group.add_argument("--shape", choices=sorted(shapes.STAGES), help="users over time: --users at most, over --run-time")
+    group.add_argument(
+        "--push-host",
+        default="",
+        help="base URL of a push service: some users come back there, over SSE",
+    )
+    group.add_argument(
+        "--model", default="", help="model to ask (default: the first of GET /v1/models)"
+    )
+    group.add_argument(
+        "--shape",
+        choices=sorted(shapes.STAGES),
+        help="users over time: --users at most, over --run-time",
+    )
     group.add_argument("--turns", type=int, default=4, help="turns of one conversation, at most")
     group.add_argument("--tokens", type=int, default=60, help="tokens of one answer, at most")
-    group.add_argument("--drops", type=float, default=0.3, help="share of answers whose connection is dropped in the middle")
-    group.add_argument("--cancels", type=float, default=0.1, help="share of answers that are cancelled in the middle")
-    group.add_argument("--scripted", action="store_true", help="the engine is the scripted one: compare every text with what it had to write")
-    group.add_argument("--pace-ms", type=int, default=20, help="pause of the scripted engine before each token")
-    group.add_argument("--answers", type=int, default=0, help="stop after this many answers (0: after --run-time)")
+    group.add_argument(
+        "--drops",
+        type=float,
+        default=0.3,
+        help="share of answers whose connection is dropped in the middle",
+    )
+    group.add_argument(
+        "--cancels",
+        type=float,
+        default=0.1,
+        help="share of answers that are cancelled in the middle",
+    )
+    group.add_argument(
+        "--scripted",
+        action="store_true",
+        help="the engine is the scripted one: compare every text with what it had to write",
+    )
+    group.add_argument(
+        "--pace-ms", type=int, default=20, help="pause of the scripted engine before each token"
+    )
+    group.add_argument(
+        "--answers", type=int, default=0, help="stop after this many answers (0: after --run-time)"
+    )
     group.add_argument("--summary", default="", help="write the summary as JSON to this file")
 
 
@@ -82,37 +120,46 @@ class Cut(Exception):
 def _refusal(event: dict[str, Any]) -> Refused:
     error = event.get("error") or event
     headers = error.get("headers") or {}
-    return Refused(f"{event.get('status')} {error.get('code')}: {error.get('message')}", float(headers.get("retry-after", 0)))
+    return Refused(
+        f"{event.get('status')} {error.get('code')}: {error.get('message')}",
+        float(headers.get("retry-after", 0)),
+    )
 
 
 class Socket:
     """One connection to `WS /v1/responses`."""
 
     def __init__(self, host: str, credential: str, query: dict[str, Any] | None = None) -> None:
-        address = f"{host.replace('http', 'ws', 1)}/v1/responses{f'?{urlencode(query)}' if query else ''}"
+        address = (
+            f"{host.replace('http', 'ws', 1)}/v1/responses{f'?{urlencode(query)}' if query else ''}"
+        )
         try:
-            self._ws = websocket.create_connection(address, header=[f"Authorization: Bearer {credential}"], timeout=SILENCE_S)
-        except websocket.WebSocketBadStatusException as e:
-            retry = 1.0 if e.status_code in (429, 503) else 0.0
-            raise Refused(f"handshake: {e.status_code} {(e.resp_body or b'')[:200]!r}", retry) from e
-        except (OSError, websocket.WebSocketException) as e:
-            raise Cut(f"handshake: {type(e).__name__}") from e
+            self._ws = websocket.create_connection(
+                address, header=[f"Authorization: Bearer {credential}"], timeout=SILENCE_S
+            )
+        except websocket.WebSocketBadStatusException as error:
+            retry = 1.0 if error.status_code in (429, 503) else 0.0
+            raise Refused(
+                f"handshake: {error.status_code} {(error.resp_body or b'')[:200]!r}", retry
+            ) from error
+        except (OSError, websocket.WebSocketException) as error:
+            raise Cut(f"handshake: {type(error).__name__}") from error
 
     def send(self, message: dict[str, Any]) -> None:
         try:
             self._ws.send(json.dumps(message))
-        except (OSError, websocket.WebSocketException) as e:
-            raise Cut(type(e).__name__) from e
+        except (OSError, websocket.WebSocketException) as error:
+            raise Cut(type(error).__name__) from error
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Events as they come; ends by Cut, by silence, or when nobody asks for more."""
         while True:
             try:
                 text = self._ws.recv()
-            except websocket.WebSocketTimeoutException as e:
-                raise Refused(f"silent for {SILENCE_S:.0f} s") from e
-            except (OSError, websocket.WebSocketException) as e:
-                raise Cut(type(e).__name__) from e
+            except websocket.WebSocketTimeoutException as error:
+                raise Refused(f"silent for {SILENCE_S:.0f} s") from error
+            except (OSError, websocket.WebSocketException) as error:
+                raise Cut(type(error).__name__) from error
             if not text:
                 raise Cut("closed")
             event = json.loads(text)
@@ -121,14 +168,15 @@ class Socket:
             yield event
 
     def rest(self, seconds: float) -> None:
-        """Say nothing for a while, and answer pings. Raises Cut when the service ends it, Refused when it speaks without being asked."""
+        """Say nothing for a while, and answer pings. Raises Cut when the service ends it, Refused
+        when it speaks without being asked."""
         self._ws.settimeout(seconds)
         try:
             text = self._ws.recv()
         except websocket.WebSocketTimeoutException:
             return
-        except (OSError, websocket.WebSocketException) as e:
-            raise Cut(type(e).__name__) from e
+        except (OSError, websocket.WebSocketException) as error:
+            raise Cut(type(error).__name__) from error
         if not text:
             raise Cut("closed")
         raise Refused(f"an event that nobody asked for: {text[:200]!r}")
@@ -149,14 +197,23 @@ def streamed(host: str, credential: str, rid: str, after: int) -> Iterator[dict[
     address = f"{host}/v1/responses/{rid}"
     query: dict[str, Any] = {"stream": "true", **({"starting_after": after} if after >= 0 else {})}
     try:
-        with requests.get(address, params=query, headers={"Authorization": f"Bearer {credential}"}, stream=True, timeout=(5, SILENCE_S)) as answer:
+        with requests.get(
+            address,
+            params=query,
+            headers={"Authorization": f"Bearer {credential}"},
+            stream=True,
+            timeout=(5, SILENCE_S),
+        ) as answer:
             if answer.status_code != 200:
-                raise Refused(f"stream: {answer.status_code} {answer.text[:200]}", 1.0 if answer.status_code in (429, 503) else 0.0)
+                raise Refused(
+                    f"stream: {answer.status_code} {answer.text[:200]}",
+                    1.0 if answer.status_code in (429, 503) else 0.0,
+                )
             for line in answer.iter_lines(chunk_size=None):
                 if line.startswith(b"data: {"):
                     yield json.loads(line[6:])
-    except requests.RequestException as e:
-        raise Cut(type(e).__name__) from e
+    except requests.RequestException as error:
+        raise Cut(type(error).__name__) from error
     raise Cut("stream ended")
 
 
@@ -165,7 +222,8 @@ class Answer:
 
     Attributes:
         asked: when it was asked for.
-        last: when the latest delta came on this connection; 0 before the first one of each connection, so that an absence is no gap.
+        last: when the latest delta came on this connection; 0 before the first one of each
+            connection, so that an absence is no gap.
     """
 
     def __init__(self, user: Talker, asked: float) -> None:
@@ -212,10 +270,10 @@ class Answer:
                 self._resume(way, began)
             except Cut:
                 totals["cuts"] += 1
-            except Refused as e:
-                if not e.retry_after:
+            except Refused as error:
+                if not error.retry_after:
                     raise
-                time.sleep(min(5.0, e.retry_after))
+                time.sleep(min(5.0, error.retry_after))
             if self.ended:
                 return
         raise Refused(f"not back after {ATTEMPTS} attempts")
@@ -224,19 +282,32 @@ class Answer:
         totals["resumes"] += 1
         after = self.transcript.position
         if way != "socket":
-            self.read(self._timed(way, began, streamed(way, known["credential"], self.transcript.rid, after)))
+            self.read(
+                self._timed(
+                    way, began, streamed(way, known["credential"], self.transcript.rid, after)
+                )
+            )
             return
-        socket = Socket(self.user.base, known["credential"], {"resume": self.transcript.rid, "starting_after": after})
+        socket = Socket(
+            self.user.base,
+            known["credential"],
+            {"resume": self.transcript.rid, "starting_after": after},
+        )
         try:
             self.read(self._timed(way, began, socket.events()))
         finally:
             socket.drop() if not self.ended else socket.close()
 
-    def _timed(self, way: str, began: float, incoming: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _timed(
+        self, way: str, began: float, incoming: Iterator[dict[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
         """The first event tells how long coming back took."""
         for event in incoming:
             if began:
-                self.user.record("resume by socket" if way == "socket" else "resume by stream", time.perf_counter() - began)
+                self.user.record(
+                    "resume by socket" if way == "socket" else "resume by stream",
+                    time.perf_counter() - began,
+                )
                 began = 0.0
             yield event
 
@@ -244,14 +315,23 @@ class Answer:
         """Into the totals, and as a failure of its own if anything is wrong."""
         seen = self.transcript
         totals.update(
-            responses=1, events=seen.next, tokens=seen.tokens, lost=seen.lost, doubled=seen.doubled, misplaced=seen.swapped + seen.after_end
+            responses=1,
+            events=seen.next,
+            tokens=seen.tokens,
+            lost=seen.lost,
+            doubled=seen.doubled,
+            misplaced=seen.swapped + seen.after_end,
         )
         totals[f"status {(seen.final or {}).get('status', 'none')}"] += 1
         wrong = seen.problems(expected)
         totals["wrong"] += bool(wrong)
         if not wrong:
             told.append((seen.rid, seen.text))
-        self.user.record("whole answer", time.perf_counter() - self.asked, RuntimeError(f"{'; '.join(wrong)} ({seen.rid})") if wrong else None)
+        self.user.record(
+            "whole answer",
+            time.perf_counter() - self.asked,
+            RuntimeError(f"{'; '.join(wrong)} ({seen.rid})") if wrong else None,
+        )
 
 
 class Person(User):
@@ -266,7 +346,12 @@ class Person(User):
     def record(self, name: str, seconds: float, error: Exception | None = None) -> None:
         """One line of locust's own statistics; percentiles come from there."""
         self.environment.events.request.fire(
-            request_type="response", name=name, response_time=seconds * 1000, response_length=0, exception=error, context={}
+            request_type="response",
+            name=name,
+            response_time=seconds * 1000,
+            response_length=0,
+            exception=error,
+            context={},
         )
 
     def failed(self, name: str, error: Exception) -> None:
@@ -277,7 +362,8 @@ class Person(User):
 
 
 class Reader(Person):
-    """Reads again, whole, what somebody was told before: from any gateway or push service it has to be the same text."""
+    """Reads again, whole, what somebody was told before: from any gateway or push service it has to
+    be the same text."""
 
     weight = 1
     wait_time = between(0.5, 2.0)
@@ -289,20 +375,31 @@ class Reader(Person):
         (rid, text), began = random.choice(told), time.perf_counter()
         seen = Transcript()
         try:
-            for event in streamed(random.choice([self.base, *filter(None, self.options.push_host.split(","))]), known["credential"], rid, -1):
+            for event in streamed(
+                random.choice([self.base, *filter(None, self.options.push_host.split(","))]),
+                known["credential"],
+                rid,
+                -1,
+            ):
                 seen.feed(event)
                 if seen.final is not None:
                     break
         except Cut:
             totals["cuts"] += 1  # a service that drains; whoever reads comes again
             return
-        except Refused as e:
-            self.failed("read again", e)
+        except Refused as error:
+            self.failed("read again", error)
             return
-        totals.update(reads=1, lost=seen.lost, doubled=seen.doubled, misplaced=seen.swapped + seen.after_end)
+        totals.update(
+            reads=1, lost=seen.lost, doubled=seen.doubled, misplaced=seen.swapped + seen.after_end
+        )
         wrong = [*seen.problems(), *(["another text than before"] if seen.text != text else [])]
         totals["wrong"] += bool(wrong)
-        self.record("read again", time.perf_counter() - began, RuntimeError(f"{'; '.join(wrong)} ({rid})") if wrong else None)
+        self.record(
+            "read again",
+            time.perf_counter() - began,
+            RuntimeError(f"{'; '.join(wrong)} ({rid})") if wrong else None,
+        )
 
 
 class Idler(Person):
@@ -324,8 +421,8 @@ class Idler(Person):
                 socket.close()
         except Cut:
             totals["cuts"] += 1
-        except Refused as e:
-            self.failed("connect", e)
+        except Refused as error:
+            self.failed("connect", error)
 
 
 class Talker(Person):
@@ -340,36 +437,53 @@ class Talker(Person):
 
     @task
     def converse(self) -> None:
-        """Up to `--turns` turns, each continuing the one before; what was cancelled or failed ends the talk."""
+        """Up to `--turns` turns, each continuing the one before; what was cancelled or failed ends
+        the talk."""
         previous: str | None = None
         dialogue: list[dict[str, str]] = []
         socket: Socket | None = None
         try:
             for _ in range(random.randint(1, self.options.turns)):
                 socket = socket or Socket(self.base, known["credential"])
-                dialogue.append({"role": "user", "content": f"{random.choice(QUESTIONS)} ({random.getrandbits(32):08x})"})
+                dialogue.append(
+                    {
+                        "role": "user",
+                        "content": f"{random.choice(QUESTIONS)} ({random.getrandbits(32):08x})",
+                    }
+                )
                 socket, seen = self._turn(socket, previous, dialogue)
-                if (seen.final or {}).get("status") not in ("completed", "incomplete"):  # incomplete: it reached --tokens
+                if (seen.final or {}).get("status") not in (
+                    "completed",
+                    "incomplete",
+                ):  # incomplete: it reached --tokens
                     return
                 previous = seen.rid
                 dialogue.append({"role": "assistant", "content": seen.text})
                 self.wait()
-        except (Cut, Refused) as e:
-            self.failed("whole answer", e)
+        except (Cut, Refused) as error:
+            self.failed("whole answer", error)
         finally:
             if socket is not None:
                 socket.close()
         if 0 < self.options.answers <= totals["responses"] and not quitting:
-            quitting.append(gevent.spawn(self.environment.runner.quit))  # it waits for all users, and from here would wait for this one
+            quitting.append(
+                gevent.spawn(self.environment.runner.quit)
+            )  # it waits for all users, and from here would wait for this one
 
-    def _turn(self, socket: Socket, previous: str | None, dialogue: list[dict[str, str]]) -> tuple[Socket | None, Transcript]:
-        """One question and its whole answer, by whatever connections. Returns the socket if it is still there, and what was seen."""
+    def _turn(
+        self, socket: Socket, previous: str | None, dialogue: list[dict[str, str]]
+    ) -> tuple[Socket | None, Transcript]:
+        """One question and its whole answer, by whatever connections. Returns the socket if it is
+        still there, and what was seen."""
         chance = random.random()
         drops, cancels = chance < self.options.drops, chance >= 1 - self.options.cancels
         answer, kept = Answer(self, time.perf_counter()), False
         try:
             socket.send(self._create(dialogue[-1]["content"], previous))
-            answer.read(socket.events(), random.randint(1, max(1, self.options.tokens // 2)) if drops or cancels else 0)
+            answer.read(
+                socket.events(),
+                random.randint(1, max(1, self.options.tokens // 2)) if drops or cancels else 0,
+            )
             if cancels and not answer.ended:
                 totals["cancels"] += 1
                 socket.send({"type": "response.cancel", "response_id": answer.transcript.rid})
@@ -387,15 +501,28 @@ class Talker(Person):
     def _expected(self, dialogue: list[dict[str, str]]) -> str | None:
         if not self.options.scripted:
             return None
-        from worker.engines import scripted  # only where it is wanted: load may come from a machine with nothing but this file and bench/
+        from worker.engines import (
+            scripted,
+            # only where it is wanted: load may come from a machine with nothing but this file and
+            # bench/
+        )
 
         return scripted.expected_text(list(dialogue), self.options.tokens)
 
     def _create(self, text: str, previous: str | None) -> dict[str, Any]:
-        body: dict[str, Any] = {"type": "response.create", "model": known["model"], "input": text, "store": True, "temperature": 0}
+        body: dict[str, Any] = {
+            "type": "response.create",
+            "model": known["model"],
+            "input": text,
+            "store": True,
+            "temperature": 0,
+        }
         body["max_output_tokens"] = self.options.tokens + 1
         if self.options.scripted:
-            body["metadata"] = {"script_tokens": str(self.options.tokens), "script_pace_ms": str(self.options.pace_ms)}
+            body["metadata"] = {
+                "script_tokens": str(self.options.tokens),
+                "script_pace_ms": str(self.options.pace_ms),
+            }
         return {**body, "previous_response_id": previous} if previous else body
 
 
@@ -419,7 +546,12 @@ def _shape(environment: Environment, **_: Any) -> None:
     if options.shape and environment.runner.__class__.__name__ != "WorkerRunner":
         if not options.num_users or not options.run_time:
             raise SystemExit("--shape needs --users (at most) and --run-time")
-        environment.shape_class = Shape(options.shape, options.num_users, options.run_time, options.spawn_rate or options.num_users)
+        environment.shape_class = Shape(
+            options.shape,
+            options.num_users,
+            options.run_time,
+            options.spawn_rate or options.num_users,
+        )
 
 
 @events.test_start.add_listener
@@ -428,19 +560,31 @@ def _prepare(environment: Environment, **_: Any) -> None:
     totals.clear()
     try:
         known["credential"] = os.environ.get("TAILRACE_CREDENTIAL") or _development_credential()
-        known["model"] = environment.parsed_options.model or _first_model((environment.host or "").rstrip("/"))
-    except (OSError, subprocess.SubprocessError, requests.RequestException, LookupError, ValueError) as e:
-        raise SystemExit(f"nothing to test: {e}") from e
+        known["model"] = environment.parsed_options.model or _first_model(
+            (environment.host or "").rstrip("/")
+        )
+    except (
+        OSError,
+        subprocess.SubprocessError,
+        requests.RequestException,
+        LookupError,
+        ValueError,
+    ) as error:
+        raise SystemExit(f"nothing to test: {error}") from error
 
 
 def _development_credential() -> str:
     """Of the stack that `tailrace up` started from this folder."""
     command = Path(sys.executable).with_name("tailrace")
-    return subprocess.run([command, "token"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    return subprocess.run(
+        [command, "token"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
 
 
 def _first_model(base: str) -> str:
-    answer = requests.get(f"{base}/v1/models", headers={"Authorization": f"Bearer {known['credential']}"}, timeout=30)
+    answer = requests.get(
+        f"{base}/v1/models", headers={"Authorization": f"Bearer {known['credential']}"}, timeout=30
+    )
     if answer.status_code != 200:
         raise ValueError(f"{base}/v1/models answers {answer.status_code} {answer.text[:200]}")
     return str(answer.json()["data"][0]["id"])
@@ -460,18 +604,51 @@ def _collect(client_id: str, data: dict[str, Any], **_: Any) -> None:
 def summary(environment: Environment) -> dict[str, Any]:
     """What a run comes down to; times in ms."""
     times = {}
-    for name in ("first token", "token gap", "resume by socket", "resume by stream", "whole answer", "read again", "connect"):
+    for name in (
+        "first token",
+        "token gap",
+        "resume by socket",
+        "resume by stream",
+        "whole answer",
+        "read again",
+        "connect",
+    ):
         entry = environment.stats.get(name, "response")
         if entry.num_requests > entry.num_failures:
-            percentiles = {f"p{p}": entry.get_response_time_percentile(p / 100) for p in (50, 90, 99)}
-            times[name] = {"count": entry.num_requests, **percentiles, "max": round(entry.max_response_time)}
-    counted = {key: totals[key] for key in ("responses", "tokens", "events", "lost", "doubled", "misplaced", "wrong", "failed")}
-    return {**counted, **{k: v for k, v in sorted(totals.items()) if k not in counted}, "milliseconds": times}
+            percentiles = {
+                f"p{p}": entry.get_response_time_percentile(p / 100) for p in (50, 90, 99)
+            }
+            times[name] = {
+                "count": entry.num_requests,
+                **percentiles,
+                "max": round(entry.max_response_time),
+            }
+    counted = {
+        key: totals[key]
+        for key in (
+            "responses",
+            "tokens",
+            "events",
+            "lost",
+            "doubled",
+            "misplaced",
+            "wrong",
+            "failed",
+        )
+    }
+    return {
+        **counted,
+        **{k: v for k, v in sorted(totals.items()) if k not in counted},
+        "milliseconds": times,
+    }
 
 
 def clean(totalled: dict[str, Any]) -> bool:
-    """Nothing lost, doubled, misplaced, different or refused, and something was there to be judged."""
-    return totalled["responses"] > 0 and not any(totalled[key] for key in ("lost", "doubled", "misplaced", "wrong", "failed"))
+    """Nothing lost, doubled, misplaced, different or refused, and something was there to be
+    judged."""
+    return totalled["responses"] > 0 and not any(
+        totalled[key] for key in ("lost", "doubled", "misplaced", "wrong", "failed")
+    )
 
 
 @events.quitting.add_listener
@@ -481,9 +658,13 @@ def _verdict(environment: Environment, **_: Any) -> None:
     found = summary(environment)
     lines = ["", "| | count | p50 ms | p90 ms | p99 ms | max ms |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {name} | {t['count']} | {t['p50']:.0f} | {t['p90']:.0f} | {t['p99']:.0f} | {t['max']} |" for name, t in found["milliseconds"].items()
+        f"| {name} | {t['count']} | {t['p50']:.0f} | {t['p90']:.0f} | {t['p99']:.0f} | {t['max']} |"
+        for name, t in found["milliseconds"].items()
     ]
-    lines += ["", ", ".join(f"{key} {value}" for key, value in found.items() if key != "milliseconds")]
+    lines += [
+        "",
+        ", ".join(f"{key} {value}" for key, value in found.items() if key != "milliseconds"),
+    ]
     lines += [f"verdict: {'clean' if clean(found) else 'NOT clean'}", ""]
     print("\n".join(lines))
     if environment.parsed_options.summary:

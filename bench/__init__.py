@@ -1,1 +1,2 @@
-"""Benchmarks: scripts anyone can run; figures count only as ratios measured side by side in one run."""
+"""Benchmarks: scripts anyone can run; figures count only as ratios measured side by side in one
+run."""

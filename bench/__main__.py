@@ -1,4 +1,5 @@
-"""`python -m bench [SUITE …] [--quick]`: starts what it needs, measures, and writes JSON, Markdown and plots (docs/performance.md)."""
+"""`python -m bench [SUITE …] [--quick]`: starts what it needs, measures, and writes JSON, Markdown
+and plots (docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -37,11 +38,29 @@ from tailrace.local import paths
 
 # Those with stacks of their own come first, while nothing else runs; the others share one.
 SUITES: dict[str, ModuleType] = {
-    module.NAME: module for module in (whole_path, whole_path_alike, scaling, handover, history, hop, gateway_cost, fanout, resume, cancel)
+    module.NAME: module
+    for module in (
+        whole_path,
+        whole_path_alike,
+        scaling,
+        handover,
+        history,
+        hop,
+        gateway_cost,
+        fanout,
+        resume,
+        cancel,
+    )
 }
 ON_REQUEST = {whole_path_alike.NAME}
-NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME}  # unless named: they start deployments of their own, and more take longer than "quick"
-SHARED_SEQUENCES = 4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
+NOT_QUICK = {
+    scaling.NAME,
+    handover.NAME,
+    history.NAME,
+}  # unless named: they start deployments of their own, and more take longer than "quick"
+SHARED_SEQUENCES = (
+    4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
+)
 
 
 def say(text: str) -> None:
@@ -50,33 +69,57 @@ def say(text: str) -> None:
 
 
 def chosen(named: list[str], *, quick: bool) -> list[str]:
-    """The suites to measure, in their order: those named, else all that are not left out by default."""
-    return [name for name in SUITES if name in (named or SUITES.keys() - ON_REQUEST - (NOT_QUICK if quick else set()))]
+    """The suites to measure, in their order: those named, else all that are not left out by
+    default."""
+    return [
+        name
+        for name in SUITES
+        if name in (named or SUITES.keys() - ON_REQUEST - (NOT_QUICK if quick else set()))
+    ]
 
 
 def suite(module: ModuleType) -> report.Suite:
     """As the report shows it; what a suite measures is said in its docstring."""
-    return report.Suite(module.NAME, inspect.getdoc(module) or "", module.OVER, module.UNDER, module.PLOTS)
+    return report.Suite(
+        module.NAME, inspect.getdoc(module) or "", module.OVER, module.UNDER, module.PLOTS
+    )
 
 
 def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator[measure.Row]:
     """Rows as they come. A suite that fails leaves a note and what it had; the others go on."""
     with contextlib.ExitStack() as running:
-        shared = _once(lambda: _warm(running.enter_context(stacks.tailrace(plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(SHARED_SEQUENCES)}))))
-        if plan.quick and whole_path.NAME in names:  # engines take most of its time to start: meanwhile the others are measured, and then disturbed
-            plan = dataclasses.replace(plan, early=running.enter_context(stacks.early(whole_path.sides(plan, stacks.toy_model))))
+        shared = _once(
+            lambda: _warm(
+                running.enter_context(
+                    stacks.tailrace(
+                        plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(SHARED_SEQUENCES)}
+                    )
+                )
+            )
+        )
+        if (
+            plan.quick and whole_path.NAME in names
+            # engines take most of its time to start: meanwhile the others are measured, and then
+            # disturbed
+        ):
+            plan = dataclasses.replace(
+                plan,
+                early=running.enter_context(stacks.early(whole_path.sides(plan, stacks.toy_model))),
+            )
             names = [*(name for name in names if name != whole_path.NAME), whole_path.NAME]
         for name in names:
             began = time.monotonic()
             say(f"{name} …")
             try:
                 for row in SUITES[name].run(plan, shared):
-                    say(f"  round {row.round}, {row.case}, {row.side}: {_glance(SUITES[name], row)}")
+                    say(
+                        f"  round {row.round}, {row.case}, {row.side}: {_glance(SUITES[name], row)}"
+                    )
                     yield row
-            except stacks.NotHere as e:
-                notes.append(f"{name} was left out: it needs {e}")
-            except Exception as e:
-                notes.append(f"{name} FAILED: {type(e).__name__}: {e}")
+            except stacks.NotHere as error:
+                notes.append(f"{name} was left out: it needs {error}")
+            except Exception as error:
+                notes.append(f"{name} FAILED: {type(error).__name__}: {error}")
                 say(traceback.format_exc())
             say(f"{name}: {time.monotonic() - began:.0f} s")
 
@@ -98,32 +141,63 @@ def _once(make: Callable[[], stacks.Side]) -> Callable[[], stacks.Side]:
 
 
 def _glance(module: ModuleType, row: measure.Row) -> str:
-    return ", ".join(f"{value} {report.figure(row.values[value])}" for value in module.PLOTS if value in row.values)
+    return ", ".join(
+        f"{value} {report.figure(row.values[value])}"
+        for value in module.PLOTS
+        if value in row.values
+    )
 
 
 def main() -> int:
     """0: every suite asked for was measured, and every question answered."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    left_out = f"default: all but {', '.join(sorted(ON_REQUEST))}; with --quick neither {', '.join(sorted(NOT_QUICK))}"
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} ({left_out})")
-    parser.add_argument("--quick", action="store_true", help="two to three minutes: does it work, and roughly where; not for quoting")
-    parser.add_argument("--rounds", type=int, default=0, help="repetitions (at most; default: 2, 1 with --quick)")
-    parser.add_argument("--out", type=Path, default=paths.ROOT / "bench/out", help="folder for results (default: bench/out)")
+    left_out = (
+        f"default: all but {', '.join(sorted(ON_REQUEST))}; with --quick neither "
+        f"{', '.join(sorted(NOT_QUICK))}"
+    )
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} ({left_out})"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two to three minutes: does it work, and roughly where; not for quoting",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="repetitions (at most; default: 2, 1 with --quick)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=paths.ROOT / "bench/out",
+        help="folder for results (default: bench/out)",
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     names = chosen(arguments.suites, quick=arguments.quick)
     rounds = arguments.rounds or (1 if arguments.quick else 2)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the stacks would stay, which have sessions of their own
-    about, notes, rows, began = report.machine(quick=arguments.quick, rounds=rounds), list[str](), list[measure.Row](), time.monotonic()
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # else the stacks would stay, which have sessions of their own
+    about, notes, rows, began = (
+        report.machine(quick=arguments.quick, rounds=rounds),
+        list[str](),
+        list[measure.Row](),
+        time.monotonic(),
+    )
     try:
-        with tempfile.TemporaryDirectory(prefix="tailrace-bench-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="tailrace-bench-", ignore_cleanup_errors=True
+        ) as scratch:
             for row in measured(names, measure.Plan(arguments.quick, rounds, Path(scratch)), notes):
                 rows.append(row)  # one by one: an interrupted run keeps what it has
     except KeyboardInterrupt:
         notes.append("interrupted: what follows is what there was")
     failed = sum(row.values.get("failed", 0) for row in rows)
-    written = report.write(arguments.out, report.Report(about, rows, notes), [suite(SUITES[name]) for name in names])
+    written = report.write(
+        arguments.out, report.Report(about, rows, notes), [suite(SUITES[name]) for name in names]
+    )
     if not any(path.suffix == ".svg" for path in written):
         say("no plots: matplotlib is not installed here (make bench installs it)")
     for line in [*notes, *([f"{failed:.0f} questions were not answered"] if failed else [])]:

@@ -1,7 +1,8 @@
 """Cancel: from the command of another connection to the engine's stop.
 
-The worker's last frame of a cancelled response, void or not, says when the engine last made a token that was sent; after the stop nothing is sent. So
-the figure is exact up to the engine's pace and one flush window (docs/performance.md), never negative because of frames that were on their way.
+The worker's last frame of a cancelled response, void or not, says when the engine last made a token
+that was sent; after the stop nothing is sent. So the figure is exact up to the engine's pace and
+one flush window (docs/performance.md), never negative because of frames that were on their way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     for number in range(plan.rounds):
         for streams in plan.pick((1, 8), (1, 32)):
             waves = plan.pick(3, 12) if streams == 1 else plan.pick(1, 3)
-            yield measure.Row(NAME, f"{streams} streams", "tailrace", number, uvloop.run(_cancelled(side, streams, waves)))
+            yield measure.Row(
+                NAME,
+                f"{streams} streams",
+                "tailrace",
+                number,
+                uvloop.run(_cancelled(side, streams, waves)),
+            )
 
 
 async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, float]:
@@ -43,7 +50,9 @@ async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, f
             raise load.Failed(f"{rid} is {ended['status']}")
 
     for wave in range(waves):
-        rids = [await scripted.start(side, wave * streams + n, TOKENS, PACE_MS) for n in range(streams)]
+        rids = [
+            await scripted.start(side, wave * streams + n, TOKENS, PACE_MS) for n in range(streams)
+        ]
         await asyncio.sleep(0.5)
         await asyncio.gather(*map(cancel, rids))
     await asyncio.sleep(1.0)  # an engine that had not stopped would still be writing
@@ -57,11 +66,14 @@ async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, f
 
 
 async def _stops(bootstrap: str, asked: dict[str, float]) -> list[float]:
-    """Per response: ms from asking to the last frame that its worker sent; 0 when that was sent before."""
+    """Per response: ms from asking to the last frame that its worker sent; 0 when that was sent
+    before."""
     last: dict[str, float] = {}
     async for record, _ in logged.token_records(bootstrap, asked):
         if isinstance(record, records.Tok):
             last[record.rid] = max(record.ts, last.get(record.rid, 0.0))
     if silent := asked.keys() - last.keys():
-        raise load.Failed(f"{len(silent)} responses were cancelled before their first token: nothing was stopped")
+        raise load.Failed(
+            f"{len(silent)} responses were cancelled before their first token: nothing was stopped"
+        )
     return [max(0.0, last[rid] - at) for rid, at in asked.items()]

@@ -1,7 +1,9 @@
-"""Fan-out: one response to many watchers, many responses to one watcher each, and what a socket costs that has nothing to do.
+"""Fan-out: one response to many watchers, many responses to one watcher each, and what a socket
+costs that has nothing to do.
 
-Delivered events over the push service's own CPU seconds: that does not depend on how much of a core the rest of the machine left it. Every watcher
-has to get every event, or there is no figure. One message may carry several events, as many as arrived since the one before.
+Delivered events over the push service's own CPU seconds: that does not depend on how much of a core
+the rest of the machine left it. Every watcher has to get every event, or there is no figure. One
+message may carry several events, as many as arrived since the one before.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from bench import load, measure, scripted, stacks
 
 NAME: Final = "fanout"
 OVER, UNDER = "", ""
-PLOTS: Final = ("events_per_core_s", "cpu_push_us_per_event", "cpu_push_ms_per_look_up", "kib_per_idle_socket")
+PLOTS: Final = (
+    "events_per_core_s",
+    "cpu_push_us_per_event",
+    "cpu_push_ms_per_look_up",
+    "kib_per_idle_socket",
+)
 FULL: Final = 2000
 LOOK_UPS: Final = 8  # watchers of cold responses that ask at once
 
@@ -25,18 +32,25 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side, many = shared(), plan.pick(300, FULL)
     for number in range(plan.rounds):
         for watchers in plan.pick((1, 100), (1, 100, FULL)):
-            # Two thousand get more than one message per event could carry: a figure per core wants a core that is full.
+            # Two thousand get more than one message per event could carry: a figure per core wants
+            # a core that is full.
             pace_ms, tokens = (10, 400) if watchers == FULL else (20, plan.pick(80, 200))
             values = uvloop.run(_one_to_many(side, watchers, tokens=tokens, pace_ms=pace_ms))
             yield measure.Row(NAME, f"1 response, {watchers} watchers", "push", number, values)
         if number == 0:  # it takes more than a minute
-            for case, values in uvloop.run(_each_its_own(side, many, tokens=plan.pick(20, 60), pace_ms=plan.pick(500, 1000))):
+            for case, values in uvloop.run(
+                _each_its_own(side, many, tokens=plan.pick(20, 60), pace_ms=plan.pick(500, 1000))
+            ):
                 yield measure.Row(NAME, case, "push", number, values)
         with stacks.another_push(side, plan.scratch) as fresh:
-            yield measure.Row(NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(fresh, many)))
+            yield measure.Row(
+                NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(fresh, many))
+            )
 
 
-async def _one_to_many(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> dict[str, float]:
+async def _one_to_many(
+    side: stacks.Side, count: int, tokens: int, pace_ms: float
+) -> dict[str, float]:
     watchers = await _open(side, count)
     with side.meter() as meter:
         rid = await scripted.start(side, count, tokens, pace_ms)
@@ -48,8 +62,11 @@ async def _one_to_many(side: stacks.Side, count: int, tokens: int, pace_ms: floa
     return _values(watchers, meter)
 
 
-async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: float) -> list[tuple[str, dict[str, float]]]:
-    """Two cases: looking up responses that have begun elsewhere (others go on meanwhile), and, once all are followed, what is left of them."""
+async def _each_its_own(
+    side: stacks.Side, count: int, tokens: int, pace_ms: float
+) -> list[tuple[str, dict[str, float]]]:
+    """Two cases: looking up responses that have begun elsewhere (others go on meanwhile), and, once
+    all are followed, what is left of them."""
     watchers = await _open(side, count)
     by_rid: dict[str, list[scripted.Watcher]] = {}
 
@@ -79,7 +96,8 @@ async def _each_its_own(side: stacks.Side, count: int, tokens: int, pace_ms: flo
 
 
 async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
-    """Resident memory of a push service that never had a socket, before and after, and its CPU share while nothing happens."""
+    """Resident memory of a push service that never had a socket, before and after, and its CPU
+    share while nothing happens."""
     before = measure.resident(side.roles["push"])
     watchers = await _open(side, count)
     await asyncio.sleep(1.0)
@@ -87,7 +105,11 @@ async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
         await asyncio.sleep(3.0)
     grown = measure.resident(side.roles["push"]) - before
     _close(watchers)
-    return {"kib_per_idle_socket": grown / 1024 / count, "sockets": float(count), "push_cores": meter.used["push"] / meter.wall}
+    return {
+        "kib_per_idle_socket": grown / 1024 / count,
+        "sockets": float(count),
+        "push_cores": meter.used["push"] / meter.wall,
+    }
 
 
 async def _open(side: stacks.Side, count: int) -> list[scripted.Watcher]:
@@ -102,13 +124,16 @@ def _close(watchers: list[scripted.Watcher]) -> None:
 
 
 async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) -> None:
-    """Everybody got all events of their response: as many as a late reader is told, who reads one of them whole.
+    """Everybody got all events of their response: as many as a late reader is told, who reads one
+    of them whole.
 
     Raises:
         load.Failed
     """
     expected: dict[str, int] = {}
-    sample = dict(list(watched.items())[:: max(1, len(watched) // 20)])  # reading each of thousands again would load the service for minutes
+    sample = dict(
+        list(watched.items())[:: max(1, len(watched) // 20)]
+    )  # reading each of thousands again would load the service for minutes
     for rid in sample:
         seen = 0
 
@@ -116,14 +141,29 @@ async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) 
             nonlocal seen
             seen += b'"sequence_number":' in event
 
-        await load.exchange(side.url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(count).feed)
+        await load.exchange(
+            side.url,
+            "GET",
+            f"/v1/responses/{rid}?stream=true",
+            side.headers,
+            on_body=load.EventReader(count).feed,
+        )
         expected[rid] = seen
-    wrong = [(rid, w.events, expected[rid]) for rid, watchers in sample.items() for w in watchers if w.events != expected[rid]]
+    wrong = [
+        (rid, w.events, expected[rid])
+        for rid, watchers in sample.items()
+        for w in watchers
+        if w.events != expected[rid]
+    ]
     if wrong:
-        raise load.Failed(f"{len(wrong)} watchers have not as many events as there are, for example {wrong[0]}")
+        raise load.Failed(
+            f"{len(wrong)} watchers have not as many events as there are, for example {wrong[0]}"
+        )
 
 
-def _values(watchers: list[scripted.Watcher], meter: measure.Meter, before: int = 0) -> dict[str, float]:
+def _values(
+    watchers: list[scripted.Watcher], meter: measure.Meter, before: int = 0
+) -> dict[str, float]:
     events, used = sum(w.events for w in watchers) - before, meter.used["push"]
     return {
         "events": float(events),

@@ -1,7 +1,9 @@
-"""Gateway: what one request costs there and how much later its answer begins, with an engine that costs nothing.
+"""Gateway: what one request costs there and how much later its answer begins, with an engine that
+costs nothing.
 
-Closed loop for requests per second and core (requests over the gateway's own CPU seconds); open loop for latency. The same log takes appends from
-this process at the same rate, in turn: what `response.created` needs beyond such an append is the gateway.
+Closed loop for requests per second and core (requests over the gateway's own CPU seconds); open
+loop for latency. The same log takes appends from this process at the same rate, in turn: what
+`response.created` needs beyond such an append is the gateway.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ NAME: Final = "gateway"
 OVER, UNDER = "gateway", "append alone"
 PLOTS: Final = ("begun_p50_ms", "begun_p99_ms", "requests_per_core_s", "cpu_gateway_ms_per_request")
 TOKENS: Final = 4
-SCRATCH: Final = "bench.appends"  # a topic of our own, so that nobody reads what is appended for comparison
+SCRATCH: Final = (
+    "bench.appends"  # a topic of our own, so that nobody reads what is appended for comparison
+)
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -32,14 +36,28 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     for number in range(plan.rounds):
         for clients in plan.pick((16,), (1, 16, 64)):
             with side.meter() as meter:
-                result = uvloop.run(load.closed(ask, clients, plan.pick(160, 640) // max(8, clients)))
-            yield measure.Row(NAME, f"closed loop, {clients} clients", OVER, number, _values(result, meter))
+                result = uvloop.run(
+                    load.closed(ask, clients, plan.pick(160, 640) // max(8, clients))
+                )
+            yield measure.Row(
+                NAME, f"closed loop, {clients} clients", OVER, number, _values(result, meter)
+            )
         for rate in plan.pick((40,), (40, 80)):
             count = rate * plan.pick(4, 6)
             for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
                 with side.meter() as meter:
-                    result = uvloop.run(load.opened(ask, rate, count) if name == OVER else _appends(side, rate, count))
-                yield measure.Row(NAME, f"open loop, {rate}/s", name, number, _values(result, meter) if name == OVER else result.values())
+                    result = uvloop.run(
+                        load.opened(ask, rate, count)
+                        if name == OVER
+                        else _appends(side, rate, count)
+                    )
+                yield measure.Row(
+                    NAME,
+                    f"open loop, {rate}/s",
+                    name,
+                    number,
+                    _values(result, meter) if name == OVER else result.values(),
+                )
 
 
 def _asking(side: stacks.Side) -> load.Ask:
@@ -51,7 +69,11 @@ def _asking(side: stacks.Side) -> load.Ask:
 
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     used, count = meter.used["gateway"], len(result.good)
-    return {**result.values(), **meter.per(count, "ms_per_request", 1e3), "requests_per_core_s": count / used if used else 0.0}
+    return {
+        **result.values(),
+        **meter.per(count, "ms_per_request", 1e3),
+        "requests_per_core_s": count / used if used else 0.0,
+    }
 
 
 async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
@@ -63,8 +85,8 @@ async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
         answer = load.Answer(due)
         try:
             await writer.append(SCRATCH, 0, str(number), value)
-        except log.AppendFailed as e:
-            answer.error = str(e)
+        except log.AppendFailed as error:
+            answer.error = str(error)
         answer.begun = answer.ended = time.perf_counter()
         answer.stamps = [answer.begun]
         return answer

@@ -1,7 +1,9 @@
-"""Hand-over: how long a reader waits when the worker of its response goes, by SIGTERM (drain) or by SIGKILL.
+"""Hand-over: how long a reader waits when the worker of its response goes, by SIGTERM (drain) or by
+SIGKILL.
 
-The longest gap between two frames of each response that changed hands, at a socket of push, and how far its median gap lies below. A killed worker is
-noticed by its session timeout (`session_timeout_ms`), so that is in the figure; `kill_to_next` counts from the signal.
+The longest gap between two frames of each response that changed hands, at a socket of push, and how
+far its median gap lies below. A killed worker is noticed by its session timeout
+(`session_timeout_ms`), so that is in the figure; `kill_to_next` counts from the signal.
 """
 
 from __future__ import annotations
@@ -28,23 +30,35 @@ STREAMS: Final = 16
 PACE_MS: Final = 10
 SESSION_MS: Final = 10_000  # the worker's own default, stated
 DRAIN_S: Final = 3
-CASES: Final = {"drained": (signal.SIGTERM, 700), "killed": (signal.SIGKILL, 300)}  # with the tokens of an answer, so that it outlasts the drain
+CASES: Final = {
+    "drained": (signal.SIGTERM, 700),
+    "killed": (signal.SIGKILL, 300),
+}  # with the tokens of an answer, so that it outlasts the drain
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     settings = {"TAILRACE_DRAIN_S": str(DRAIN_S), "TAILRACE_SESSION_TIMEOUT_MS": str(SESSION_MS)}
-    with stacks.tailrace(plan.scratch, workers=2, settings=settings) as side, contextlib.ExitStack() as more:
+    with (
+        stacks.tailrace(plan.scratch, workers=2, settings=settings) as side,
+        contextlib.ExitStack() as more,
+    ):
         uvloop.run(scripted.warm(side))
         names = itertools.count(3)  # two workers of one name would share one heartbeat
         for number in range(plan.pick(1, plan.rounds)):
             for case, (how, tokens) in CASES.items():
                 uvloop.run(scaling.balanced(side, 2))
                 victim = side.roles["worker"].pop(0)
-                yield measure.Row(NAME, case, "tailrace", number, uvloop.run(_measured(side, victim, how, tokens)))
-                side.roles["worker"].append(more.enter_context(stacks.another_worker(side, next(names))))
+                yield measure.Row(
+                    NAME, case, "tailrace", number, uvloop.run(_measured(side, victim, how, tokens))
+                )
+                side.roles["worker"].append(
+                    more.enter_context(stacks.another_worker(side, next(names)))
+                )
 
 
-async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens: int) -> dict[str, float]:
+async def _measured(
+    side: stacks.Side, victim: int, how: signal.Signals, tokens: int
+) -> dict[str, float]:
     stamps: list[list[float]] = [[] for _ in range(STREAMS)]
     watchers = [scripted.Watcher(lambda _m, at=at: at.append(time.monotonic())) for at in stamps]  # type: ignore[misc]
     rids = [await scripted.start(side, n, tokens, PACE_MS) for n in range(STREAMS)]
@@ -61,7 +75,11 @@ async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens:
     gaps, waits, usual = [], [], []
     for at, rid in zip(stamps, rids, strict=True):
         if rid in moved:
-            between = sorted((later - earlier, later) for earlier, later in itertools.pairwise(at) if later > sent)
+            between = sorted(
+                (later - earlier, later)
+                for earlier, later in itertools.pairwise(at)
+                if later > sent
+            )
             gaps.append(between[-1][0])
             waits.append(between[-1][1] - sent)
             usual.append(between[len(between) // 2][0])
@@ -79,5 +97,11 @@ async def _measured(side: stacks.Side, victim: int, how: signal.Signals, tokens:
 
 async def _moved(bootstrap: str, rids: list[str]) -> set[str]:
     """Those that a second owner ended."""
-    claims = collections.Counter([record.rid async for record, _ in logged.token_records(bootstrap, rids) if isinstance(record, records.Claim)])
+    claims = collections.Counter(
+        [
+            record.rid
+            async for record, _ in logged.token_records(bootstrap, rids)
+            if isinstance(record, records.Claim)
+        ]
+    )
     return {rid for rid in rids if claims[rid] > 1}

@@ -1,7 +1,8 @@
 """Cost of history: the same questions to a log with much behind it and to an empty one, in turn.
 
-Two stacks stand side by side. Into one's token topic go whole, well-formed responses of former days; the other's broker takes as many records of the
-same size into a topic that nobody reads, so that both brokers are equally warm.
+Two stacks stand side by side. Into one's token topic go whole, well-formed responses of former
+days; the other's broker takes as many records of the same size into a topic that nobody reads, so
+that both brokers are equally warm.
 """
 
 from __future__ import annotations
@@ -30,19 +31,36 @@ OWNER: Final = records.Owner("https://bench.invalid", "former")
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     count = plan.pick(20_000, 500_000)  # an hour of 140 records a second
-    with stacks.together(stacks.tailrace(plan.scratch), stacks.tailrace(plan.scratch)) as (full, empty):
+    with stacks.together(stacks.tailrace(plan.scratch), stacks.tailrace(plan.scratch)) as (
+        full,
+        empty,
+    ):
         for side in (full, empty):
             began = time.perf_counter()
             uvloop.run(_fill(side.kafka, count, real=side is full))
-            yield measure.Row(NAME, "filling", OVER if side is full else UNDER, 0, {"records_per_s": count / (time.perf_counter() - began)})
+            yield measure.Row(
+                NAME,
+                "filling",
+                OVER if side is full else UNDER,
+                0,
+                {"records_per_s": count / (time.perf_counter() - began)},
+            )
         sides = {OVER: full, UNDER: empty}
         for side in sides.values():
             uvloop.run(scripted.warm(side))
         for number, name in measure.turns(plan.rounds, OVER, UNDER):
             for streams in (1, 16):
                 with sides[name].meter() as meter:
-                    result = uvloop.run(load.closed(_asking(sides[name]), streams, 24 if streams == 1 else plan.pick(4, 6)))
-                values = {**result.values(), **meter.per(result.tokens, "us_per_token"), "records_behind": float(count)}
+                    result = uvloop.run(
+                        load.closed(
+                            _asking(sides[name]), streams, 24 if streams == 1 else plan.pick(4, 6)
+                        )
+                    )
+                values = {
+                    **result.values(),
+                    **meter.per(result.tokens, "us_per_token"),
+                    "records_behind": float(count),
+                }
                 yield measure.Row(NAME, f"{streams} streams", name, number, values)
 
 
@@ -83,7 +101,18 @@ def former(rid: str) -> Iterable[records.TokenRecord]:
     """A whole response as a worker writes it: one claim, its frames, one end."""
     own, h = os.urandom(16).hex(), fold.H0
     echo = events.echo(rid, 0, "former")
-    yield records.Claim(rid, own, None, OWNER, "former/1", topics.requests("default", "interactive"), 0, "former-1", "former-1", echo=echo)
+    yield records.Claim(
+        rid,
+        own,
+        None,
+        OWNER,
+        "former/1",
+        topics.requests("default", "interactive"),
+        0,
+        "former-1",
+        "former-1",
+        echo=echo,
+    )
     for seq in range(FRAMES):
         yield records.Tok(rid, own, seq, [seq], " word", h)
         h = fold.roll(h, [seq])

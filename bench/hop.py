@@ -1,7 +1,8 @@
 """Token hop: from the worker's append to the frame at the client, stage by stage.
 
-Every TOK record says when its worker sent it (`ts`), and the broker when it had it (LogAppendTime, whole milliseconds, so a stage may be off by one).
-After the answers have ended the log is read, and the n-th frame with text is laid beside the n-th delta the client got; their texts must agree.
+Every TOK record says when its worker sent it (`ts`), and the broker when it had it (LogAppendTime,
+whole milliseconds, so a stage may be off by one). After the answers have ended the log is read, and
+the n-th frame with text is laid beside the n-th delta the client got; their texts must agree.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ NAME: Final = "hop"
 OVER, UNDER = "watching at push", "asking at gateway"
 PLOTS: Final = ("hop_p50_ms", "hop_p99_ms", "append_p50_ms", "deliver_p50_ms")
 PACE_MS: Final = 20
-SETTLED_S: Final = 0.3  # a watcher first catches up; what was sent in this time after it asked is no hop
+SETTLED_S: Final = (
+    0.3  # a watcher first catches up; what was sent in this time after it asked is no hop
+)
 
 
 class Frame(NamedTuple):
-    """An accepted TOK record with text: when its worker sent it and when the broker had it, ms since the epoch."""
+    """An accepted TOK record with text: when its worker sent it and when the broker had it, ms
+    since the epoch."""
 
     sent: float
     appended: float
@@ -55,11 +59,19 @@ class Heard:
         found = []
         for arrived, payload in self.messages:
             message = json.loads(payload)
-            found += [Delta(arrived, e["delta"]) for e in message.get("events", [message]) if e["type"] == "response.output_text.delta"]
+            found += [
+                Delta(arrived, e["delta"])
+                for e in message.get("events", [message])
+                if e["type"] == "response.output_text.delta"
+            ]
         return found
 
     def rid(self) -> str:
-        return next(str(json.loads(p)["response"]["id"]) for _, p in self.messages if b"response.created" in p)
+        return next(
+            str(json.loads(p)["response"]["id"])
+            for _, p in self.messages
+            if b"response.created" in p
+        )
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -70,13 +82,21 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 with side.meter() as meter:
                     heard, since = uvloop.run(way(side, streams, tokens))
                 values = uvloop.run(_lay_side_by_side(side, heard, since))
-                yield measure.Row(NAME, f"{streams} streams", name, number, {**values, **meter.per(streams * tokens, "us_per_token")})
+                yield measure.Row(
+                    NAME,
+                    f"{streams} streams",
+                    name,
+                    number,
+                    {**values, **meter.per(streams * tokens, "us_per_token")},
+                )
 
 
 async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
     """Each stream on a socket of its own at the gateway, by `response.create`."""
     everyone = [Heard() for _ in range(streams)]
-    sockets = [await load.connect(side.url, "/v1/responses", side.headers, each.take) for each in everyone]
+    sockets = [
+        await load.connect(side.url, "/v1/responses", side.headers, each.take) for each in everyone
+    ]
     for number, socket in enumerate(sockets):
         socket.send({"type": "response.create", **scripted.body(side, number, tokens, PACE_MS)})
     async with asyncio.timeout(load.ANSWER_DEADLINE_S):
@@ -88,7 +108,8 @@ async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[st
 
 
 async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
-    """Each response watched on a socket of its own at push, while nobody reads it at the gateway."""
+    """Each response watched on a socket of its own at push, while nobody reads it at the
+    gateway."""
     found: dict[str, Heard] = {}
     watchers = []
     for number in range(streams):
@@ -105,15 +126,24 @@ async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[
     return found, since
 
 
-async def _lay_side_by_side(side: stacks.Side, heard: dict[str, Heard], since: float) -> dict[str, float]:
+async def _lay_side_by_side(
+    side: stacks.Side, heard: dict[str, Heard], since: float
+) -> dict[str, float]:
     frames = await frames_of(side.kafka, list(heard))
-    pairs = [pair for rid, each in heard.items() for pair in paired(frames[rid], each.deltas()) if pair[0].sent >= since]
+    pairs = [
+        pair
+        for rid, each in heard.items()
+        for pair in paired(frames[rid], each.deltas())
+        if pair[0].sent >= since
+    ]
     if not pairs:
         raise load.Failed("no frame was sent late enough to be a hop")
     return {
         **measure.spread("hop", ((delta.arrived - frame.sent) / 1000 for frame, delta in pairs)),
         **measure.spread("append", ((frame.appended - frame.sent) / 1000 for frame, _ in pairs)),
-        **measure.spread("deliver", ((delta.arrived - frame.appended) / 1000 for frame, delta in pairs)),
+        **measure.spread(
+            "deliver", ((delta.arrived - frame.appended) / 1000 for frame, delta in pairs)
+        ),
         "frames": float(len(pairs)),
     }
 
@@ -122,10 +152,15 @@ def paired(frames: list[Frame], deltas: list[Delta]) -> list[tuple[Frame, Delta]
     """The n-th with the n-th.
 
     Raises:
-        load.Failed: they do not tell the same text; the end may bring one delta more than there are frames.
+        load.Failed: they do not tell the same text; the end may bring one delta more than there are
+            frames.
     """
-    if not len(frames) <= len(deltas) <= len(frames) + 1 or any(f.text != d.text for f, d in zip(frames, deltas, strict=False)):
-        raise load.Failed(f"{len(frames)} frames in the log, {len(deltas)} deltas at the client, or other text")
+    if not len(frames) <= len(deltas) <= len(frames) + 1 or any(
+        f.text != d.text for f, d in zip(frames, deltas, strict=False)
+    ):
+        raise load.Failed(
+            f"{len(frames)} frames in the log, {len(deltas)} deltas at the client, or other text"
+        )
     return list(zip(frames, deltas, strict=False))
 
 

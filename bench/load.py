@@ -1,8 +1,11 @@
-"""Clients that cost little: server-sent events over HTTP and WebSocket frames straight off the socket, in closed and in open loop.
+"""Clients that cost little: server-sent events over HTTP and WebSocket frames straight off the
+socket, in closed and in open loop.
 
-Closed loop: N clients, each asks again when its answer has ended; it finds the throughput. Open loop: questions come at moments drawn beforehand,
-whatever the server does, and latency counts from the moment the question was due; so a server that stalls is not asked less while it stalls.
-A reader looks at bytes, not at JSON, and takes the time once per read of the socket. What the client itself costs stands in the result.
+Closed loop: N clients, each asks again when its answer has ended; it finds the throughput. Open
+loop: questions come at moments drawn beforehand, whatever the server does, and latency counts from
+the moment the question was due; so a server that stalls is not asked less while it stalls. A reader
+looks at bytes, not at JSON, and takes the time once per read of the socket. What the client itself
+costs stands in the result.
 """
 
 from __future__ import annotations
@@ -60,12 +63,14 @@ class Answer:
 
     @property
     def gaps(self) -> list[float]:
-        """Between reads of the socket that brought text: what somebody sees who looks on. Events that came together are one sight."""
+        """Between reads of the socket that brought text: what somebody sees who looks on. Events
+        that came together are one sight."""
         return [b - a for a, b in itertools.pairwise(dict.fromkeys(self.stamps))]
 
     @property
     def per_token(self) -> float:
-        """Seconds per token behind the first event: unlike a gap it does not depend on how many tokens a server puts into one event."""
+        """Seconds per token behind the first event: unlike a gap it does not depend on how many
+        tokens a server puts into one event."""
         return (self.stamps[-1] - self.stamps[0]) / max(1, self.tokens - 1)
 
 
@@ -116,7 +121,8 @@ async def closed(ask: Ask, clients: int, each: int) -> Result:
 
 
 def arrivals(rate: float, count: int, seed: int) -> list[float]:
-    """Seconds from the start at which `count` questions are due: Poisson, `rate` per second. The same seed is the same for both sides."""
+    """Seconds from the start at which `count` questions are due: Poisson, `rate` per second. The
+    same seed is the same for both sides."""
     drawn = random.Random(seed)
     return list(itertools.accumulate(drawn.expovariate(rate) for _ in range(count)))
 
@@ -129,15 +135,19 @@ async def opened(ask: Ask, rate: float, count: int, seed: int = 1) -> Result:
         await asyncio.sleep(began + at - time.perf_counter())
         return await ask(number, began + at)
 
-    answers = await asyncio.gather(*(one(n, at) for n, at in enumerate(arrivals(rate, count, seed))))
+    answers = await asyncio.gather(
+        *(one(n, at) for n, at in enumerate(arrivals(rate, count, seed)))
+    )
     return Result(list(answers), time.perf_counter() - began)
 
 
-# ---- server-sent events ------------------------------------------------------------------------------
+# ---- server-sent events
+# ------------------------------------------------------------------------------
 
 
 class EventReader:
-    """Cuts a body into events (pure): fed bytes as they come, calls `on_event` with each event's bytes, without its blank line."""
+    """Cuts a body into events (pure): fed bytes as they come, calls `on_event` with each event's
+    bytes, without its blank line."""
 
     def __init__(self, on_event: Callable[[bytes], None]) -> None:
         self._on_event = on_event
@@ -150,13 +160,16 @@ class EventReader:
 
 
 def has_text(event: bytes) -> bool:
-    """Whether an event brings text: a chunk with content or a delta, not an empty one. JSON escapes quotes, so text cannot look like a member."""
+    """Whether an event brings text: a chunk with content or a delta, not an empty one. JSON escapes
+    quotes, so text cannot look like a member."""
     return any(mark in event for mark in _CONTENT) and not any(mark in event for mark in _EMPTY)
 
 
 def data_of(event: bytes) -> dict[str, Any]:
     """The JSON of an event."""
-    found: dict[str, Any] = json.loads(next(line[6:] for line in event.split(b"\n") if line.startswith(b"data: ")))
+    found: dict[str, Any] = json.loads(
+        next(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
+    )
     return found
 
 
@@ -181,8 +194,8 @@ class _Exchange(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as e:
-            self._finish(Failed(f"not HTTP: {e}"))
+        except httptools.HttpParserError as error:
+            self._finish(Failed(f"not HTTP: {error}"))
         if self._body:
             body, self._body = b"".join(self._body), []
             self._on_body(body)  # once per read, so that what came together has one time
@@ -205,7 +218,9 @@ class _Exchange(asyncio.Protocol):
             self._refusal += body
 
     def on_message_complete(self) -> None:
-        self._finish(None if self.status == 200 else Failed(f"{self.status} {self._refusal[:300]!r}"))
+        self._finish(
+            None if self.status == 200 else Failed(f"{self.status} {self._refusal[:300]!r}")
+        )
 
     def _finish(self, error: Exception | None) -> None:
         if not self.done.done():
@@ -215,15 +230,26 @@ class _Exchange(asyncio.Protocol):
 
 
 async def exchange(
-    base: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", on_body: Callable[[bytes], None] = lambda _: None
+    base: str,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    on_body: Callable[[bytes], None] = lambda _: None,
 ) -> dict[str, str]:
-    """One HTTP request; the body goes to `on_body` as it comes, once per read of the socket. Returns the answer's headers.
+    """One HTTP request; the body goes to `on_body` as it comes, once per read of the socket.
+    Returns the answer's headers.
 
     Raises:
         Failed: no answer, not 200, cut off, or not within ANSWER_DEADLINE_S.
     """
     address = urlsplit(base)
-    head = {"host": address.netloc, "content-length": str(len(body)), "connection": "close", **headers}
+    head = {
+        "host": address.netloc,
+        "content-length": str(len(body)),
+        "connection": "close",
+        **headers,
+    }
     if body:
         head["content-type"] = "application/json"
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
@@ -234,19 +260,37 @@ async def exchange(
                 lambda: _Exchange(request, on_body), address.hostname or "", address.port or 80
             )
             await protocol.done
-    except (OSError, TimeoutError) as e:
-        raise Failed(f"{type(e).__name__}: {e}") from e
+    except (OSError, TimeoutError) as error:
+        raise Failed(f"{type(error).__name__}: {error}") from error
     return protocol.headers
 
 
-async def fetch(base: str, method: str, path: str, headers: Mapping[str, str], body: Any = None) -> Any:
+async def fetch(
+    base: str, method: str, path: str, headers: Mapping[str, str], body: Any = None
+) -> Any:
     """The JSON of an answer. Raises Failed."""
     parts: list[bytes] = []
-    await exchange(base, method, path, headers, b"" if body is None else json.dumps(body).encode(), parts.append)
+    await exchange(
+        base,
+        method,
+        path,
+        headers,
+        b"" if body is None else json.dumps(body).encode(),
+        parts.append,
+    )
     return json.loads(b"".join(parts))
 
 
-async def stream(base: str, method: str, path: str, headers: Mapping[str, str], body: Any, due: float, *, keep_text: bool = False) -> Answer:
+async def stream(
+    base: str,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: Any,
+    due: float,
+    *,
+    keep_text: bool = False,
+) -> Answer:
     """One streamed answer, of either API. Never raises Failed: it is the answer's `error`."""
     answer = Answer(due)
 
@@ -256,7 +300,9 @@ async def stream(base: str, method: str, path: str, headers: Mapping[str, str], 
             answer.stamps.append(arrived)
             if keep_text:
                 found = data_of(event)
-                answer.text.append(found["delta"] if "delta" in found else found["choices"][0]["delta"]["content"])
+                answer.text.append(
+                    found["delta"] if "delta" in found else found["choices"][0]["delta"]["content"]
+                )
         elif b'"usage":{' in event:
             _count(answer, data_of(event))
 
@@ -268,9 +314,11 @@ async def stream(base: str, method: str, path: str, headers: Mapping[str, str], 
         reader.feed(chunk)
 
     try:
-        await exchange(base, method, path, headers, b"" if body is None else json.dumps(body).encode(), on_body)
-    except Failed as e:
-        answer.error = str(e)
+        await exchange(
+            base, method, path, headers, b"" if body is None else json.dumps(body).encode(), on_body
+        )
+    except Failed as error:
+        answer.error = str(error)
     answer.ended = time.perf_counter()
     if not answer.error and not (answer.stamps and answer.tokens):
         answer.error = "an answer without text or usage"
@@ -283,11 +331,13 @@ def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
 
 
-# ---- WebSocket ---------------------------------------------------------------------------------------
+# ---- WebSocket
+# ---------------------------------------------------------------------------------------
 
 
 class FrameReader:
-    """Unmasked frames out of a byte stream (pure): `feed` calls `on_frame(opcode, payload)` for each whole one."""
+    """Unmasked frames out of a byte stream (pure): `feed` calls `on_frame(opcode, payload)` for
+    each whole one."""
 
     def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
         self._on_frame = on_frame
@@ -302,7 +352,8 @@ class FrameReader:
 
 
 def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """(opcode, begin, end of the payload) of the frame at `at` (RFC 6455 5.2); None while it is not whole."""
+    """(opcode, begin, end of the payload) of the frame at `at` (RFC 6455 5.2); None while it is not
+    whole."""
     if len(data) < at + 2:
         return None
     size, begin = data[at + 1], at + 2
@@ -310,18 +361,30 @@ def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
         begin, size = at + 4, int.from_bytes(data[at + 2 : at + 4], "big")
     elif size == 127:
         begin, size = at + 10, int.from_bytes(data[at + 2 : at + 10], "big")
-    return (data[at] & 15, begin, begin + size) if len(data) >= begin + size and begin <= len(data) else None
+    return (
+        (data[at] & 15, begin, begin + size)
+        if len(data) >= begin + size and begin <= len(data)
+        else None
+    )
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
-    """A client's frame. The mask is zero: it guards proxies against scripts of browsers, and here is neither."""
+    """A client's frame. The mask is zero: it guards proxies against scripts of browsers, and here
+    is neither."""
     size = len(payload)
-    length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xff" + size.to_bytes(8, "big")
+    length = (
+        bytes((0x80 | size,))
+        if size < 126
+        else b"\xfe" + size.to_bytes(2, "big")
+        if size < 1 << 16
+        else b"\xff" + size.to_bytes(8, "big")
+    )
     return bytes((0x80 | opcode,)) + length + b"\0\0\0\0" + payload
 
 
 class Socket(asyncio.Protocol):
-    """A WebSocket client without compression. `on_text` gets each text message as bytes; `closed` is done when it is over."""
+    """A WebSocket client without compression. `on_text` gets each text message as bytes; `closed`
+    is done when it is over."""
 
     def __init__(self, request: bytes, on_text: Callable[[bytes], None]) -> None:
         self._request = request
@@ -380,7 +443,9 @@ class Socket(asyncio.Protocol):
             self._transport.close()
 
 
-async def connect(base: str, path: str, headers: Mapping[str, str], on_text: Callable[[bytes], None]) -> Socket:
+async def connect(
+    base: str, path: str, headers: Mapping[str, str], on_text: Callable[[bytes], None]
+) -> Socket:
     """An open socket. Raises Failed."""
     address = urlsplit(base)
     key = base64.b64encode(os.urandom(16)).decode()
@@ -400,8 +465,8 @@ async def connect(base: str, path: str, headers: Mapping[str, str], on_text: Cal
                 lambda: Socket(request, on_text), address.hostname or "", address.port or 80
             )
             await socket.opened
-    except (OSError, TimeoutError) as e:
-        raise Failed(f"{type(e).__name__}: {e}") from e
+    except (OSError, TimeoutError) as error:
+        raise Failed(f"{type(error).__name__}: {error}") from error
     return socket
 
 

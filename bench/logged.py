@@ -8,12 +8,17 @@ from tailrace import log
 from tailrace.protocol import ids, records, topics
 
 
-async def token_records(bootstrap: str, rids: Iterable[str]) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:
-    """Every readable record of these responses, decoded and as it lies there, in order within each partition."""
+async def token_records(
+    bootstrap: str, rids: Iterable[str]
+) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:
+    """Every readable record of these responses, decoded and as it lies there, in order within each
+    partition."""
     wanted = frozenset(rids)
     starts: dict[int, int] = {}
     for address in map(ids.parse, wanted):
-        starts[address.partition] = min(address.offset, starts.get(address.partition, address.offset))
+        starts[address.partition] = min(
+            address.offset, starts.get(address.partition, address.offset)
+        )
     offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
     try:
         ends = await offsets.ends(topics.TOKENS, starts)

@@ -1,7 +1,9 @@
-"""Figures and how they are taken: rows, percentiles, ratios pair by pair, and the CPU time of processes by role.
+"""Figures and how they are taken: rows, percentiles, ratios pair by pair, and the CPU time of
+processes by role.
 
-A figure counts only beside another one of the same run, so a row says in which round it was taken, and ratios are made within a round first and
-summed up afterwards: a drift of the machine then hits both sides of a ratio alike.
+A figure counts only beside another one of the same run, so a row says in which round it was taken,
+and ratios are made within a round first and summed up afterwards: a drift of the machine then hits
+both sides of a ratio alike.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import psutil
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One measurement. `case` is what was asked of the `side` in this round; names of values end in their unit (`_ms`, `_us`, `_per_s`)."""
+    """One measurement. `case` is what was asked of the `side` in this round; names of values end in
+    their unit (`_ms`, `_us`, `_per_s`)."""
 
     suite: str
     case: str
@@ -32,7 +35,8 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure. `scratch` is for data folders; `early` the whole path's two sides if they are being started already."""
+    """How much to measure. `scratch` is for data folders; `early` the whole path's two sides if
+    they are being started already."""
 
     quick: bool
     rounds: int
@@ -45,7 +49,8 @@ class Plan:
 
 
 def percentile(values: Iterable[float], p: float) -> float:
-    """The `p`-th percentile (0 to 100) by nearest rank: a value that was really seen. NaN of nothing."""
+    """The `p`-th percentile (0 to 100) by nearest rank: a value that was really seen. NaN of
+    nothing."""
     ordered = sorted(values)
     if not ordered:
         return math.nan
@@ -75,20 +80,30 @@ class Ratio:
 
 
 def ratio(rows: Sequence[Row], value: str, over: str, under: str) -> Ratio | None:
-    """`value` of side `over` divided by that of side `under`, per round. Rows are of one case; None without a single pair."""
-    sides = {side: {row.round: row.values.get(value, math.nan) for row in rows if row.side == side} for side in (over, under)}
-    found = [sides[over][n] / sides[under][n] for n in sides[over].keys() & sides[under].keys() if sides[under][n]]
+    """`value` of side `over` divided by that of side `under`, per round. Rows are of one case; None
+    without a single pair."""
+    sides = {
+        side: {row.round: row.values.get(value, math.nan) for row in rows if row.side == side}
+        for side in (over, under)
+    }
+    found = [
+        sides[over][n] / sides[under][n]
+        for n in sides[over].keys() & sides[under].keys()
+        if sides[under][n]
+    ]
     found = [each for each in found if not math.isnan(each)]
     return Ratio(statistics.median(found), min(found), max(found), len(found)) if found else None
 
 
 def turns(rounds: int, a: Any, b: Any) -> list[tuple[int, Any]]:
-    """(round, side) in the order A B, B A, A B …: neither side always comes second, and a server serves two measurements per start."""
+    """(round, side) in the order A B, B A, A B …: neither side always comes second, and a server
+    serves two measurements per start."""
     return [(n, side) for n in range(rounds) for side in ((a, b) if n % 2 == 0 else (b, a))]
 
 
 class Meter:
-    """CPU seconds of processes by role; what a process started counts as role `engine`. Use as a context manager around the measured time.
+    """CPU seconds of processes by role; what a process started counts as role `engine`. Use as a
+    context manager around the measured time.
 
     Attributes:
         wall: seconds inside; 0 before the end.
@@ -113,7 +128,9 @@ class Meter:
         self.wall = time.perf_counter() - self._began
         self.used = {"client": own_cpu() - self._own, **dict.fromkeys(self._roles, 0.0)}
         for process, (role, now) in self._look().items():
-            before = self._before.get(process, (role, 0.0))[1]  # one that was born inside began at nothing
+            before = self._before.get(process, (role, 0.0))[
+                1
+            ]  # one that was born inside began at nothing
             self.used[role] = self.used.get(role, 0.0) + max(0.0, now - before)
 
     @property
@@ -124,7 +141,11 @@ class Meter:
     def per(self, count: float, unit: str, scale: float = 1e6) -> dict[str, float]:
         """`cpu_ROLE_UNIT` for every role, and for all servers together, divided by `count`."""
         shares = {**self.used, "servers": self.servers}
-        return {f"cpu_{role}_{unit}": scale * used / count for role, used in shares.items()} if count else {}
+        return (
+            {f"cpu_{role}_{unit}": scale * used / count for role, used in shares.items()}
+            if count
+            else {}
+        )
 
     def _look(self) -> dict[psutil.Process, tuple[str, float]]:
         found: dict[psutil.Process, tuple[str, float]] = {}
@@ -132,7 +153,9 @@ class Meter:
             for pid in pids:
                 with contextlib.suppress(psutil.Error):
                     parent = psutil.Process(pid)
-                    found |= {child: ("engine", _cpu(child)) for child in parent.children(recursive=True)}
+                    found |= {
+                        child: ("engine", _cpu(child)) for child in parent.children(recursive=True)
+                    }
                     found[parent] = (role, _cpu(parent))
         return found
 

@@ -20,7 +20,8 @@ from tailrace.local import paths
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """How one suite is shown. Ratios are `over` / `under`; empty where there is nothing to compare. `plots` names values."""
+    """How one suite is shown. Ratios are `over` / `under`; empty where there is nothing to compare.
+    `plots` names values."""
 
     name: str
     about: str
@@ -30,7 +31,8 @@ class Suite:
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where and of what the figures are. Load is that of the machine before the run, per core: well above 0 means that others were at work."""
+    """Where and of what the figures are. Load is that of the machine before the run, per core: well
+    above 0 means that others were at work."""
 
     when: str
     cores: int
@@ -43,8 +45,18 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def machine(*, quick: bool, rounds: int) -> Machine:
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=paths.ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return Machine(
         when=time.strftime("%Y-%m-%d %H:%M %z"),
         cores=len(os.sched_getaffinity(0)),
@@ -72,7 +84,8 @@ def figure(value: float) -> str:
 
 
 def table(suite: Suite, rows: Sequence[measure.Row]) -> str:
-    """A table per case: a value per line, a side per column (median over the rounds), and the ratio of the pairs with its range."""
+    """A table per case: a value per line, a side per column (median over the rounds), and the ratio
+    of the pairs with its range."""
     out = [f"## {suite.name}", "", suite.about, ""]
     if failed := sum(row.values.get("failed", 0) for row in rows):
         out += [f"**{failed:.0f} questions were not answered: these figures are not clean.**", ""]
@@ -85,18 +98,34 @@ def table(suite: Suite, rows: Sequence[measure.Row]) -> str:
 def _case(suite: Suite, rows: list[measure.Row]) -> list[str]:
     sides = list(dict.fromkeys(row.side for row in rows))
     compared = {suite.over, suite.under} <= set(sides)
-    head = ["value", *sides, *([f"{suite.over} / {suite.under} (least to greatest of the pairs)"] if compared else [])]
+    head = [
+        "value",
+        *sides,
+        *([f"{suite.over} / {suite.under} (least to greatest of the pairs)"] if compared else []),
+    ]
     out = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for value in dict.fromkeys(name for row in rows for name in row.values):
-        line = [value, *(figure(measure.median((row for row in rows if row.side == side), value)) for side in sides)]
+        line = [
+            value,
+            *(
+                figure(measure.median((row for row in rows if row.side == side), value))
+                for side in sides
+            ),
+        ]
         if compared:
             found = measure.ratio(rows, value, suite.over, suite.under)
-            line.append(f"{found.middle:.2f} ({found.least:.2f} to {found.greatest:.2f} of {found.pairs})" if found else "")
+            line.append(
+                f"{found.middle:.2f} ({found.least:.2f} to {found.greatest:.2f} of {found.pairs})"
+                if found
+                else ""
+            )
         out.append(f"| {' | '.join(line)} |")
     return out
 
 
-def markdown(about: Machine, suites: Sequence[Suite], rows: Sequence[measure.Row], notes: Sequence[str] = ()) -> str:
+def markdown(
+    about: Machine, suites: Sequence[Suite], rows: Sequence[measure.Row], notes: Sequence[str] = ()
+) -> str:
     """The whole report. `notes`: what was left out or failed, said first."""
     size = "quick, too short to quote" if about.quick else "full"
     out = [
@@ -126,7 +155,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def write(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
-    """`bench.json`, `bench.md`, and a plot per suite where matplotlib is installed. Returns what was written."""
+    """`bench.json`, `bench.md`, and a plot per suite where matplotlib is installed. Returns what
+    was written."""
     folder.mkdir(parents=True, exist_ok=True)
     results, text = folder / "bench.json", folder / "bench.md"
     results.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
@@ -138,7 +168,8 @@ _BARS: Final = 0.8  # of the room that a case has
 
 
 def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
-    """An SVG per suite: a panel per value, a bar per case and side (median), a whisker from the least to the greatest round."""
+    """An SVG per suite: a panel per value, a bar per case and side (median), a whisker from the
+    least to the greatest round."""
     try:
         from matplotlib import figure as drawing
     except ImportError:
@@ -150,9 +181,13 @@ def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
         if not values:
             continue
         canvas = drawing.Figure(figsize=(4.2 * len(values), 4.6), layout="constrained")
-        for panel, value in zip(canvas.subplots(1, len(values), squeeze=False)[0], values, strict=True):
+        for panel, value in zip(
+            canvas.subplots(1, len(values), squeeze=False)[0], values, strict=True
+        ):
             _draw(panel, rows, value)
-        canvas.suptitle(f"{suite.name} ({report.machine.commit}, {report.machine.rounds} rounds{', quick' if report.machine.quick else ''})")
+        canvas.suptitle(
+            f"{suite.name} ({report.machine.commit}, {report.machine.rounds} rounds{', quick' if report.machine.quick else ''})"
+        )
         path = folder / f"{suite.name}.svg"
         canvas.savefig(path)
         written.append(path)
@@ -171,9 +206,21 @@ def _draw(panel: Any, rows: Sequence[measure.Row], value: str) -> None:
             middle = measure.percentile(found, 50)
             label = side if at == 0 else None
             panel.bar(at + place * width, middle, width, color=f"C{place}", label=label)
-            panel.errorbar(at + place * width, middle, [[middle - min(found)], [max(found) - middle]], color="black", capsize=3)
+            panel.errorbar(
+                at + place * width,
+                middle,
+                [[middle - min(found)], [max(found) - middle]],
+                color="black",
+                capsize=3,
+            )
     panel.set_title(value)
-    panel.set_xticks([at + (len(sides) - 1) * width / 2 for at in range(len(names))], names, rotation=40, ha="right", fontsize=8)
+    panel.set_xticks(
+        [at + (len(sides) - 1) * width / 2 for at in range(len(names))],
+        names,
+        rotation=40,
+        ha="right",
+        fontsize=8,
+    )
     panel.set_ylim(bottom=0)
     if len(sides) > 1:
         panel.legend(fontsize=8)

@@ -1,7 +1,8 @@
-"""Resume: a finished answer of 2,000 tokens, read whole from an instance that never saw it, with Redis empty.
+"""Resume: a finished answer of 2,000 tokens, read whole from an instance that never saw it, with
+Redis empty.
 
-Each round starts a push instance of its own. Its first response also pays for what a new process does once; further ones are cold responses on a warm
-instance.
+Each round starts a push instance of its own. Its first response also pays for what a new process
+does once; further ones are cold responses on a warm instance.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
         rids = uvloop.run(_answers(side, count))
         with stacks.another_push(side, plan.scratch) as fresh:
             uvloop.run(_forget(side))
-            yield measure.Row(NAME, "first on a new instance", "push", number, uvloop.run(_read(fresh, rids[:1])))
-            yield measure.Row(NAME, "cold response, warm instance", "push", number, uvloop.run(_read(fresh, rids[1:])))
+            yield measure.Row(
+                NAME, "first on a new instance", "push", number, uvloop.run(_read(fresh, rids[:1]))
+            )
+            yield measure.Row(
+                NAME,
+                "cold response, warm instance",
+                "push",
+                number,
+                uvloop.run(_read(fresh, rids[1:])),
+            )
 
 
 async def _answers(side: stacks.Side, count: int) -> list[str]:
@@ -59,11 +68,26 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
                 last.append(load.data_of(event))
 
         began = time.perf_counter()
-        await load.exchange(side.push_url, "GET", f"/v1/responses/{rid}?stream=true", side.headers, on_body=load.EventReader(take).feed)
+        await load.exchange(
+            side.push_url,
+            "GET",
+            f"/v1/responses/{rid}?stream=true",
+            side.headers,
+            on_body=load.EventReader(take).feed,
+        )
         wholes.append(time.perf_counter() - began)
         firsts.append(seen[0] - began)
-        # Every event but [DONE] has a number, dense from 0, so the last number tells whether any was missing.
-        if not last or last[0]["sequence_number"] != len(seen) - 2 or last[0]["response"]["usage"]["output_tokens"] != TOKENS:
+        # Every event but [DONE] has a number, dense from 0, so the last number tells whether any
+        # was missing.
+        if (
+            not last
+            or last[0]["sequence_number"] != len(seen) - 2
+            or last[0]["response"]["usage"]["output_tokens"] != TOKENS
+        ):
             raise load.Failed(f"{rid} was not read whole: {len(seen)} events")
         numbers.append(len(seen) - 1)
-    return {**measure.spread("first_event", firsts), **measure.spread("whole", wholes), "events": sum(numbers) / len(numbers)}
+    return {
+        **measure.spread("first_event", firsts),
+        **measure.spread("whole", wholes),
+        "events": sum(numbers) / len(numbers),
+    }

@@ -1,7 +1,9 @@
 """Scaling: tokens per second of 1, 2 and 4 workers of fixed capacity, on the partitions there are.
 
-The scripted engine makes one token per response and pace, so a worker's capacity is known beforehand, and what is missing from N times one worker's
-throughput is what sharing costs. It runs on few cores here: where they are full (see the CPU columns) the curve is the machine's, not the design's.
+The scripted engine makes one token per response and pace, so a worker's capacity is known
+beforehand, and what is missing from N times one worker's throughput is what sharing costs. It runs
+on few cores here: where they are full (see the CPU columns) the curve is the machine's, not the
+design's.
 """
 
 from __future__ import annotations
@@ -30,15 +32,27 @@ SETTLE_S: Final = 60.0
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     for number in range(plan.pick(1, min(2, plan.rounds))):
         with (
-            stacks.tailrace(plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(CAPACITY)}) as side,
+            stacks.tailrace(
+                plan.scratch, settings={"TAILRACE_MAX_NUM_SEQS": str(CAPACITY)}
+            ) as side,
             contextlib.ExitStack() as more,
         ):
             uvloop.run(scripted.warm(side))
             for workers in (1, 2, 4):
                 while len(side.roles["worker"]) < workers:
-                    side.roles["worker"].append(more.enter_context(stacks.another_worker(side, len(side.roles["worker"]) + 1)))
+                    side.roles["worker"].append(
+                        more.enter_context(
+                            stacks.another_worker(side, len(side.roles["worker"]) + 1)
+                        )
+                    )
                 uvloop.run(balanced(side, workers))
-                yield measure.Row(NAME, f"{workers} workers", "tailrace", number, _values(side, workers, plan.pick(3, 4)))
+                yield measure.Row(
+                    NAME,
+                    f"{workers} workers",
+                    "tailrace",
+                    number,
+                    _values(side, workers, plan.pick(3, 4)),
+                )
 
 
 def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
@@ -51,11 +65,16 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
         result = uvloop.run(load.closed(ask, 2 * CAPACITY * workers, each))
     values = result.values()
     ideal = workers * CAPACITY * 1000 / PACE_MS
-    return {**values, "share_of_capacity": values["tokens_per_s"] / ideal, **meter.per(result.tokens, "us_per_token")}
+    return {
+        **values,
+        "share_of_capacity": values["tokens_per_s"] / ideal,
+        **meter.per(result.tokens, "us_per_token"),
+    }
 
 
 async def balanced(side: stacks.Side, workers: int) -> None:
-    """Until every worker says that it has partitions, and nobody more than a fair share. Raises load.Failed."""
+    """Until every worker says that it has partitions, and nobody more than a fair share. Raises
+    load.Failed."""
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with redis_store.Sessions(side.redis) as known:
         while time.monotonic() < end:
@@ -65,4 +84,6 @@ async def balanced(side: stacks.Side, workers: int) -> None:
                 await asyncio.sleep(1.0)
                 return
             await asyncio.sleep(0.2)
-    raise load.Failed(f"{workers} workers did not share the partitions in {SETTLE_S:.0f} s: {shares}")
+    raise load.Failed(
+        f"{workers} workers did not share the partitions in {SETTLE_S:.0f} s: {shares}"
+    )

@@ -1,4 +1,5 @@
-"""Questions to the scripted engine, which answers as told: so many tokens, so far apart. What is left to measure is everything but a model."""
+"""Questions to the scripted engine, which answers as told: so many tokens, so far apart. What is
+left to measure is everything but a model."""
 
 from __future__ import annotations
 
@@ -9,30 +10,60 @@ from typing import Any, Final
 
 from bench import load, stacks
 
-TERMINAL: Final = (b'"type":"response.completed"', b'"type":"response.incomplete"', b'"type":"response.failed"')
+TERMINAL: Final = (
+    b'"type":"response.completed"',
+    b'"type":"response.incomplete"',
+    b'"type":"response.failed"',
+)
 
 
-def body(side: stacks.Side, number: int, tokens: int, pace_ms: float, **more: Any) -> dict[str, Any]:
+def body(
+    side: stacks.Side, number: int, tokens: int, pace_ms: float, **more: Any
+) -> dict[str, Any]:
     """A create of the Responses API; each number is another prompt, so no two share a prefix."""
     cues = {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
-    return {"model": side.model, "input": f"{number}: go on", "max_output_tokens": tokens, "metadata": cues, **more}
+    return {
+        "model": side.model,
+        "input": f"{number}: go on",
+        "max_output_tokens": tokens,
+        "metadata": cues,
+        **more,
+    }
 
 
-async def ask(side: stacks.Side, number: int, due: float, tokens: int, pace_ms: float) -> load.Answer:
+async def ask(
+    side: stacks.Side, number: int, due: float, tokens: int, pace_ms: float
+) -> load.Answer:
     """One streamed response at the gateway."""
-    return await load.stream(side.url, "POST", "/v1/responses", side.headers, body(side, number, tokens, pace_ms, stream=True), due)
+    return await load.stream(
+        side.url,
+        "POST",
+        "/v1/responses",
+        side.headers,
+        body(side, number, tokens, pace_ms, stream=True),
+        due,
+    )
 
 
 async def warm(side: stacks.Side) -> None:
-    """Lazy initialisation and the broker's JIT compiler are no figure, and no suite may profit from those before it."""
+    """Lazy initialisation and the broker's JIT compiler are no figure, and no suite may profit from
+    those before it."""
     result = await load.closed(lambda number, due: ask(side, number, due, 40, 2), 16, 20)
     if len(result.good) != len(result.answers):
-        raise load.Failed(f"warming up: {next(answer.error for answer in result.answers if answer.error)}")
+        raise load.Failed(
+            f"warming up: {next(answer.error for answer in result.answers if answer.error)}"
+        )
 
 
 async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> str:
     """A response that nobody waits for; its id."""
-    made = await load.fetch(side.url, "POST", "/v1/responses", side.headers, body(side, number, tokens, pace_ms, background=True))
+    made = await load.fetch(
+        side.url,
+        "POST",
+        "/v1/responses",
+        side.headers,
+        body(side, number, tokens, pace_ms, background=True),
+    )
     return str(made["id"])
 
 
@@ -40,14 +71,17 @@ async def finished(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str
     """The response once it has ended. Raises load.Failed when it did not within the deadline."""
     async with asyncio.timeout(load.ANSWER_DEADLINE_S):
         while True:
-            found: dict[str, Any] = await load.fetch(side.url, "GET", f"/v1/responses/{rid}", side.headers)
+            found: dict[str, Any] = await load.fetch(
+                side.url, "GET", f"/v1/responses/{rid}", side.headers
+            )
             if found["status"] not in ("queued", "in_progress"):
                 return found
             await asyncio.sleep(poll_s)
 
 
 class Watcher:
-    """One socket of the push service that follows one response; counts what comes without parsing it.
+    """One socket of the push service that follows one response; counts what comes without parsing
+    it.
 
     Attributes:
         events, bytes: received so far.
@@ -108,6 +142,8 @@ async def end_of(watchers: list[Watcher]) -> None:
             for each in watchers:
                 await each.done.wait()
     except TimeoutError:
-        raise load.Failed(f"{sum(not w.done.is_set() for w in watchers)} of {len(watchers)} watchers saw no end") from None
+        raise load.Failed(
+            f"{sum(not w.done.is_set() for w in watchers)} of {len(watchers)} watchers saw no end"
+        ) from None
     if bad := next((w.error for w in watchers if w.error), ""):
         raise load.Failed(bad)

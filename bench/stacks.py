@@ -1,7 +1,9 @@
-"""What is measured: our stack and vLLM's own server, started as anybody starts them, on free ports, and gone afterwards.
+"""What is measured: our stack and vLLM's own server, started as anybody starts them, on free ports,
+and gone afterwards.
 
-Both have the same engine settings (`ENGINE`), the same environment, and a session of their own: the kernel shares the cores out by session, so a
-server in the client's session would have to share the client's part.
+Both have the same engine settings (`ENGINE`), the same environment, and a session of their own: the
+kernel shares the cores out by session, so a server in the client's session would have to share the
+client's part.
 """
 
 from __future__ import annotations
@@ -51,12 +53,14 @@ ENGINE: Final = {
 
 
 class NotHere(Exception):
-    """Something a suite needs is not on this machine; the text says what, and where it comes from."""
+    """Something a suite needs is not on this machine; the text says what, and where it comes
+    from."""
 
 
 @dataclass
 class Side:
-    """One server under test. `roles`: its processes by what they are; `data` is None for a server that is not ours."""
+    """One server under test. `roles`: its processes by what they are; `data` is None for a server
+    that is not ours."""
 
     name: str
     url: str
@@ -74,28 +78,60 @@ class Side:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The caller's without settings of another deployment: a benchmark must never load somebody's broker."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAILRACE_", "OTEL_"))}
+    """The caller's without settings of another deployment: a benchmark must never load somebody's
+    broker."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TAILRACE_", "OTEL_"))
+    }
     return {**kept, **ENGINE, **more}
 
 
 @contextlib.contextmanager
 def tailrace(
-    scratch: Path, *, engine: str = "scripted", model: str = "", workers: int = 1, settings: Mapping[str, str] | None = None
+    scratch: Path,
+    *,
+    engine: str = "scripted",
+    model: str = "",
+    workers: int = 1,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Side]:
-    """`tailrace up` in a folder of its own, ready. `settings` are environment variables for all of its processes."""
+    """`tailrace up` in a folder of its own, ready. `settings` are environment variables for all of
+    its processes."""
     folder = Path(tempfile.mkdtemp(prefix="stack-", dir=scratch))
     data = paths.Data(folder / "data")
     port = processes.free_port()
     push_port = processes.free_port({port})
-    environ = environment(**{"TAILRACE_MAX_NUM_SEQS": str(SEQUENCES), "TAILRACE_LIMITS": NO_LIMITS, **(settings or {})})
-    command: list[str | Path] = [TAILRACE, "up", "--detach", "--engine", engine, *(["--model", model] if model else []), "--workers", str(workers)]
+    environ = environment(
+        **{
+            "TAILRACE_MAX_NUM_SEQS": str(SEQUENCES),
+            "TAILRACE_LIMITS": NO_LIMITS,
+            **(settings or {}),
+        }
+    )
+    command: list[str | Path] = [
+        TAILRACE,
+        "up",
+        "--detach",
+        "--engine",
+        engine,
+        *(["--model", model] if model else []),
+        "--workers",
+        str(workers),
+    ]
     command += ["--port", str(port), "--push-port", str(push_port), "--data", data.root]
     log = folder / "up.log"
     try:
         with log.open("w") as out:
             done = subprocess.run(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, timeout=START_DEADLINE_S, check=False
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=START_DEADLINE_S,
+                check=False,
             )
         running = state.load(data.state)
         if done.returncode or running is None:
@@ -104,20 +140,45 @@ def tailrace(
         for part in running.parts:
             roles.setdefault(part.role, []).append(part.pid)
         headers = {"authorization": f"Bearer {dev_credentials.issue(data, 'bench', 3 * 3600)}"}
-        yield Side(OURS, running.url, running.model, headers, roles, running.push_urls[0], running.kafka, running.redis, data, environ)
+        yield Side(
+            OURS,
+            running.url,
+            running.model,
+            headers,
+            roles,
+            running.push_urls[0],
+            running.kafka,
+            running.redis,
+            data,
+            environ,
+        )
     finally:
-        subprocess.run([TAILRACE, "down", "--data", data.root], env=environ, check=False, timeout=120, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [TAILRACE, "down", "--data", data.root],
+            env=environ,
+            check=False,
+            timeout=120,
+            stdout=subprocess.DEVNULL,
+        )
 
 
 @contextlib.contextmanager
 def another_push(side: Side, scratch: Path) -> Iterator[Side]:
-    """One more push instance on the same log, which has seen nothing yet: the same side with this one as its push service."""
+    """One more push instance on the same log, which has seen nothing yet: the same side with this
+    one as its push service."""
     assert side.data is not None
     port = processes.free_port()
     command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
     log = scratch / f"push-{port}.log"
     with log.open("w") as out:
-        process = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=side.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         url = f"http://127.0.0.1:{port}"
         _until_healthy(process, f"{url}/ready", log)
@@ -130,9 +191,25 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
 def another_worker(side: Side, number: int) -> Iterator[int]:
     """One more worker of the deployment, with the scripted engine; its pid."""
     assert side.data is not None
-    command: list[str | Path] = [TAILRACE, "worker", "--engine", "scripted", "--name", f"bench-{number}", "--data", side.data.root]
+    command: list[str | Path] = [
+        TAILRACE,
+        "worker",
+        "--engine",
+        "scripted",
+        "--name",
+        f"bench-{number}",
+        "--data",
+        side.data.root,
+    ]
     with (side.data.root / f"bench-{number}.log").open("w") as out:
-        worker = subprocess.Popen(command, env=side.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        worker = subprocess.Popen(
+            command,
+            env=side.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         yield worker.pid
     finally:
@@ -151,18 +228,49 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -> Iterator[Side]:
-    """vLLM's own OpenAI-compatible server with the engine settings of our worker; `alike`: also with its processes arranged as there."""
+    """vLLM's own OpenAI-compatible server with the engine settings of our worker; `alike`: also
+    with its processes arranged as there."""
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
     port = processes.free_port()
     module = "bench.alike_server" if alike else "vllm.entrypoints.openai.api_server"
-    command: list[str | Path] = [ENGINE_PYTHON, "-m", module, "--model", model, "--served-model-name", name]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching"]
-    command += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", "8192", "--disable-log-stats", "--disable-uvicorn-access-log"]
+    command: list[str | Path] = [
+        ENGINE_PYTHON,
+        "-m",
+        module,
+        "--model",
+        model,
+        "--served-model-name",
+        name,
+    ]
+    command += [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--dtype",
+        "bfloat16",
+        "--enforce-eager",
+        "--enable-prefix-caching",
+    ]
+    command += [
+        "--max-num-seqs",
+        str(SEQUENCES),
+        "--max-model-len",
+        "8192",
+        "--disable-log-stats",
+        "--disable-uvicorn-access-log",
+    ]
     log = scratch / f"vllm-{port}.log"
     with log.open("w") as out:
         server = subprocess.Popen(
-            command, cwd=paths.ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=paths.ROOT,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         _until_healthy(server, f"http://127.0.0.1:{port}/health", log)
@@ -172,8 +280,11 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
 
 
 @contextlib.contextmanager
-def together(ours: contextlib.AbstractContextManager[Side], theirs: contextlib.AbstractContextManager[Side]) -> Iterator[tuple[Side, Side]]:
-    """Both started at once: what an engine does at its start keeps one core busy, and there are more."""
+def together(
+    ours: contextlib.AbstractContextManager[Side], theirs: contextlib.AbstractContextManager[Side]
+) -> Iterator[tuple[Side, Side]]:
+    """Both started at once: what an engine does at its start keeps one core busy, and there are
+    more."""
     with contextlib.ExitStack() as running, concurrent.futures.ThreadPoolExecutor(2) as threads:
         starting = [threads.submit(side.__enter__) for side in (ours, theirs)]
         for side, started in zip((ours, theirs), starting, strict=True):
@@ -183,8 +294,11 @@ def together(ours: contextlib.AbstractContextManager[Side], theirs: contextlib.A
 
 
 @contextlib.contextmanager
-def early(sides: contextlib.AbstractContextManager[tuple[Side, Side]]) -> Iterator[contextlib.AbstractContextManager[tuple[Side, Side]]]:
-    """`sides` start now, beside what is done in this context; entering what is yielded waits for them. They end with this context."""
+def early(
+    sides: contextlib.AbstractContextManager[tuple[Side, Side]],
+) -> Iterator[contextlib.AbstractContextManager[tuple[Side, Side]]]:
+    """`sides` start now, beside what is done in this context; entering what is yielded waits for
+    them. They end with this context."""
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         starting = thread.submit(sides.__enter__)
 
@@ -201,8 +315,9 @@ def early(sides: contextlib.AbstractContextManager[tuple[Side, Side]]) -> Iterat
 
 @contextlib.contextmanager
 def frozen(side: Side) -> Iterator[None]:
-    """Its processes stand still meanwhile: what a server does while nobody asks it would come out of another's figures. Not the broker and Redis,
-    whose idling costs nothing when nobody polls them, and whose own timers would fire afterwards."""
+    """Its processes stand still meanwhile: what a server does while nobody asks it would come out
+    of another's figures. Not the broker and Redis, whose idling costs nothing when nobody polls
+    them, and whose own timers would fire afterwards."""
     stopped: list[psutil.Process] = []
     try:
         for role, pids in side.roles.items():
@@ -226,7 +341,9 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(15)
     for left in children:
-        with contextlib.suppress(psutil.Error):  # psutil knows a process by its start time too, so a pid used again is safe
+        with contextlib.suppress(
+            psutil.Error
+        ):  # psutil knows a process by its start time too, so a pid used again is safe
             left.kill()
     if server.poll() is None:
         server.kill()
@@ -254,12 +371,19 @@ def model_folder() -> Path:
 
 
 def toy_model() -> Path:
-    """A model of the same architecture and tokenizer with a few million random weights: with it everything but the engine is what is measured."""
+    """A model of the same architecture and tokenizer with a few million random weights: with it
+    everything but the engine is what is measured."""
     source, folder = model_folder(), paths.cache() / "models" / "toy-llama"
     if not (folder / "model.safetensors").exists():
         if not ENGINE_PYTHON.exists():
             raise NotHere("the engine environment (make install)")
-        subprocess.run([ENGINE_PYTHON, "-m", "bench.toy_model", source, folder], cwd=paths.ROOT, env=environment(), check=True, timeout=300)
+        subprocess.run(
+            [ENGINE_PYTHON, "-m", "bench.toy_model", source, folder],
+            cwd=paths.ROOT,
+            env=environment(),
+            check=True,
+            timeout=300,
+        )
     return folder
 
 
@@ -268,6 +392,8 @@ async def scratch_topic(bootstrap: str, name: str) -> None:
     admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
     await admin.start()
     try:
-        await admin.create_topics([aiokafka.admin.NewTopic(name, 1, 1)])  # one that is there already is told as a code, not raised
+        await admin.create_topics(
+            [aiokafka.admin.NewTopic(name, 1, 1)]
+        )  # one that is there already is told as a code, not raised
     finally:
         await admin.close()

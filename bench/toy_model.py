@@ -1,8 +1,10 @@
-"""Writes a toy model: the small model's architecture and tokenizer, few and random weights; runs in the engine environment.
+"""Writes a toy model: the small model's architecture and tokenizer, few and random weights; runs in
+the engine environment.
 
     .venv-engine/bin/python -m bench.toy_model SOURCE TARGET
 
-Its answers mean nothing and never end by themselves, so every answer has exactly the tokens that were asked for.
+Its answers mean nothing and never end by themselves, so every answer has exactly the tokens that
+were asked for.
 """
 
 from __future__ import annotations

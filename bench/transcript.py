@@ -1,8 +1,10 @@
-"""The judge of a load test: what one client saw of one response, over however many connections it took (pure).
+"""The judge of a load test: what one client saw of one response, over however many connections it
+took (pure).
 
-Events carry `sequence_number`, dense from 0 for each response. So a number that is skipped is a lost event, one that comes again a doubled one,
-and one that comes late is out of order. The text is judged apart from the numbers: the deltas in the order they came have to be the text that the
-last event states.
+Events carry `sequence_number`, dense from 0 for each response. So a number that is skipped is a
+lost event, one that comes again a doubled one, and one that comes late is out of order. The text is
+judged apart from the numbers: the deltas in the order they came have to be the text that the last
+event states.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Transcript:
         next: the number the next event must have.
         lost: numbers skipped and never seen since.
         doubled: events seen a second time.
-        swapped: events that came after a later one; each was counted as lost when its successor came, and is no longer.
+        swapped: events that came after a later one; each was counted as lost when its successor
+            came, and is no longer.
         deltas: the text of all deltas, in the order they came, doubled ones left out.
         final: the response inside the terminal event; None until it came.
         after_end: events behind the terminal one.
@@ -86,8 +89,17 @@ class Transcript:
             self.rid = self.rid or event["response"].get("id", "")
 
     def problems(self, expected: str | None = None) -> list[str]:
-        """Everything that is wrong with a response that has ended. `expected` is what its text has to be, or to begin, if it was cut short."""
-        found = [f"{n} {what}" for n, what in ((self.lost, "lost"), (self.doubled, "doubled"), (self.swapped, "out of order")) if n]
+        """Everything that is wrong with a response that has ended. `expected` is what its text has
+        to be, or to begin, if it was cut short."""
+        found = [
+            f"{n} {what}"
+            for n, what in (
+                (self.lost, "lost"),
+                (self.doubled, "doubled"),
+                (self.swapped, "out of order"),
+            )
+            if n
+        ]
         if self.after_end:
             found.append(f"{self.after_end} after the end")
         if self.final is None:
@@ -105,5 +117,10 @@ class Transcript:
 
 
 def _stated(response: Mapping[str, Any]) -> str:
-    parts = [part for item in response.get("output", []) if item.get("type") == "message" for part in item.get("content", [])]
+    parts = [
+        part
+        for item in response.get("output", [])
+        if item.get("type") == "message"
+        for part in item.get("content", [])
+    ]
     return "".join(part.get("text", "") for part in parts)

@@ -1,8 +1,11 @@
-"""The whole path beside vLLM's own server: same model, same engine settings, same client, same machine, same run, in turn.
+"""The whole path beside vLLM's own server: same model, same engine settings, same client, same
+machine, same run, in turn.
 
-Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. Closed loop at several numbers of streams; then open loop at half of
-what the first side managed at 32 streams, the same arrivals for both. Both are up all the time and asked within seconds of each other, the one that
-is not asked frozen: a machine that changes its speed by the minute does not change it between the two halves of a pair.
+Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. Closed loop at
+several numbers of streams; then open loop at half of what the first side managed at 32 streams, the
+same arrivals for both. Both are up all the time and asked within seconds of each other, the one
+that is not asked frozen: a machine that changes its speed by the minute does not change it between
+the two halves of a pair.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from bench import load, measure, stacks
 
 NAME: Final = "whole_path"
 OVER, UNDER = stacks.OURS, stacks.THEIRS
-PLOTS: Final = ("tokens_per_s", "first_p50_ms", "first_p99_ms", "per_token_p50_ms", "cpu_servers_us_per_token")
+PLOTS: Final = (
+    "tokens_per_s",
+    "first_p50_ms",
+    "first_p99_ms",
+    "per_token_p50_ms",
+    "cpu_servers_us_per_token",
+)
 PROMPTS: Final = (
     "Write a long story about a river and the people who live beside it.",
     "Explain quantum entanglement to a curious child, in detail.",
@@ -38,7 +47,8 @@ class Level(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is asked of one model; `questions` in the open loop; in so many `rounds`, unless only one is asked for."""
+    """What is asked of one model; `questions` in the open loop; in so many `rounds`, unless only
+    one is asked for."""
 
     label: str
     levels: tuple[Level, ...]
@@ -46,10 +56,16 @@ class Work(NamedTuple):
     rounds: int
 
 
-SMALL: Final = Work("small", (Level(1, 1, 48), Level(8, 1, 32), Level(32, 1, 24), Level(128, 1, 16)), 8, 3)
-TOY: Final = Work("toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 3)
+SMALL: Final = Work(
+    "small", (Level(1, 1, 48), Level(8, 1, 32), Level(32, 1, 24), Level(128, 1, 16)), 8, 3
+)
+TOY: Final = Work(
+    "toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 3
+)
 TOY_QUICK: Final = Work("toy", (Level(1, 2, 128), Level(32, 2, 128)), 30, 1)
-FROZEN_MS: Final = 600_000  # the longest a side may stand still without its worker losing its partitions
+FROZEN_MS: Final = (
+    600_000  # the longest a side may stand still without its worker losing its partitions
+)
 
 Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
@@ -61,40 +77,60 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 
 def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
     """`alike`: vLLM's server has its engine's processes arranged as ours has."""
-    toy = plan.early if plan.early is not None and not alike else sides(plan, stacks.toy_model, alike=alike)
+    toy = (
+        plan.early
+        if plan.early is not None and not alike
+        else sides(plan, stacks.toy_model, alike=alike)
+    )
     yield from _compare(plan, TOY_QUICK if plan.quick else TOY, toy)
     if not plan.quick:
         yield from _compare(plan, SMALL, sides(plan, stacks.model_folder, alike=alike))
 
 
 @contextlib.contextmanager
-def sides(plan: measure.Plan, model: Callable[[], Path], *, alike: bool = False) -> Iterator[tuple[stacks.Side, stacks.Side]]:
+def sides(
+    plan: measure.Plan, model: Callable[[], Path], *, alike: bool = False
+) -> Iterator[tuple[stacks.Side, stacks.Side]]:
     """Both, up. Raises stacks.NotHere."""
     folder = model()
     with stacks.together(
-        stacks.tailrace(plan.scratch, engine="vllm", model=str(folder), settings={"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}),
+        stacks.tailrace(
+            plan.scratch,
+            engine="vllm",
+            model=str(folder),
+            settings={"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)},
+        ),
         stacks.vllm_server(plan.scratch, folder, folder.name, alike=alike),
     ) as both:
         yield both
 
 
-def _compare(plan: measure.Plan, work: Work, both: contextlib.AbstractContextManager[tuple[stacks.Side, stacks.Side]]) -> Iterator[measure.Row]:
+def _compare(
+    plan: measure.Plan,
+    work: Work,
+    both: contextlib.AbstractContextManager[tuple[stacks.Side, stacks.Side]],
+) -> Iterator[measure.Row]:
     with both as (ours, theirs):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
-            for case, asked in cases if number >= 0 else [("warm", _warm)]:  # lazy initialisation, and the broker's JIT, are no figure
+            for case, asked in (
+                cases if number >= 0 else [("warm", _warm)]
+            ):  # lazy initialisation, and the broker's JIT, are no figure
                 for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
                     with stacks.frozen(theirs if side is ours else ours):
                         uvloop.run(_woken(side))
                         with side.meter() as meter:
                             result = uvloop.run(asked(side))
                     if number >= 0:
-                        yield measure.Row(NAME, f"{work.label}, {case}", side.name, number, _values(result, meter))
+                        yield measure.Row(
+                            NAME, f"{work.label}, {case}", side.name, number, _values(result, meter)
+                        )
 
 
 def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
-    """A question that is not counted. vLLM's processes sleep after a second without work and may be woken late (up to 5 s: it looks again by then),
-    which would be told as its latency whenever it stood still before."""
+    """A question that is not counted. vLLM's processes sleep after a second without work and may be
+    woken late (up to 5 s: it looks again by then), which would be told as its latency whenever it
+    stood still before."""
     return load.closed(_ask(side, 2), 1, 1)
 
 
@@ -103,7 +139,8 @@ def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
 
 
 def _cases(work: Work) -> list[Case]:
-    """In this order; the open loop's rate comes from the first answers of the closed one, and is the same for both sides from then on."""
+    """In this order; the open loop's rate comes from the first answers of the closed one, and is
+    the same for both sides from then on."""
     rates: list[float] = []
 
     def closed(level: Level) -> Case:
@@ -124,8 +161,13 @@ def _cases(work: Work) -> list[Case]:
 
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     good = result.good
-    prompt = sum(a.prompt_tokens for a in good) / max(1, len(good))  # equal on both sides, or they do not answer the same question
-    shares = {**meter.per(result.tokens, "us_per_token"), **meter.per(len(good), "ms_per_request", 1e3)}
+    prompt = sum(a.prompt_tokens for a in good) / max(
+        1, len(good)
+    )  # equal on both sides, or they do not answer the same question
+    shares = {
+        **meter.per(result.tokens, "us_per_token"),
+        **meter.per(len(good), "ms_per_request", 1e3),
+    }
     return {**result.values(), "prompt_tokens": prompt, **shares}
 
 

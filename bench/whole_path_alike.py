@@ -1,5 +1,6 @@
-"""The whole path beside vLLM's own server, whose engine has its processes arranged as our worker arranges them. By itself vLLM gives the model a
-process of its own on a CPU, and what that costs is in `whole_path`; here only the path differs. Measured when asked for by name.
+"""The whole path beside vLLM's own server, whose engine has its processes arranged as our worker
+arranges them. By itself vLLM gives the model a process of its own on a CPU, and what that costs is
+in `whole_path`; here only the path differs. Measured when asked for by name.
 """
 
 from __future__ import annotations

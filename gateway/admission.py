@@ -1,7 +1,8 @@
 """Whether a request is let in, before anything is written (pure).
 
-Refusing early is a service: what is let in is answered, and a refusal says when to come back. *Overloaded* (all callers together) and *limited* (this
-caller) are 429; *unavailable* (a part is away, or this process is leaving) is 503."""
+Refusing early is a service: what is let in is answered, and a refusal says when to come back.
+*Overloaded* (all callers together) and *limited* (this caller) are 429; *unavailable* (a part is
+away, or this process is leaving) is 503."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tailrace.protocol import errors
 CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0
 RETRY_CROWDED_S: Final = 1.0
-BATCH_SHARE: Final = 0.7  # batch is refused earlier, so that what is left belongs to people who wait
+BATCH_SHARE: Final = (
+    0.7  # batch is refused earlier, so that what is left belongs to people who wait
+)
 
 K = TypeVar("K")
 
@@ -33,7 +36,8 @@ class Running:
 
     Attributes:
         _at: rid -> (principal key, partition).
-        _by_principal, _by_partition: counts of `_at`, kept beside it because every request asks for them.
+        _by_principal, _by_partition: counts of `_at`, kept beside it because every request asks for
+            them.
     """
 
     _at: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -84,11 +88,14 @@ def check(
     Args:
         refusing: this process drains and no longer takes requests.
         writable: the log can be appended to.
-        workers: heartbeats of the pool; none known means nothing is known, and the request may wait in the log.
+        workers: heartbeats of the pool; none known means nothing is known, and the request may wait
+            in the log.
         deadline_s: how long the request may wait for its start.
     """
     if refusing:
-        return errors.unavailable("This instance is shutting down; connect again.", RETRY_DRAINING_S)
+        return errors.unavailable(
+            "This instance is shutting down; connect again.", RETRY_DRAINING_S
+        )
     if not writable:
         return errors.unavailable("The log cannot be written right now.")
     if running.of(principal) >= limits.responses_per_principal:
@@ -97,15 +104,19 @@ def check(
     if len(running) >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
     wait = waiting(workers)
-    if wait is not None and wait > deadline_s * (BATCH_SHARE if create.priority == "batch" else 1.0):
+    if wait is not None and wait > deadline_s * (
+        BATCH_SHARE if create.priority == "batch" else 1.0
+    ):
         return errors.overloaded(wait - deadline_s / 2)
     return None
 
 
 def waiting(workers: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds until a request that is queued now would start, from heartbeats; None while that is not known.
+    """Seconds until a request that is queued now would start, from heartbeats; None while that is
+    not known.
 
-    Counted in whole responses of the default length, because a queued request's true length is not in the heartbeat.
+    Counted in whole responses of the default length, because a queued request's true length is not
+    in the heartbeat.
     """
     rate = sum(_figure(w, "tokens_per_s") for w in workers)
     if rate <= 0:

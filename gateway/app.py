@@ -17,7 +17,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from gateway import cache, endpoint, http, idempotency, response_operations, settings, submission, worker_registry
+from gateway import (
+    cache,
+    endpoint,
+    http,
+    idempotency,
+    response_operations,
+    settings,
+    submission,
+    worker_registry,
+)
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
@@ -37,7 +46,9 @@ class Gateway:
         _group: owns every background task; set while `run` runs.
     """
 
-    def __init__(self, config: settings.Settings, issuers: credentials.Issuers, layout: log.Layout) -> None:
+    def __init__(
+        self, config: settings.Settings, issuers: credentials.Issuers, layout: log.Layout
+    ) -> None:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
@@ -51,15 +62,32 @@ class Gateway:
             home=submission.home_partitions(layout),
             client_id=config.name,
         )
-        self.writer = log.Writer(config.kafka, client_id=config.name, on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc())
+        self.writer = log.Writer(
+            config.kafka,
+            client_id=config.name,
+            on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
+        )
         self.by_key = idempotency.Keys(
-            log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"), log.Replays(config.kafka, client_id=f"{config.name}-keys")
+            log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
+            log.Replays(config.kafka, client_id=f"{config.name}-keys"),
         )
         present = response_operations.Existing(self.delivery, self.writer, cached)
-        self.submission = submission.Submission(config, layout, self.delivery, self.writer, cached, self.by_key, present, self.fleet, self.spawn)
+        self.submission = submission.Submission(
+            config,
+            layout,
+            self.delivery,
+            self.writer,
+            cached,
+            self.by_key,
+            present,
+            self.fleet,
+            self.spawn,
+        )
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(self.key_sets, self.store, config.origins)
-        self.sockets = endpoint.Sockets(config, gate, self.submission, present, self.draining, self.spawn)
+        self.sockets = endpoint.Sockets(
+            config, gate, self.submission, present, self.draining, self.spawn
+        )
         self.watchers = query_routes.Endpoint(self.delivery, gate, self.draining)
         self.api = http.Api(
             config,
@@ -79,15 +107,26 @@ class Gateway:
         if self._group is None:
             work.close()
             return
-        with contextlib.suppress(RuntimeError):  # the group is closing: the process is on its way out and the log has what matters
+        with contextlib.suppress(
+            RuntimeError
+        ):  # the group is closing: the process is on its way out and the log has what matters
             self._group.create_task(_guarded(work))
 
     def application(self) -> fastapi.FastAPI:
-        app = fastapi.FastAPI(title="Tailrace", version=_version(), openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+        app = fastapi.FastAPI(
+            title="Tailrace",
+            version=_version(),
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+        )
         app.include_router(self.api.router())
         app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
         app.router.routes.extend(self.watchers.routes())
-        app.router.routes.extend(Route(path, self.api.file, methods=["GET"]) for path in self.api.files)
+        app.router.routes.extend(
+            Route(path, self.api.file, methods=["GET"]) for path in self.api.files
+        )
         app.add_exception_handler(errors.ApiError, _api_error)
         app.add_exception_handler(HTTPException, _http_error)
         app.add_exception_handler(Exception, _failed)
@@ -98,7 +137,9 @@ class Gateway:
         """Run until SIGTERM or SIGINT, then drain."""
         config = self._config
         server = runner.server(
-            middleware.Edge(self.watchers.before(self.api.before(self.application())), config.origins),
+            middleware.Edge(
+                self.watchers.before(self.api.before(self.application())), config.origins
+            ),
             config.host,
             config.port,
             config.max_ws_bytes,
@@ -111,10 +152,23 @@ class Gateway:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
                 serving = tasks.create_task(server.serve(sockets=[listener]))
-                background = [tasks.create_task(part.run()) for part in (self.delivery, self.writer, self.fleet, self.key_sets)]
+                background = [
+                    tasks.create_task(part.run())
+                    for part in (self.delivery, self.writer, self.fleet, self.key_sets)
+                ]
                 if config.admin_port:
-                    background.append(tasks.create_task(health.AdminServer(config.host, config.admin_port, self.api.readiness).run()))
-                telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port, home=list(self.delivery.home))
+                    background.append(
+                        tasks.create_task(
+                            health.AdminServer(
+                                config.host, config.admin_port, self.api.readiness
+                            ).run()
+                        )
+                    )
+                telemetry.log(
+                    telemetry.Action.SERVICE_STARTED,
+                    port=config.port,
+                    home=list(self.delivery.home),
+                )
                 await stop.wait()
                 await self._drain(hurry)
                 server.should_exit = True
@@ -133,9 +187,13 @@ class Gateway:
             telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Readiness off and a moment for balancers to notice; then no new requests; then a bounded time for what runs; then everyone is sent
-        elsewhere."""
-        telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(self.sockets), running=len(self.submission.running))
+        """Readiness off and a moment for balancers to notice; then no new requests; then a bounded
+        time for what runs; then everyone is sent elsewhere."""
+        telemetry.log(
+            telemetry.Action.DRAIN_STARTED,
+            sockets=len(self.sockets),
+            running=len(self.submission.running),
+        )
         self.submission.leaving = True
         await _until(hurry, self._config.accept_s)
         self.submission.refusing = True
@@ -158,7 +216,8 @@ async def serve(config: settings.Settings) -> None:
 
     Raises:
         settings.Misconfigured, credentials.IssuersRefused: before it serves anyone.
-        Exception: a part failed for good, such as the log that became another one; the process is to be started anew.
+        Exception: a part failed for good, such as the log that became another one; the process is
+            to be started anew.
     """
     issuers = credentials.load_issuers(config.issuers)
     listener = runner.bind(config.host, config.port)
@@ -169,8 +228,8 @@ async def serve(config: settings.Settings) -> None:
 async def _guarded(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception as e:
-        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=e)
+    except Exception as error:
+        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:
@@ -197,7 +256,9 @@ async def _api_error(_request: Request, e: Exception) -> Response:
 async def _http_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     if e.status_code == 405:
-        return http.error_response(errors.method_not_allowed(request.method, (e.headers or {}).get("Allow", "")))
+        return http.error_response(
+            errors.method_not_allowed(request.method, (e.headers or {}).get("Allow", ""))
+        )
     return http.error_response(errors.not_found(request.scope["path"]))
 
 

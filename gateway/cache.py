@@ -1,6 +1,8 @@
-"""Redis as the gateway uses it: a cache that may be away at any moment, and that then costs nothing but what it cached.
+"""Redis as the gateway uses it: a cache that may be away at any moment, and that then costs nothing
+but what it cached.
 
-Calls answer what an empty cache would answer; that nobody asks a Redis that hangs is `tailrace.store.redis_store`' concern."""
+Calls answer what an empty cache would answer; that nobody asks a Redis that hangs is
+`tailrace.store.redis_store`' concern."""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Cache:
         empty: list[dict[str, Any]] = []
         return await self._ask(self._store.workers(pool), empty)
 
-    async def take(self, principal: str, cost: float, rate: float, burst: float, kind: str) -> redis_store.Taken | None:
+    async def take(
+        self, principal: str, cost: float, rate: float, burst: float, kind: str
+    ) -> redis_store.Taken | None:
         """None when nobody counts: rates fail open."""
         nothing: redis_store.Taken | None = None
         return await self._ask(self._store.take(principal, cost, rate, burst, kind=kind), nothing)

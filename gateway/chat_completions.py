@@ -1,7 +1,7 @@
 """Chat Completions as another spelling of a response's events (pure).
 
-A completion is a response: its chunks are derived from the same events, its id from the same id, so whoever holds `x-tailrace-response-id` can follow
-it as a response after losing the stream."""
+A completion is a response: its chunks are derived from the same events, its id from the same id, so
+whoever holds `x-tailrace-response-id` can follow it as a response after losing the stream."""
 
 from __future__ import annotations
 
@@ -21,19 +21,28 @@ def completion_id(rid: str) -> str:
 
 def usage(response: dict[str, Any]) -> dict[str, Any]:
     """Usage under its Chat Completions names."""
-    counted = response["usage"] or {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "input_tokens_details": {"cached_tokens": 0}}
+    counted = response["usage"] or {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "total_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0},
+    }
     return {
         "prompt_tokens": counted["input_tokens"],
         "completion_tokens": counted["output_tokens"],
         "total_tokens": counted["total_tokens"],
-        "prompt_tokens_details": {"cached_tokens": counted["input_tokens_details"]["cached_tokens"]},
+        "prompt_tokens_details": {
+            "cached_tokens": counted["input_tokens_details"]["cached_tokens"]
+        },
     }
 
 
 def failure(response: dict[str, Any]) -> errors.ApiError:
     """A failed response in a dialect that has no failed object."""
     error = response.get("error") or {}
-    return errors.ApiError(500, errors.SERVER_ERROR, error.get("code"), error.get("message") or "The response failed.")
+    return errors.ApiError(
+        500, errors.SERVER_ERROR, error.get("code"), error.get("message") or "The response failed."
+    )
 
 
 def completion(response: dict[str, Any]) -> dict[str, Any]:

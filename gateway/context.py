@@ -1,6 +1,8 @@
-"""What a continued response knows of what came before: from connection memory, the cached session, or the log.
+"""What a continued response knows of what came before: from connection memory, the cached session,
+or the log.
 
-All three hold the same flat list of messages, so a continuation reads the same whichever of them answered. Instructions are never part of it.
+All three hold the same flat list of messages, so a continuation reads the same whichever of them
+answered. Instructions are never part of it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Messages = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The resolved past. `partition` is where the previous response lives, for placement; None without one."""
+    """The resolved past. `partition` is where the previous response lives, for placement; None
+    without one."""
 
     messages: Messages
     partition: int | None = None
@@ -40,7 +43,8 @@ class _Session(msgspec.Struct, frozen=True):
 
 
 def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
-    """The last turns of a dialogue; a turn ends with its answer. Leading system messages of an older turn go with it."""
+    """The last turns of a dialogue; a turn ends with its answer. Leading system messages of an
+    older turn go with it."""
     ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"]
     if messages and messages[-1]["role"] != "assistant":
         ends.append(len(messages))
@@ -49,7 +53,9 @@ def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Me
 
 def without_instructions(request: records.Request) -> Messages:
     """The messages of a request as the next turn inherits them."""
-    return request.messages[1:] if request.echo.get("instructions") is not None else request.messages
+    return (
+        request.messages[1:] if request.echo.get("instructions") is not None else request.messages
+    )
 
 
 def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
@@ -60,7 +66,9 @@ def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
 
 def output_text(response: dict[str, Any]) -> str:
     """All text of a Response object."""
-    return "".join(part.get("text", "") for item in response["output"] for part in item.get("content", ()))
+    return "".join(
+        part.get("text", "") for item in response["output"] for part in item.get("content", ())
+    )
 
 
 def continuable(response: dict[str, Any]) -> bool:
@@ -90,18 +98,21 @@ class Resolver:
         self._cache = cached
         self._partitions = partitions
 
-    async def resolve(self, previous: str | None, owner: records.Owner, remembered: lanes.Remembered | None = None) -> History:
+    async def resolve(
+        self, previous: str | None, owner: records.Owner, remembered: lanes.Remembered | None = None
+    ) -> History:
         """
         Raises:
-            errors.ApiError: previous_response_not_found, also for what is somebody else's, failed, or not stored.
+            errors.ApiError: previous_response_not_found, also for what is somebody else's, failed,
+                or not stored.
             log.LogUnavailable
         """
         if previous is None:
             return NO_HISTORY
         try:
             partition = ids.parse(previous, self._partitions).partition
-        except ids.InvalidId as e:
-            raise errors.previous_response_not_found(previous) from e
+        except ids.InvalidId as error:
+            raise errors.previous_response_not_found(previous) from error
         if remembered is not None:
             return History(remembered.messages, partition)
         messages = decode(await self._cache.turn(previous), owner)
@@ -113,13 +124,17 @@ class Resolver:
     async def _rebuild(self, previous: str, owner: records.Owner) -> Messages:
         try:
             found = await self._delivery.find(previous, owner)
-            if not found.response["store"] or (found.phase is fold.Phase.DONE and not continuable(found.response)):
+            if not found.response["store"] or (
+                found.phase is fold.Phase.DONE and not continuable(found.response)
+            ):
                 raise errors.previous_response_not_found(previous)
             if found.phase is not fold.Phase.DONE:
-                raise errors.invalid_value("previous_response_id", f"Response '{previous}' is still in progress.")
+                raise errors.invalid_value(
+                    "previous_response_id", f"Response '{previous}' is still in progress."
+                )
             request = await self._delivery.request_of(previous, owner)
-        except (delivery.NotFound, log.HistoryLost) as e:
-            raise errors.previous_response_not_found(previous) from e
+        except (delivery.NotFound, log.HistoryLost) as error:
+            raise errors.previous_response_not_found(previous) from error
         messages = with_answer(without_instructions(request), found.response)
         telemetry.SESSION_LOOKUPS.labels(outcome="rebuilt").inc()
         await self._cache.put_turn(previous, encode(owner, messages))

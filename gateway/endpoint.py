@@ -1,4 +1,5 @@
-"""`WS /v1/responses`: moves bytes between a socket, the connection's state machine and the log. What happens when is decided in `conversation`."""
+"""`WS /v1/responses`: moves bytes between a socket, the connection's state machine and the log.
+What happens when is decided in `conversation`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from typing import Any, Final
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from gateway import lanes, request_parsing, response_operations, response_stream, settings, submission
+from gateway import (
+    lanes,
+    request_parsing,
+    response_operations,
+    response_stream,
+    settings,
+    submission,
+)
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import outbox
@@ -63,17 +71,29 @@ class Sockets:
             principal = await self._gate.principal(socket)
             self._check_room(principal)
             resumed = await self._resumed(socket, principal)
-        except errors.ApiError as e:
-            telemetry.log(telemetry.Action.SOCKET_REFUSED, status=e.status, code=e.code)
-            await socket.send_denial_response(error_mapping.error_response(e))
+        except errors.ApiError as error:
+            telemetry.log(telemetry.Action.SOCKET_REFUSED, status=error.status, code=error.code)
+            await socket.send_denial_response(error_mapping.error_response(error))
             return
         try:
-            await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(socket) else None)
+            await socket.accept(
+                subprotocol=access.SUBPROTOCOL
+                if access.SUBPROTOCOL in access.offered(socket)
+                else None
+            )
         except (WebSocketDisconnect, RuntimeError):
             if resumed is not None:
                 self._submit.hand_over(resumed[1])
             return
-        connection = Connection(socket, principal, self._config, self._submit, self._existing, self._gate.clock, self._spawn)
+        connection = Connection(
+            socket,
+            principal,
+            self._config,
+            self._submit,
+            self._existing,
+            self._gate.clock,
+            self._spawn,
+        )
         self._open.add(connection)
         self._by_principal[principal.key] += 1
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
@@ -93,11 +113,17 @@ class Sockets:
 
     def _check_room(self, principal: credentials.Principal) -> None:
         limits = self._config.limits
-        if len(self._open) >= limits.sockets or self._by_principal[principal.key] >= limits.sockets_per_principal:
+        if (
+            len(self._open) >= limits.sockets
+            or self._by_principal[principal.key] >= limits.sockets_per_principal
+        ):
             raise errors.overloaded(1.0)
 
-    async def _resumed(self, socket: WebSocket, principal: credentials.Principal) -> tuple[lanes.Lane, response_stream.Run] | None:
-        """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its socket."""
+    async def _resumed(
+        self, socket: WebSocket, principal: credentials.Principal
+    ) -> tuple[lanes.Lane, response_stream.Run] | None:
+        """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its
+        socket."""
         query = socket.query_params
         rid = query.get("resume")
         if rid is None:
@@ -106,17 +132,20 @@ class Sockets:
         lane = lanes.lane_of({"stream_id": query.get("stream_id")})
         try:
             return lane, await self._submit.follow(rid, access.owner_of(principal), after)
-        except error_mapping.DELIVERY_ERRORS as e:
-            raise error_mapping.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(rid, error) from error
 
 
 class Connection:
     """One accepted socket.
 
     Attributes:
-        _lanes: the task of each busy lane; it submits, then pumps. Removed when the lane's response ended.
-        _pumping: lanes whose task has its response; only these may be cancelled when the socket goes, a submission under way is always finished.
-        _verdict: why the socket is to be closed; set once by whoever finds out first. None: the client left.
+        _lanes: the task of each busy lane; it submits, then pumps. Removed when the lane's response
+            ended.
+        _pumping: lanes whose task has its response; only these may be cancelled when the socket
+            goes, a submission under way is always finished.
+        _verdict: why the socket is to be closed; set once by whoever finds out first. None: the
+            client left.
         _gone: nothing can be sent any more.
     """
 
@@ -140,16 +169,26 @@ class Connection:
         self._conversation = lanes.Conversation()
         self._lanes: dict[lanes.Lane, asyncio.Task[None]] = {}
         self._pumping: set[lanes.Lane] = set()
-        self._verdict: asyncio.Future[close_codes.CloseCode | None] = asyncio.get_running_loop().create_future()
+        self._verdict: asyncio.Future[close_codes.CloseCode | None] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._gone = False
 
-    async def run(self, draining: drain.Draining, resumed: tuple[lanes.Lane, response_stream.Run] | None = None) -> None:
-        """Serve until the client leaves, the credential expires, the socket is too old, the service leaves, or the client proves too slow."""
+    async def run(
+        self,
+        draining: drain.Draining,
+        resumed: tuple[lanes.Lane, response_stream.Run] | None = None,
+    ) -> None:
+        """Serve until the client leaves, the credential expires, the socket is too old, the service
+        leaves, or the client proves too slow."""
         if resumed is not None:
             lane, run = resumed
             self._conversation.adopt(run.rid, lane)
             self._start(lane, self._deliver(lane, run))
-        watchers = [asyncio.ensure_future(t) for t in (self._read(), self._expire(), self._grow_old(), self._drain(draining))]
+        watchers = [
+            asyncio.ensure_future(t)
+            for t in (self._read(), self._expire(), self._grow_old(), self._drain(draining))
+        ]
         for task in watchers:
             task.add_done_callback(self._watched)
         try:
@@ -184,15 +223,26 @@ class Connection:
 
     async def _close(self, code: close_codes.CloseCode | None) -> None:
         shown = close_codes.for_sdk(code) if code is not None else None
-        telemetry.SOCKET_CLOSES.labels(code=str(int(shown)) if shown is not None else "client").inc()
-        telemetry.log(telemetry.Action.SOCKET_CLOSED, code=shown, reason=code.name.lower() if code is not None else "client")
-        if code is None or shown is None or self._socket.application_state is not WebSocketState.CONNECTED:
+        telemetry.SOCKET_CLOSES.labels(
+            code=str(int(shown)) if shown is not None else "client"
+        ).inc()
+        telemetry.log(
+            telemetry.Action.SOCKET_CLOSED,
+            code=shown,
+            reason=code.name.lower() if code is not None else "client",
+        )
+        if (
+            code is None
+            or shown is None
+            or self._socket.application_state is not WebSocketState.CONNECTED
+        ):
             return
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_DEADLINE_S):
                 await self._socket.close(int(shown), close_codes.TABLE[code].reason)
 
-    # ---- from the client -----------------------------------------------------------------------------
+    # ---- from the client
+    # -----------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
@@ -205,8 +255,8 @@ class Connection:
                 if text is None:
                     raise errors.invalid_request("Messages are JSON text frames.")
                 actions = self._conversation.received(request_parsing.decode(text), len(text))
-            except errors.ApiError as e:
-                actions = [lanes.Reply(errors.ws_event(e))]
+            except errors.ApiError as error:
+                actions = [lanes.Reply(errors.ws_event(error))]
             await self._act(actions)
 
     async def _act(self, actions: Sequence[lanes.Action]) -> None:
@@ -221,7 +271,8 @@ class Connection:
                 case lanes.Cancel(ours=True):
                     self._spawn(self._cancel(action))
                 case lanes.Cancel():
-                    # Looked up in the log before the next message is read, so that guessing ids is no faster than reading.
+                    # Looked up in the log before the next message is read, so that guessing ids is
+                    # no faster than reading.
                     await self._cancel(action)
                 case lanes.Close(code):
                     self._decide(code)
@@ -242,9 +293,11 @@ class Connection:
         previous = body.get("previous_response_id")
         try:
             create = request_parsing.of_responses(body, self._config.deployments, websocket=True)
-            run = await self._submit.submit(create, self._principal, lambda rid: self._conversation.recall(lane, rid))
-        except errors.ApiError as e:
-            await self._act(self._conversation.rejected(lane, e, previous))
+            run = await self._submit.submit(
+                create, self._principal, lambda rid: self._conversation.recall(lane, rid)
+            )
+        except errors.ApiError as error:
+            await self._act(self._conversation.rejected(lane, error, previous))
             return
         if self._gone:
             self._submit.hand_over(run)
@@ -254,12 +307,19 @@ class Connection:
     async def _cancel(self, action: lanes.Cancel) -> None:
         try:
             await self._existing.cancel(action.rid, access.owner_of(self._principal))
-        except error_mapping.DELIVERY_ERRORS as e:
+        except error_mapping.DELIVERY_ERRORS as error:
             if action.ours:
                 self._conversation.cancel_failed(action.lane)
-            await self._act([lanes.Reply(errors.ws_event(error_mapping.api_error(action.rid, e), action.lane))])
+            await self._act(
+                [
+                    lanes.Reply(
+                        errors.ws_event(error_mapping.api_error(action.rid, error), action.lane)
+                    )
+                ]
+            )
 
-    # ---- to the client -------------------------------------------------------------------------------
+    # ---- to the client
+    # -------------------------------------------------------------------------------
 
     async def _deliver(self, lane: lanes.Lane, run: response_stream.Run) -> None:
         """Pump a run to its end. Whatever happens, the run is finished or handed over, once."""
@@ -297,7 +357,8 @@ class Connection:
         except (WebSocketDisconnect, RuntimeError):
             self._decide(None)  # the reader will hear of it too
 
-    # ---- deadlines -----------------------------------------------------------------------------------
+    # ---- deadlines
+    # -----------------------------------------------------------------------------------
 
     async def _expire(self) -> None:
         await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))

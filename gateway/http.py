@@ -1,6 +1,7 @@
 """The HTTP surface: Responses, Chat Completions, models, tickets, and what the page needs.
 
-Routes take the raw request: validation is `creation`'s, so that no framework error shape ever shows.
+Routes take the raw request: validation is `creation`'s, so that no framework error shape ever
+shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway import chat_completions, page, request_parsing, response_operations, response_stream, settings, stream, submission, worker_registry
+from gateway import (
+    chat_completions,
+    page,
+    request_parsing,
+    response_operations,
+    response_stream,
+    settings,
+    stream,
+    submission,
+    worker_registry,
+)
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
@@ -62,14 +73,19 @@ class Api:
 
     @property
     def files(self) -> list[str]:
-        """Paths of the page; each becomes a route of its own, so that all other paths stay the API's."""
+        """Paths of the page; each becomes a route of its own, so that all other paths stay the
+        API's."""
         return list(self._page)
 
     def router(self) -> fastapi.APIRouter:
         router = fastapi.APIRouter()
         for method, path, handler in (
             ("POST", "/v1/responses", self.create),
-            ("POST", "/v1/responses/input_tokens", self.absent),  # else these two would look like ids that take no POST
+            (
+                "POST",
+                "/v1/responses/input_tokens",
+                self.absent,
+            ),  # else these two would look like ids that take no POST
             ("POST", "/v1/responses/compact", self.absent),
             ("POST", "/v1/responses/{response_id}/cancel", self.cancel),
             ("DELETE", "/v1/responses/{response_id}", self.delete),
@@ -87,24 +103,30 @@ class Api:
         return router
 
     def before(self, app: ASGIApp) -> ASGIApp:
-        """`app` with the routes that create responses in front of it: between them and the server a framework's layers take a tenth of what a request
-        costs, and a call each for every event. Where spans are exported `app` has them all, because its layers make the spans."""
+        """`app` with the routes that create responses in front of it: between them and the server a
+        framework's layers take a tenth of what a request costs, and a call each for every event.
+        Where spans are exported `app` has them all, because its layers make the spans."""
         hot = {"/v1/responses": self.create, "/v1/chat/completions": self.chat}
 
         async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-            handler = hot.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+            handler = (
+                hot.get(scope["path"])
+                if scope["type"] == "http" and scope["method"] == "POST"
+                else None
+            )
             if handler is None:
                 await app(scope, receive, send)
                 return
             try:
                 response = await handler(Request(scope, receive, send))
-            except errors.ApiError as e:
-                response = error_response(e)
+            except errors.ApiError as error:
+                response = error_response(error)
             await response(scope, receive, send)
 
         return app if telemetry.exporting() else dispatch
 
-    # ---- creating ------------------------------------------------------------------------------------
+    # ---- creating
+    # ------------------------------------------------------------------------------------
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
@@ -113,20 +135,32 @@ class Api:
             return stream.EventStream(run, self._submit, self._draining, events.Event.sse)
         if create.background:
             self._submit.keep(run)
-            return JSONResponse((await self._delivery.find(run.rid, run.owner)).response, headers=run.headers)
+            return JSONResponse(
+                (await self._delivery.find(run.rid, run.owner)).response, headers=run.headers
+            )
         return JSONResponse(await self._whole(run, request), headers=run.headers)
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         create, run = await self._created(request, request_parsing.of_chat)
         if create.stream:
-            return stream.EventStream(run, self._submit, self._draining, chat_completions.Chunks(run.echo, include_usage=create.usage_in_stream).of)
-        return JSONResponse(chat_completions.completion(await self._whole(run, request)), headers=run.headers)
+            return stream.EventStream(
+                run,
+                self._submit,
+                self._draining,
+                chat_completions.Chunks(run.echo, include_usage=create.usage_in_stream).of,
+            )
+        return JSONResponse(
+            chat_completions.completion(await self._whole(run, request)), headers=run.headers
+        )
 
     async def _created(
-        self, request: Request, read: Callable[[dict[str, Any], Sequence[settings.Pool]], request_parsing.Create]
+        self,
+        request: Request,
+        read: Callable[[dict[str, Any], Sequence[settings.Pool]], request_parsing.Create],
     ) -> tuple[request_parsing.Create, response_stream.Run]:
-        """Whether the caller was revoked is asked in one round trip with what else is needed from Redis; nothing is written before the answer."""
+        """Whether the caller was revoked is asked in one round trip with what else is needed from
+        Redis; nothing is written before the answer."""
         principal = await self._gate.verified(request)
         permitted = asyncio.ensure_future(self._gate.permit(principal))
         permitted.add_done_callback(submission.heard)
@@ -141,13 +175,16 @@ class Api:
 
     async def _whole(self, run: response_stream.Run, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""
-        tasks = [asyncio.ensure_future(t) for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())]
+        tasks = [
+            asyncio.ensure_future(t)
+            for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())
+        ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
                 tasks[0].result()
-        except log.HistoryLost as e:
-            raise errors.history_lost(run.rid) from e
+        except log.HistoryLost as error:
+            raise errors.history_lost(run.rid) from error
         finally:
             for task in tasks:
                 task.cancel()
@@ -157,26 +194,29 @@ class Api:
             else:
                 self._submit.hand_over(run)
         if run.final is None:  # the client is gone and reads nothing, or this process is leaving
-            raise errors.unavailable(f"This instance is shutting down; the response goes on as {run.rid}.")
+            raise errors.unavailable(
+                f"This instance is shutting down; the response goes on as {run.rid}."
+            )
         return run.final
 
-    # ---- what exists ---------------------------------------------------------------------------------
+    # ---- what exists
+    # ---------------------------------------------------------------------------------
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`."""
         rid, owner = await self._addressed(request)
         try:
             return JSONResponse(await self._existing.cancel(rid, owner))
-        except error_mapping.DELIVERY_ERRORS as e:
-            raise error_mapping.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(rid, error) from error
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
         rid, owner = await self._addressed(request)
         try:
             await self._existing.delete(rid, owner)
-        except error_mapping.DELIVERY_ERRORS as e:
-            raise error_mapping.api_error(rid, e) from e
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(rid, error) from error
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
@@ -185,16 +225,26 @@ class Api:
         query = request.query_params
         try:
             items = await self._existing.input_items(rid, owner)
-        except error_mapping.DELIVERY_ERRORS as e:
-            raise error_mapping.api_error(rid, e) from e
-        return JSONResponse(listed(items, query.get("limit"), query.get("order"), query.get("after")))
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(rid, error) from error
+        return JSONResponse(
+            listed(items, query.get("limit"), query.get("order"), query.get("after"))
+        )
 
-    # ---- models --------------------------------------------------------------------------------------
+    # ---- models
+    # --------------------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
         await self._principal(request)
-        return JSONResponse({"object": "list", "data": [self._model(name) for pool in self._config.deployments for name in pool.models]})
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [
+                    self._model(name) for pool in self._config.deployments for name in pool.models
+                ],
+            }
+        )
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; names of models may contain slashes."""
@@ -207,17 +257,23 @@ class Api:
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
-    # ---- for browsers --------------------------------------------------------------------------------
+    # ---- for browsers
+    # --------------------------------------------------------------------------------
 
     async def ticket(self, request: Request) -> Response:
-        """`POST /v1/tickets`: a one-time stand-in for the credential, for a WebSocket handshake from the same origin."""
+        """`POST /v1/tickets`: a one-time stand-in for the credential, for a WebSocket handshake
+        from the same origin."""
         self._gate.check_origin(request)
         principal = await self._principal(request)
         try:
-            ticket = await self._store.mint_ticket(principal, request.headers.get("origin"), self._gate.clock())
-        except redis_store.SessionsUnavailable as e:
-            raise errors.unavailable("Tickets cannot be issued right now.") from e
-        return JSONResponse({"ticket": ticket, "expires_in": redis_store.TICKET_TTL_S}, headers=NO_STORE)
+            ticket = await self._store.mint_ticket(
+                principal, request.headers.get("origin"), self._gate.clock()
+            )
+        except redis_store.SessionsUnavailable as error:
+            raise errors.unavailable("Tickets cannot be issued right now.") from error
+        return JSONResponse(
+            {"ticket": ticket, "expires_in": redis_store.TICKET_TTL_S}, headers=NO_STORE
+        )
 
     async def public_config(self, _request: Request) -> Response:
         """`GET /config.json`: what the page must know."""
@@ -230,14 +286,15 @@ class Api:
         return JSONResponse(body, headers={"cache-control": "no-cache"})
 
     async def dev_credential(self, request: Request) -> Response:
-        """`GET /dev/credential`: only for the page of this very machine, and only where development switched it on."""
+        """`GET /dev/credential`: only for the page of this very machine, and only where development
+        switched it on."""
         path = self._config.dev_credential
         if path is None or not same_origin_loopback(request):
             raise errors.not_found(request.url.path)
         try:
             credential = (await asyncio.to_thread(path.read_text, encoding="ascii")).strip()
-        except (OSError, UnicodeError) as e:
-            raise errors.not_found(request.url.path) from e
+        except (OSError, UnicodeError) as error:
+            raise errors.not_found(request.url.path) from error
         return JSONResponse({"credential": credential}, headers=NO_STORE)
 
     async def file(self, request: Request) -> Response:
@@ -254,7 +311,8 @@ class Api:
             return Response(status_code=304, headers=headers)
         return Response(found.body, media_type=found.content_type, headers=headers)
 
-    # ---- health --------------------------------------------------------------------------------------
+    # ---- health
+    # --------------------------------------------------------------------------------------
 
     async def health(self, _request: Request) -> Response:
         """`GET /health`: the process runs."""
@@ -279,7 +337,8 @@ class Api:
         """Parts of the API that are not offered."""
         raise errors.not_found(request.scope["path"])
 
-    # ---- shared --------------------------------------------------------------------------------------
+    # ---- shared
+    # --------------------------------------------------------------------------------------
 
     async def _principal(self, request: Request) -> credentials.Principal:
         return await self._gate.principal(request)
@@ -299,10 +358,15 @@ class Api:
                     if size > limit:
                         raise errors.payload_too_large(limit)
                     parts.append(part)
-        except TimeoutError as e:
-            raise errors.invalid_request(f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.", code="request_timeout") from e
-        except ClientDisconnect as e:
-            raise errors.invalid_request("The client left.") from e  # nobody reads it; only our own books see it
+        except TimeoutError as error:
+            raise errors.invalid_request(
+                f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.",
+                code="request_timeout",
+            ) from error
+        except ClientDisconnect as error:
+            raise errors.invalid_request(
+                "The client left."
+            ) from error  # nobody reads it; only our own books see it
         return request_parsing.decode(b"".join(parts))
 
 
@@ -315,7 +379,9 @@ def _with_key(create: request_parsing.Create, request: Request) -> request_parsi
     return request_parsing.with_key(create, request.headers.get("idempotency-key"))
 
 
-def listed(items: list[dict[str, Any]], limit: str | None, order: str | None, after: str | None) -> dict[str, Any]:
+def listed(
+    items: list[dict[str, Any]], limit: str | None, order: str | None, after: str | None
+) -> dict[str, Any]:
     """One page of a list; `items` are oldest first.
 
     Raises:
@@ -323,7 +389,9 @@ def listed(items: list[dict[str, Any]], limit: str | None, order: str | None, af
     """
     if order not in (None, "asc", "desc"):
         raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
-    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= LIST_MOST):
+    if limit is not None and not (
+        limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= LIST_MOST
+    ):
         raise errors.out_of_range("limit", 1, LIST_MOST)
     rows = items if order == "asc" else items[::-1]
     if after is not None:
@@ -342,10 +410,14 @@ def listed(items: list[dict[str, Any]], limit: str | None, order: str | None, af
 
 
 def same_origin_loopback(request: Request) -> bool:
-    """Whether the page of this machine asks: from a loopback address, by a loopback name (so that no other name can be rebound to us), not from
-    elsewhere."""
+    """Whether the page of this machine asks: from a loopback address, by a loopback name (so that
+    no other name can be rebound to us), not from elsewhere."""
     host = request.headers.get("host", "")
-    if request.client is None or not _loopback_address(request.client.host) or not _loopback_name(host):
+    if (
+        request.client is None
+        or not _loopback_address(request.client.host)
+        or not _loopback_name(host)
+    ):
         return False
     if request.headers.get("sec-fetch-site") not in (None, "same-origin"):
         return False
@@ -370,4 +442,6 @@ def _loopback_name(host: str) -> bool:
 def error_response(error: errors.ApiError, headers: dict[str, str] | None = None) -> Response:
     """The one shape of HTTP errors."""
     telemetry.ERRORS.labels(code=error.code or error.type, status=str(error.status)).inc()
-    return JSONResponse(errors.http_body(error), error.status, headers={**(headers or {}), **error.headers})
+    return JSONResponse(
+        errors.http_body(error), error.status, headers={**(headers or {}), **error.headers}
+    )

@@ -1,8 +1,10 @@
-"""Which responses an idempotency key stands for, by the log alone (log rule §10): Redis answers faster, and may have forgotten.
+"""Which responses an idempotency key stands for, by the log alone (log rule §10): Redis answers
+faster, and may have forgotten.
 
-With a key, the partition follows from (principal, key). So the request partition in its log order says who came first, and all gateways agree. It is
-read from where unfinished requests begin, or `RECENT` records back, whichever is earlier, once per partition and gateway; from then on only what is
-new."""
+With a key, the partition follows from (principal, key). So the request partition in its log order
+says who came first, and all gateways agree. It is read from where unfinished requests begin, or
+`RECENT` records back, whichever is earlier, once per partition and gateway; from then on only what
+is new."""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from typing import Final
 from tailrace import log
 from tailrace.protocol import records, topics
 
-RECENT: Final = 1_000  # finished requests looked back at: a retry comes within seconds or minutes of the first try
+# finished requests looked back at: a retry comes within seconds or minutes of the first try
+RECENT: Final = 1_000
 MAX_KEYS: Final = 10_000  # per partition; the oldest are forgotten
 _FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
 
@@ -56,8 +59,11 @@ class Keys:
         self._replays = replays
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
-    async def rids(self, pool: str, priority: topics.PriorityClass, partition: int, key: Key, end: int = -1) -> list[str]:
-        """Responses of `key`, oldest first, by everything below `end` (-1: below the end the log has now).
+    async def rids(
+        self, pool: str, priority: topics.PriorityClass, partition: int, key: Key, end: int = -1
+    ) -> list[str]:
+        """Responses of `key`, oldest first, by everything below `end` (-1: below the end the log
+        has now).
 
         Raises:
             log.LogUnavailable
@@ -69,9 +75,9 @@ class Keys:
                 end = (await self._offsets.ends(topic, [partition]))[partition]
             try:
                 await self._read(known, pool, topic, partition, end)
-            except log.HistoryLost as e:  # retention passed the place that was just looked up
+            except log.HistoryLost as error:  # retention passed the place that was just looked up
                 known.position = -1
-                raise log.LogUnavailable(str(e)) from e
+                raise log.LogUnavailable(str(error)) from error
             return list(known.rids.get(key, ()))
 
     async def stop(self) -> None:
@@ -79,10 +85,14 @@ class Keys:
         await self._replays.stop()
         await self._offsets.stop()
 
-    async def _read(self, known: _Partition, pool: str, topic: str, partition: int, end: int) -> None:
+    async def _read(
+        self, known: _Partition, pool: str, topic: str, partition: int, end: int
+    ) -> None:
         if known.position < 0 or end - known.position > RECENT:
             known.position = max(known.position, await self._start(pool, topic, partition, end))
-        async with contextlib.aclosing(self._replays.read(topic, partition, known.position, end)) as batches:
+        async with contextlib.aclosing(
+            self._replays.read(topic, partition, known.position, end)
+        ) as batches:
             async for batch in batches:
                 for record in batch:
                     known.take(record)
@@ -90,5 +100,7 @@ class Keys:
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
         """Finished requests lie below the commit, so whatever still runs is seen."""
         begin = (await self._offsets.beginnings(topic, [partition]))[partition]
-        commit, _ = (await self._offsets.committed(topics.group(pool))).get((topic, partition), (begin, ""))
+        commit, _ = (await self._offsets.committed(topics.group(pool))).get(
+            (topic, partition), (begin, "")
+        )
         return max(begin, min(commit, end - RECENT))

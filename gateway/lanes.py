@@ -1,4 +1,5 @@
-"""One WebSocket connection's state machine: which create runs when, and what the connection remembers (pure; protocol.md, WebSocket).
+"""One WebSocket connection's state machine: which create runs when, and what the connection
+remembers (pure; protocol.md, WebSocket).
 
     a lane       IDLE      --create, a slot is free-->   STARTING    Begin
                  IDLE      --create, no slot-->          WAITING
@@ -9,8 +10,9 @@
     the socket   OPEN      --leave (drain, age)-->       LEAVING     queued creates are refused, running ones go on
                  LEAVING   --nothing runs-->             Close
 
-Within a lane responses never overlap and keep their order; lanes are independent, up to the slots of the connection. What a create means is looked at
-when its turn comes, so that its error cannot be taken for one of the response that runs before it on the same lane."""
+Within a lane responses never overlap and keep their order; lanes are independent, up to the slots
+of the connection. What a create means is looked at when its turn comes, so that its error cannot be
+taken for one of the response that runs before it on the same lane."""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Cancel this response. `ours`: it runs on this connection, so its terminal event arrives anyway."""
+    """Cancel this response. `ours`: it runs on this connection, so its terminal event arrives
+    anyway."""
 
     rid: str
     ours: bool
@@ -71,8 +74,8 @@ Action = Begin | Reply | Cancel | Close
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a lane keeps of its last response: enough to continue it, also with `store: false`. `messages` include its answer, not its
-    instructions."""
+    """What a lane keeps of its last response: enough to continue it, also with `store: false`.
+    `messages` include its answer, not its instructions."""
 
     rid: str
     messages: list[dict[str, Any]]
@@ -92,7 +95,8 @@ class _Lane:
         queue: creates that wait, oldest first, with their size.
         busy: from Begin until rejected or ended.
         rid: the response that runs; None while idle or starting.
-        cancel: a cancel was asked for; while the create is starting it waits for the acknowledgement.
+        cancel: a cancel was asked for; while the create is starting it waits for the
+            acknowledgement.
         memory: the last response that ended well; None before, and after a failed continuation.
     """
 
@@ -106,11 +110,13 @@ class _Lane:
 class Conversation:
     """
     Attributes:
-        _lanes: by name, in order of first use; grows up to the limit, never shrinks (the limit is on distinct names).
+        _lanes: by name, in order of first use; grows up to the limit, never shrinks (the limit is
+            on distinct names).
         _waiting: lanes that have a create and no slot, in the order of their turn.
         _in_flight: busy lanes.
         _queued, _queued_bytes: creates in all lanes' queues.
-        _recent: ids that ended on this connection, newest last, so that a cancel that lost its race is not called an error.
+        _recent: ids that ended on this connection, newest last, so that a cancel that lost its race
+            is not called an error.
         leaving: None while creates are taken.
     """
 
@@ -134,7 +140,8 @@ class Conversation:
     def in_flight(self) -> int:
         return self._in_flight
 
-    # ---- what the client says ------------------------------------------------------------------------
+    # ---- what the client says
+    # ------------------------------------------------------------------------
 
     def received(self, event: dict[str, Any], size: int = 0) -> list[Action]:
         """One client event; `size` in bytes bounds what may queue up."""
@@ -148,10 +155,10 @@ class Conversation:
         try:
             lane = lane_of(event)
             self._check_room(lane, size)
-        except errors.ApiError as e:
+        except errors.ApiError as error:
             # A lane that is no lane cannot be named in the answer.
-            shown = None if e.code == "invalid_stream_id" else lane_of(event)
-            return [Reply(errors.ws_event(e, shown))]
+            shown = None if error.code == "invalid_stream_id" else lane_of(event)
+            return [Reply(errors.ws_event(error, shown))]
         state = self._lanes.setdefault(lane, _Lane())
         state.queue.append((event, size))
         self._queued += 1
@@ -170,14 +177,15 @@ class Conversation:
             raise errors.overloaded(RETRY_QUEUE_S)
 
     def _cancel(self, event: dict[str, Any], _size: int) -> list[Action]:
-        """By id, by lane, or bare: then the default lane's, or the only one there is. What has ended meanwhile needs no cancel and no error."""
+        """By id, by lane, or bare: then the default lane's, or the only one there is. What has
+        ended meanwhile needs no cancel and no error."""
         rid = event.get("response_id")
         if rid is not None and not isinstance(rid, str):
             return [Reply(errors.ws_event(errors.invalid_type("response_id", "a string")))]
         try:
             lane = lane_of(event)
-        except errors.ApiError as e:
-            return [Reply(errors.ws_event(e))]
+        except errors.ApiError as error:
+            return [Reply(errors.ws_event(error))]
         if rid is not None:
             return self._cancel_by_id(rid, lane)
         busy = [name for name, state in self._lanes.items() if state.busy]
@@ -204,11 +212,16 @@ class Conversation:
             state.cancel = False
 
     def _steer(self, event: dict[str, Any], _size: int) -> list[Action]:
-        error = {"type": errors.INVALID_REQUEST, "code": "steering_not_supported", "message": "Steering is not supported."}
+        error = {
+            "type": errors.INVALID_REQUEST,
+            "code": "steering_not_supported",
+            "message": "Steering is not supported.",
+        }
         steer = {name: event.get(name) for name in ("previous_response_id", "input")}
         return [Reply({"type": "response.steer.failed", "error": error, "steer": steer})]
 
-    # ---- what became of a create ---------------------------------------------------------------------
+    # ---- what became of a create
+    # ---------------------------------------------------------------------
 
     def accepted(self, lane: Lane, rid: str) -> list[Action]:
         """The create of this lane is in the log as `rid`."""
@@ -217,12 +230,16 @@ class Conversation:
         return [Cancel(rid, ours=True, lane=lane)] if state.cancel else []
 
     def rejected(self, lane: Lane, error: errors.ApiError, previous: object = None) -> list[Action]:
-        """The create of this lane was refused; what it wanted to continue is forgotten, on this lane only."""
+        """The create of this lane was refused; what it wanted to continue is forgotten, on this
+        lane only."""
         self._forget(lane, previous)
         return [Reply(errors.ws_event(error, lane)), *self._release(lane)]
 
-    def ended(self, lane: Lane, remembered: Remembered | None, previous: object = None) -> list[Action]:
-        """The response of this lane came to its end; `remembered` is None when it failed and cannot be continued."""
+    def ended(
+        self, lane: Lane, remembered: Remembered | None, previous: object = None
+    ) -> list[Action]:
+        """The response of this lane came to its end; `remembered` is None when it failed and cannot
+        be continued."""
         state = self._lanes[lane]
         if state.rid is not None:
             self._recent.append(state.rid)
@@ -239,16 +256,19 @@ class Conversation:
         self._in_flight += 1
 
     def recall(self, lane: Lane, rid: str) -> Remembered | None:
-        """The state of an earlier response of this connection: of this lane, or of another one, which makes it a fork."""
+        """The state of an earlier response of this connection: of this lane, or of another one,
+        which makes it a fork."""
         for state in (self._lanes[lane], *self._lanes.values()):
             if state.memory is not None and state.memory.rid == rid:
                 return state.memory
         return None
 
-    # ---- leaving -------------------------------------------------------------------------------------
+    # ---- leaving
+    # -------------------------------------------------------------------------------------
 
     def leave(self, why: Leaving) -> list[Action]:
-        """Take no more creates; what waits is refused, what runs goes on. Later reasons do not replace the first."""
+        """Take no more creates; what waits is refused, what runs goes on. Later reasons do not
+        replace the first."""
         if self.leaving is not None:
             return []
         self.leaving = why
@@ -264,10 +284,13 @@ class Conversation:
     def _close_if_idle(self) -> list[Action]:
         if self.leaving is None or not self.idle:
             return []
-        told: list[Action] = [Reply(errors.ws_event(_refusal(Leaving.AGE)))] if self.leaving is Leaving.AGE else []
+        told: list[Action] = (
+            [Reply(errors.ws_event(_refusal(Leaving.AGE)))] if self.leaving is Leaving.AGE else []
+        )
         return [*told, Close(close_codes.CloseCode.RESTART)]
 
-    # ---- slots ---------------------------------------------------------------------------------------
+    # ---- slots
+    # ---------------------------------------------------------------------------------------
 
     def _forget(self, lane: Lane, previous: object) -> None:
         memory = self._lanes[lane].memory

@@ -1,6 +1,7 @@
 """The built page, and the headers that go with it.
 
-All files are read once, at start, into a table by path; a request is a look-up in that table. So no request can name a file that is not the page's.
+All files are read once, at start, into a table by path; a request is a look-up in that table. So no
+request can name a file that is not the page's.
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from typing import Final
 
 MAX_FILES: Final = 500
 MAX_BYTES: Final = 32 << 20
-_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+_TYPES: Final = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of the page. `fixed`: its name changes with its content, so it may be cached for ever."""
+    """One file of the page. `fixed`: its name changes with its content, so it may be cached for
+    ever."""
 
     body: bytes
     content_type: str
@@ -28,7 +36,8 @@ class File:
 
 
 def load(folder: Path | None) -> dict[str, File]:
-    """The files by URL path; `/` is `index.html`. Empty without a folder, or when it was not built yet.
+    """The files by URL path; `/` is `index.html`. Empty without a folder, or when it was not built
+    yet.
 
     Raises:
         ValueError: more than a page can be.
@@ -49,11 +58,25 @@ def _files(folder: Path) -> Iterator[tuple[str, File]]:
         body = path.read_bytes()
         total += len(body)
         if total > MAX_BYTES or len(paths) > MAX_FILES:
-            raise ValueError(f"{folder} is no page: more than {MAX_FILES} files or {MAX_BYTES} bytes")
+            raise ValueError(
+                f"{folder} is no page: more than {MAX_FILES} files or {MAX_BYTES} bytes"
+            )
         name = "/" + path.relative_to(folder).as_posix()
-        kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        kind = (
+            _TYPES.get(path.suffix)
+            or mimetypes.guess_type(path.name)[0]
+            or "application/octet-stream"
+        )
         etag = '"' + hashlib.blake2b(body, digest_size=12).hexdigest() + '"'
-        yield name, File(body, f"{kind}; charset=utf-8" if kind.startswith("text/") else kind, etag, name.startswith("/assets/"))
+        yield (
+            name,
+            File(
+                body,
+                f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+                etag,
+                name.startswith("/assets/"),
+            ),
+        )
 
 
 def content_security_policy(push_urls: Sequence[str]) -> str:

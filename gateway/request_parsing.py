@@ -1,7 +1,9 @@
-"""From a client's body to one checked command: what is accepted, what is refused, and within which bounds (pure).
+"""From a client's body to one checked command: what is accepted, what is refused, and within which
+bounds (pure).
 
-Two dialects, Responses and Chat Completions, end in the same `Create`. Fields this product does not know are ignored, because clients send many;
-fields it knows and cannot honour are refused by name, because an answer that silently ignored them would be wrong."""
+Two dialects, Responses and Chat Completions, end in the same `Create`. Fields this product does not
+know are ignored, because clients send many; fields it knows and cannot honour are refused by name,
+because an answer that silently ignored them would be wrong."""
 
 from __future__ import annotations
 
@@ -25,9 +27,16 @@ MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 64
 MAX_LOGIT_BIAS: Final = 300
 MAX_LABEL_CHARS: Final = 512  # user, safety_identifier, prompt_cache_key, idempotency key
-CHARS_PER_TOKEN: Final = 16  # no text of a real tokenizer is denser; the engine counts exactly, this only keeps absurd inputs out of the log
+# no text of a real tokenizer is denser; the engine counts exactly, this only keeps absurd inputs
+# out of the log
+CHARS_PER_TOKEN: Final = 16
 
-_ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+_ROLES: Final = {
+    "user": "user",
+    "system": "system",
+    "developer": "system",
+    "assistant": "assistant",
+}
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
 
 Body = Mapping[str, Any]
@@ -77,18 +86,20 @@ def decode(data: str | bytes) -> dict[str, Any]:
     """One JSON object.
 
     Raises:
-        errors.ApiError: not JSON (also: lone surrogates, numbers beyond a double, nesting beyond the decoder's bound), or not an object.
+        errors.ApiError: not JSON (also: lone surrogates, numbers beyond a double, nesting beyond
+            the decoder's bound), or not an object.
     """
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as e:
-        raise errors.invalid_json() from e
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        raise errors.invalid_json() from error
     if not isinstance(body, dict):
         raise errors.invalid_request("The request must be a JSON object.", code="invalid_type")
     return body
 
 
-# ---- Responses ------------------------------------------------------------------------------------------
+# ---- Responses
+# ------------------------------------------------------------------------------------------
 
 
 def of_responses(body: Body, pools: Sequence[settings.Pool], *, websocket: bool = False) -> Create:
@@ -99,9 +110,14 @@ def of_responses(body: Body, pools: Sequence[settings.Pool], *, websocket: bool 
     """
     pool, model = _pool(body, pools)
     _refuse_unsupported(body, websocket=websocket)
-    store, background = _flag(body, "store", True), not websocket and _flag(body, "background", False)
+    store, background = (
+        _flag(body, "store", True),
+        not websocket and _flag(body, "background", False),
+    )
     if background and not store:
-        raise errors.invalid_value("background", "Background can only be used when 'store' is true.")
+        raise errors.invalid_value(
+            "background", "Background can only be used when 'store' is true."
+        )
     generate = _flag(body, "generate", True) if websocket else True
     previous = _text(body, "previous_response_id", MAX_LABEL_CHARS)
     instructions = _text(body, "instructions", pool.max_model_len * CHARS_PER_TOKEN)
@@ -125,7 +141,9 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
         if body.get(name) is not None:
             raise errors.unsupported_parameter(name)
     if websocket and body.get("background"):
-        raise errors.unsupported_parameter("background", "Background responses are not supported over WebSocket.")
+        raise errors.unsupported_parameter(
+            "background", "Background responses are not supported over WebSocket."
+        )
     form = _mapping(body, "text").get("format")
     if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
         raise errors.unsupported_value("text.format", "Only the format 'text' is supported.")
@@ -151,7 +169,9 @@ def _input(body: Body, pool: settings.Pool, *, required: bool) -> list[dict[str,
         raise errors.invalid_type("input", "a string or an array of items")
     if len(items) > MAX_ITEMS:
         raise errors.invalid_value("input", f"Invalid 'input': expected at most {MAX_ITEMS} items.")
-    return _within(pool, [_message(item, f"input[{i}]", ("message",)) for i, item in enumerate(items)], "input")
+    return _within(
+        pool, [_message(item, f"input[{i}]", ("message",)) for i, item in enumerate(items)], "input"
+    )
 
 
 def _item(message: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +190,8 @@ def _priority(body: Body) -> topics.PriorityClass:
     return "batch" if tier == "flex" else "interactive"
 
 
-# ---- Chat Completions -----------------------------------------------------------------------------------
+# ---- Chat Completions
+# -----------------------------------------------------------------------------------
 
 
 def of_chat(body: Body, pools: Sequence[settings.Pool]) -> Create:
@@ -183,9 +204,15 @@ def of_chat(body: Body, pools: Sequence[settings.Pool]) -> Create:
     if not isinstance(value, list):
         raise errors.invalid_type("messages", "an array of messages")
     if len(value) > MAX_ITEMS:
-        raise errors.invalid_value("messages", f"Invalid 'messages': expected at most {MAX_ITEMS} messages.")
-    messages = _within(pool, [_message(item, f"messages[{i}]", ()) for i, item in enumerate(value)], "messages")
-    asked = _max_tokens(body, "max_completion_tokens", pool) or _max_tokens(body, "max_tokens", pool)
+        raise errors.invalid_value(
+            "messages", f"Invalid 'messages': expected at most {MAX_ITEMS} messages."
+        )
+    messages = _within(
+        pool, [_message(item, f"messages[{i}]", ()) for i, item in enumerate(value)], "messages"
+    )
+    asked = _max_tokens(body, "max_completion_tokens", pool) or _max_tokens(
+        body, "max_tokens", pool
+    )
     return dataclasses.replace(
         _create(body, pool, model, messages, asked),
         stream=_flag(body, "stream", False),
@@ -197,7 +224,14 @@ def _refuse_unsupported_chat(body: Body) -> None:
     _refuse_tools(body)
     if body.get("n") not in (None, 1):
         raise errors.unsupported_value("n", "Only n=1 is supported.")
-    for name in ("functions", "logprobs", "top_logprobs", "audio", "prediction", "web_search_options"):
+    for name in (
+        "functions",
+        "logprobs",
+        "top_logprobs",
+        "audio",
+        "prediction",
+        "web_search_options",
+    ):
         if body.get(name):
             raise errors.unsupported_parameter(name)
     if body.get("modalities") not in (None, ["text"]):
@@ -216,14 +250,19 @@ def with_key(create: Create, key: str | None) -> Create:
     if not key:
         return create
     if len(key) > MAX_LABEL_CHARS:
-        raise errors.invalid_value("Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters.")
+        raise errors.invalid_value(
+            "Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters."
+        )
     return dataclasses.replace(create, idempotency_key=key)
 
 
-# ---- shared ---------------------------------------------------------------------------------------------
+# ---- shared
+# ---------------------------------------------------------------------------------------------
 
 
-def _create(body: Body, pool: settings.Pool, model: str, messages: list[dict[str, Any]], asked: int | None) -> Create:
+def _create(
+    body: Body, pool: settings.Pool, model: str, messages: list[dict[str, Any]], asked: int | None
+) -> Create:
     """What both dialects spell alike."""
     return Create(
         model=model,
@@ -269,7 +308,9 @@ def _message(item: Any, where: str, types: tuple[str, ...]) -> dict[str, Any]:
     if role is None:
         raise errors.missing_required_parameter(f"{where}.role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise errors.unsupported_value(f"{where}.role", f"Supported roles are: {', '.join(_ROLES)}.")
+        raise errors.unsupported_value(
+            f"{where}.role", f"Supported roles are: {', '.join(_ROLES)}."
+        )
     if item.get("tool_calls") or item.get("function_call"):
         raise errors.unsupported_parameter(f"{where}.tool_calls", "Tools are not supported.")
     return {"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
@@ -296,7 +337,9 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
-def _within(pool: settings.Pool, messages: list[dict[str, Any]], param: str) -> list[dict[str, Any]]:
+def _within(
+    pool: settings.Pool, messages: list[dict[str, Any]], param: str
+) -> list[dict[str, Any]]:
     if sum(len(m["content"]) for m in messages) > pool.max_model_len * CHARS_PER_TOKEN:
         raise errors.context_length_exceeded(pool.max_model_len, param)
     return messages
@@ -316,7 +359,9 @@ def _max_tokens(body: Body, name: str, pool: settings.Pool) -> int | None:
 def _sampling(body: Body, pool: settings.Pool, asked: int | None) -> records.Sampling:
     top_p = _number(body, "top_p", 0.0, 1.0, pool.default_top_p)
     if top_p == 0.0:
-        raise errors.invalid_value("top_p", "Invalid 'top_p': expected a value above 0 and at most 1.")
+        raise errors.invalid_value(
+            "top_p", "Invalid 'top_p': expected a value above 0 and at most 1."
+        )
     return records.Sampling(
         max_tokens=asked or pool.default_output_tokens,
         temperature=_number(body, "temperature", 0.0, 2.0, pool.default_temperature),
@@ -348,7 +393,13 @@ def _stops(body: Body) -> tuple[str, ...]:
     if not isinstance(stops, list) or not all(isinstance(s, str) for s in stops):
         raise errors.invalid_type("stop", "a string or an array of strings")
     if len(stops) > MAX_STOPS or not all(0 < len(s) <= MAX_STOP_CHARS for s in stops):
-        raise errors.invalid_value("stop", f"Invalid 'stop': expected at most {MAX_STOPS} sequences of 1 to {MAX_STOP_CHARS} characters.")
+        raise errors.invalid_value(
+            "stop",
+            (
+                f"Invalid 'stop': expected at most {MAX_STOPS} sequences of 1 to "
+                f"{MAX_STOP_CHARS} characters."
+            ),
+        )
     return tuple(stops)
 
 
@@ -370,12 +421,18 @@ def _logit_bias(body: Body) -> dict[str, float]:
     if not isinstance(value, dict):
         raise errors.invalid_type("logit_bias", "an object of token ids and numbers")
     if len(value) > MAX_LOGIT_BIAS:
-        raise errors.invalid_value("logit_bias", f"Invalid 'logit_bias': expected at most {MAX_LOGIT_BIAS} entries.")
+        raise errors.invalid_value(
+            "logit_bias", f"Invalid 'logit_bias': expected at most {MAX_LOGIT_BIAS} entries."
+        )
     for token, bias in value.items():
         if not (token.isascii() and token.isdigit() and len(token) <= 7):
-            raise errors.invalid_value("logit_bias", "Invalid 'logit_bias': keys must be token ids.")
+            raise errors.invalid_value(
+                "logit_bias", "Invalid 'logit_bias': keys must be token ids."
+            )
         if type(bias) not in (int, float) or not math.isfinite(bias) or not -100 <= bias <= 100:
-            raise errors.invalid_value("logit_bias", "Invalid 'logit_bias': values must be numbers from -100 to 100.")
+            raise errors.invalid_value(
+                "logit_bias", "Invalid 'logit_bias': values must be numbers from -100 to 100."
+            )
     return {token: float(bias) for token, bias in value.items()}
 
 
@@ -386,13 +443,19 @@ def _metadata(body: Body) -> dict[str, str] | None:
     if not isinstance(value, dict):
         raise errors.invalid_type("metadata", "an object")
     if len(value) > MAX_METADATA_PAIRS:
-        raise errors.invalid_value("metadata", f"Invalid 'metadata': expected at most {MAX_METADATA_PAIRS} pairs.")
+        raise errors.invalid_value(
+            "metadata", f"Invalid 'metadata': expected at most {MAX_METADATA_PAIRS} pairs."
+        )
     for key, text in value.items():
         if not isinstance(text, str):
             raise errors.invalid_type("metadata", "strings as values")
         if len(key) > MAX_METADATA_KEY or len(text) > MAX_METADATA_VALUE:
             raise errors.invalid_value(
-                "metadata", f"Invalid 'metadata': keys have at most {MAX_METADATA_KEY} characters, values at most {MAX_METADATA_VALUE}."
+                "metadata",
+                (
+                    f"Invalid 'metadata': keys have at most {MAX_METADATA_KEY} characters, "
+                    f"values at most {MAX_METADATA_VALUE}."
+                ),
             )
     return value
 

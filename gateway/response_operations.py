@@ -16,7 +16,8 @@ _END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the
 
 
 class Existing:
-    """Over the log and what this process reads of it. `owner` is whoever asks; to anybody else's response the answer is NotFound."""
+    """Over the log and what this process reads of it. `owner` is whoever asks; to anybody else's
+    response the answer is NotFound."""
 
     def __init__(self, deliver: delivery.Delivery, writer: log.Writer, cached: cache.Cache) -> None:
         self._delivery = deliver
@@ -39,17 +40,20 @@ class Existing:
     async def append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
         """Have it end, whenever it comes to that. Raises log.AppendFailed."""
         value = records.encode(records.Cancel(rid, owner, echo))
-        await self._writer.append(topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers())
+        await self._writer.append(
+            topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
+        )
 
     async def _until_end(self, rid: str, owner: records.Owner) -> None:
-        """Until this process has read the end, which by now is in the log: whichever of END and CANCEL came first."""
+        """Until this process has read the end, which by now is in the log: whichever of END and
+        CANCEL came first."""
         subscription = await self._delivery.watch(rid, owner, _END_OF_SERIES)
         try:
             async with asyncio.timeout(CANCEL_DEADLINE_S):
                 while await subscription.take():
                     pass
-        except TimeoutError as e:
-            raise log.LogUnavailable("the log is not read right now") from e
+        except TimeoutError as error:
+            raise log.LogUnavailable("the log is not read right now") from error
         finally:
             subscription.close()
 
@@ -59,21 +63,35 @@ class Existing:
         if not response["store"]:
             raise delivery.NotFound(rid)
         value = records.encode(records.Deleted(rid, owner))
-        await self._writer.append(topics.CONVERSATIONS, _conversation_partition(rid), rid, value, telemetry.trace_headers())
+        await self._writer.append(
+            topics.CONVERSATIONS,
+            _conversation_partition(rid),
+            rid,
+            value,
+            telemetry.trace_headers(),
+        )
         self._delivery.deleted(rid)
         await self._cache.drop_turn(rid)
 
     async def input_items(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
-        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`."""
+        """The items of this turn as they were given, oldest first, with ids. Raises like
+        `cancel`."""
         found = await self._delivery.find(rid, owner)
         if not found.response["store"]:
             raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
-        return [{"id": ids.item_id(rid, f"msg_{i}_"), **item} for i, item in enumerate(request.input)]
+        return [
+            {"id": ids.item_id(rid, f"msg_{i}_"), **item} for i, item in enumerate(request.input)
+        ]
 
 
-_CONVERSATION_PARTITIONS: Final = next(t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS)
+_CONVERSATION_PARTITIONS: Final = next(
+    t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS
+)
 
 
 def _conversation_partition(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % _CONVERSATION_PARTITIONS
+    return (
+        int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        % _CONVERSATION_PARTITIONS
+    )

@@ -17,10 +17,13 @@ class Run:
     """One response as the connection that asked for it follows it.
 
     Attributes:
-        messages: its context, to be remembered with its answer; None when this run only follows a response submitted elsewhere.
+        messages: its context, to be remembered with its answer; None when this run only follows a
+            response submitted elsewhere.
         counted: it takes a place in `Running` until it ends.
-        awaited_since: when its request came in (monotonic seconds); 0 once its first token was taken, and for runs submitted elsewhere.
-        told_at: when its last tokens were taken (monotonic seconds); 0 before, and for runs submitted elsewhere.
+        awaited_since: when its request came in (monotonic seconds); 0 once its first token was
+            taken, and for runs submitted elsewhere.
+        told_at: when its last tokens were taken (monotonic seconds); 0 before, and for runs
+            submitted elsewhere.
         final: the terminal Response object; None until the terminal event was taken.
     """
 
@@ -39,7 +42,8 @@ class Run:
     final: dict[str, Any] | None = None
 
     async def take(self) -> list[events.Event]:
-        """The next events; an empty list after the terminal one. Raises like `Subscription.take`."""
+        """The next events; an empty list after the terminal one. Raises like
+        `Subscription.take`."""
         batch = await self.subscription.take()
         if batch and batch[-1].terminal:
             self.final = batch[-1].response

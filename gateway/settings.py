@@ -38,8 +38,8 @@ class Pool:
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one principal, and all of them together, may ask.
 
-    `requests_rate` and `tokens_rate` are per second and principal, counted in Redis for all gateways together; 0 turns one off. The others count in
-    this process."""
+    `requests_rate` and `tokens_rate` are per second and principal, counted in Redis for all
+    gateways together; 0 turns one off. The others count in this process."""
 
     requests_rate: float = 50.0
     requests_burst: float = 500.0
@@ -57,10 +57,12 @@ class Settings(push_settings.Settings):
     Attributes:
         deployments: the pools in their order; the first one's first model is the default.
         page: folder of the built page; None without one.
-        dev_credential: file with a current development credential; None (always, outside development) offers none.
+        dev_credential: file with a current development credential; None (always, outside
+            development) offers none.
         connection_limit_s: the longest life of a WebSocket.
         accept_s: how long a draining gateway still takes requests, so that balancers notice first.
-        cancel_grace_s: how long a response that is not stored outlives the connection that asked for it.
+        cancel_grace_s: how long a response that is not stored outlives the connection that asked
+            for it.
     """
 
     push_urls: tuple[str, ...]
@@ -93,10 +95,15 @@ def read(env: Mapping[str, str] = os.environ) -> Settings:
         deployments=deployments(common.pools),
         limits=_limits(env),
         max_ws_bytes=push_settings.integer(env, "TAILRACE_WS_MAX_BYTES", MAX_WS_BYTES, 1024, 2**24),
-        max_http_bytes=push_settings.integer(env, "TAILRACE_HTTP_MAX_BYTES", MAX_HTTP_BYTES, 1024, 2**24),
-        connection_limit_s=float(push_settings.integer(env, "TAILRACE_CONNECTION_LIMIT_S", CONNECTION_LIMIT_S, 1, 86_400)),
+        max_http_bytes=push_settings.integer(
+            env, "TAILRACE_HTTP_MAX_BYTES", MAX_HTTP_BYTES, 1024, 2**24
+        ),
+        connection_limit_s=float(
+            push_settings.integer(env, "TAILRACE_CONNECTION_LIMIT_S", CONNECTION_LIMIT_S, 1, 86_400)
+        ),
         accept_s=push_settings.integer(env, "TAILRACE_ACCEPT_MS", 1000, 0, 600_000) / 1000,
-        cancel_grace_s=push_settings.integer(env, "TAILRACE_CANCEL_GRACE_MS", 5000, 0, 600_000) / 1000,
+        cancel_grace_s=push_settings.integer(env, "TAILRACE_CANCEL_GRACE_MS", 5000, 0, 600_000)
+        / 1000,
     )
 
 
@@ -109,13 +116,23 @@ def deployments(pools: Mapping[str, push_settings.Pool]) -> tuple[Pool, ...]:
     out = []
     for name, pool in pools.items():
         if not 16 <= pool.max_model_len <= 2**24:
-            raise Misconfigured(f"TAILRACE_POOLS: max_model_len of {name} must be from 16 to {2**24}")
+            raise Misconfigured(
+                f"TAILRACE_POOLS: max_model_len of {name} must be from 16 to {2**24}"
+            )
         answer = pool.max_output_tokens or min(DEFAULT_OUTPUT_TOKENS, pool.max_model_len // 4)
         if not 1 <= answer <= pool.max_model_len:
-            raise Misconfigured(f"TAILRACE_POOLS: max_output_tokens of {name} must be from 1 to {pool.max_model_len}")
+            raise Misconfigured(
+                f"TAILRACE_POOLS: max_output_tokens of {name} must be from 1 to "
+                f"{pool.max_model_len}"
+            )
         if not (0 <= pool.temperature <= 2 and 0 < pool.top_p <= 1):
-            raise Misconfigured(f"TAILRACE_POOLS: temperature of {name} must be from 0 to 2, top_p above 0 and at most 1")
-        out.append(Pool(name, tuple(pool.models), pool.max_model_len, answer, pool.temperature, pool.top_p))
+            raise Misconfigured(
+                f"TAILRACE_POOLS: temperature of {name} must be from 0 to 2, top_p above 0 "
+                f"and at most 1"
+            )
+        out.append(
+            Pool(name, tuple(pool.models), pool.max_model_len, answer, pool.temperature, pool.top_p)
+        )
     models = [model for pool in out for model in pool.models]
     if len(models) != len(set(models)):
         raise Misconfigured("TAILRACE_POOLS: a model is in two pools")
@@ -127,11 +144,20 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
 
 
 def _urls(env: Mapping[str, str]) -> tuple[str, ...]:
-    found = tuple(part.strip().rstrip("/") for part in env.get("TAILRACE_PUSH_URL", "").split(",") if part.strip())
+    found = tuple(
+        part.strip().rstrip("/")
+        for part in env.get("TAILRACE_PUSH_URL", "").split(",")
+        if part.strip()
+    )
     for url in found:
         parts = urlsplit(url)
-        # It becomes part of a response header (the page's connect-src), so nothing but a plain base URL is let in.
-        if parts.scheme not in ("http", "https") or not parts.netloc or re.search(r"[^\x21-\x7e]|[;,'\"]", url):
+        # It becomes part of a response header (the page's connect-src), so nothing but a plain base
+        # URL is let in.
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.netloc
+            or re.search(r"[^\x21-\x7e]|[;,'\"]", url)
+        ):
             raise Misconfigured(f"TAILRACE_PUSH_URL is not a base URL: {url!r}")
     return found
 
@@ -139,8 +165,10 @@ def _urls(env: Mapping[str, str]) -> tuple[str, ...]:
 def _limits(env: Mapping[str, str]) -> Limits:
     try:
         limits = msgspec.json.decode(env.get("TAILRACE_LIMITS") or "{}", type=Limits)
-    except msgspec.MsgspecError as e:
-        raise Misconfigured(f"TAILRACE_LIMITS: {e}") from e
-    if min(msgspec.structs.astuple(limits)) < 0 or not (limits.requests_burst and limits.tokens_burst):
+    except msgspec.MsgspecError as error:
+        raise Misconfigured(f"TAILRACE_LIMITS: {error}") from error
+    if min(msgspec.structs.astuple(limits)) < 0 or not (
+        limits.requests_burst and limits.tokens_burst
+    ):
         raise Misconfigured("TAILRACE_LIMITS: limits are numbers from 0, bursts above 0")
     return limits

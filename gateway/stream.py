@@ -1,7 +1,7 @@
 """Server-sent events of one run: the body of a streaming answer, ended honestly.
 
-A stream ends with `[DONE]` after the terminal event. Every other end breaks the body abnormally, because SDKs take a clean early end for a complete
-answer."""
+A stream ends with `[DONE]` after the terminal event. Every other end breaks the body abnormally,
+because SDKs take a clean early end for a complete answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ Encode = Callable[[events.Event], bytes]
 
 
 class EventStream(event_stream.EventBody):
-    """Streams a run's events, as `encode` spells them, and gives the run back when the client leaves or the service does."""
+    """Streams a run's events, as `encode` spells them, and gives the run back when the client
+    leaves or the service does."""
 
-    def __init__(self, run: response_stream.Run, submit: submission.Submission, draining: drain.Draining, encode: Encode) -> None:
+    def __init__(
+        self,
+        run: response_stream.Run,
+        submit: submission.Submission,
+        draining: drain.Draining,
+        encode: Encode,
+    ) -> None:
         super().__init__(run.rid, run.headers)
         self._run = run
         self._submit = submit
@@ -45,7 +52,9 @@ class EventStream(event_stream.EventBody):
         try:
             while self._run.final is None:
                 batch = await self._run.take()
-                await self.write(send, b"".join(map(self._encode, batch)) if batch else event_stream.KEEP_ALIVE)
+                await self.write(
+                    send, b"".join(map(self._encode, batch)) if batch else event_stream.KEEP_ALIVE
+                )
             await self.write(send, event_stream.DONE, more=False)
-        except (outbox.Slow, log.HistoryLost) as e:
-            self.broken(e)
+        except (outbox.Slow, log.HistoryLost) as error:
+            self.broken(error)

@@ -1,7 +1,8 @@
 """The way of a request into the log.
 
-Nothing is answered before the broker has the record. From then on the response belongs to the log: every run is pumped to its end by someone (the
-connection that asked, or a keeper after it left), so that its turn is remembered and its place is freed."""
+Nothing is answered before the broker has the record. From then on the response belongs to the log:
+every run is pumped to its end by someone (the connection that asked, or a keeper after it left), so
+that its turn is remembered and its place is freed."""
 
 from __future__ import annotations
 
@@ -35,11 +36,15 @@ from tailrace.web import access
 
 TTL_MS: Final = 600_000  # a request that was not started by then never is
 SUBMIT_DEADLINE_S: Final = 10.0
-KEEP_S: Final = 3600.0  # a response that nobody waits for and no worker takes is left to the log after that
+KEEP_S: Final = (
+    3600.0  # a response that nobody waits for and no worker takes is left to the log after that
+)
 ATTACH_DEADLINE_S: Final = 2.0
 ATTACH_RETRY_S: Final = 0.2
 IDEMPOTENCY_TTL_S: Final = 24 * 3600.0
-MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536  # the rest is for keys, headers and the batch around it
+MAX_BODY_BYTES: Final = (
+    records.MAX_RECORD_BYTES - 65_536
+)  # the rest is for keys, headers and the batch around it
 
 
 class Submission:
@@ -47,9 +52,11 @@ class Submission:
     Attributes:
         running: unfinished responses submitted here.
         attended: runs that somebody follows on a connection of this process.
-        leaving: this process is on its way out; it is not ready, but takes requests until balancers have noticed.
+        leaving: this process is on its way out; it is not ready, but takes requests until balancers
+            have noticed.
         refusing: no new requests are taken any more.
-        _pending: rid -> whether it got into the log, for submissions under way; a retry with the same key waits for it.
+        _pending: rid -> whether it got into the log, for submissions under way; a retry with the
+            same key waits for it.
         _turn: counts placements, so that equal partitions take turns.
     """
 
@@ -89,7 +96,8 @@ class Submission:
         """Whether a request could be taken now."""
         return self._writer.connected and self._delivery.ready and not self.refusing
 
-    # ---- in ------------------------------------------------------------------------------------------
+    # ---- in
+    # ------------------------------------------------------------------------------------------
 
     async def submit(
         self,
@@ -102,7 +110,8 @@ class Submission:
 
         Args:
             recall: the memory of the connection, which knows more than any cache (`store: false`).
-            permitted: raises when the principal may do nothing after all; nothing is written before.
+            permitted: raises when the principal may do nothing after all; nothing is written
+                before.
 
         Raises:
             errors.ApiError
@@ -126,7 +135,9 @@ class Submission:
         allowed.add_done_callback(heard)
         try:
             async with asyncio.timeout(SUBMIT_DEADLINE_S):
-                if create.previous is not None:  # a look-up in the log is not for those who have asked too much, or may not ask
+                if (
+                    create.previous is not None
+                ):  # a look-up in the log is not for those who have asked too much, or may not ask
                     await _all(allowed, permitted)
                 history = await self._resolver.resolve(create.previous, owner, remembered)
                 request, partition = await self._request(create, principal, owner, history)
@@ -138,18 +149,26 @@ class Submission:
                         return first
                     run, end = await self._append(create, request, partition)
                     outcome.set_result(True)
-                    if (first := await self._ahead(create, principal, request, run, end, refused)) is not None:
+                    if (
+                        first := await self._ahead(create, principal, request, run, end, refused)
+                    ) is not None:
                         return first
-        except (log.LogUnavailable, TimeoutError) as e:
+        except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
-            raise errors.unavailable("The log cannot be written right now.") from e
+            raise errors.unavailable("The log cannot be written right now.") from error
         finally:
             allowed.cancel()
         self._count(run, principal, partition)
         run.headers = {**headers, "x-tailrace-response-id": run.rid}
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         telemetry.SUBMIT_SECONDS.observe(time.monotonic() - started)
-        telemetry.log(telemetry.Action.RESPONSE_ACCEPTED, response=run.rid, pool=create.pool, priority=create.priority, partition=partition)
+        telemetry.log(
+            telemetry.Action.RESPONSE_ACCEPTED,
+            response=run.rid,
+            pool=create.pool,
+            priority=create.priority,
+            partition=partition,
+        )
         run.pool, run.awaited_since = create.pool, started
         return run
 
@@ -168,28 +187,46 @@ class Submission:
             telemetry.REQUESTS.labels(outcome="refused").inc()
             raise refused
 
-    async def _take_rate(self, create: request_parsing.Create, principal: credentials.Principal) -> dict[str, str]:
+    async def _take_rate(
+        self, create: request_parsing.Create, principal: credentials.Principal
+    ) -> dict[str, str]:
         limits = self._config.limits
         headers: dict[str, str] = {}
         if limits.requests_rate:
-            taken = await self._cache.take(principal.key, 1.0, limits.requests_rate, limits.requests_burst, "requests")
+            taken = await self._cache.take(
+                principal.key, 1.0, limits.requests_rate, limits.requests_burst, "requests"
+            )
             if taken is not None:
                 headers = admission.headers(limits, taken.remaining)
                 if not taken.allowed:
                     telemetry.REQUESTS.labels(outcome="limited").inc()
                     raise errors.rate_limit_exceeded(taken.retry_after_s, "requests", headers)
         if limits.tokens_rate:
-            taken = await self._cache.take(principal.key, admission.cost(create), limits.tokens_rate, limits.tokens_burst, "tokens")
+            taken = await self._cache.take(
+                principal.key,
+                admission.cost(create),
+                limits.tokens_rate,
+                limits.tokens_burst,
+                "tokens",
+            )
             if taken is not None and not taken.allowed:
                 telemetry.REQUESTS.labels(outcome="limited").inc()
                 raise errors.rate_limit_exceeded(taken.retry_after_s, "tokens", headers)
         return headers
 
     async def _request(
-        self, create: request_parsing.Create, principal: credentials.Principal, owner: records.Owner, history: context.History
+        self,
+        create: request_parsing.Create,
+        principal: credentials.Principal,
+        owner: records.Owner,
+        history: context.History,
     ) -> tuple[records.Request, int]:
         past = context.last_turns(history.messages)
-        head = [{"role": "system", "content": create.instructions}] if create.instructions is not None else []
+        head = (
+            [{"role": "system", "content": create.instructions}]
+            if create.instructions is not None
+            else []
+        )
         messages = [*head, *past, *create.input]
         if not messages:
             raise errors.missing_required_parameter("input")
@@ -213,14 +250,27 @@ class Submission:
         )
         return request, partition
 
-    async def _place(self, create: request_parsing.Create, principal: credentials.Principal, history: context.History, prefix: Sequence[str]) -> int:
+    async def _place(
+        self,
+        create: request_parsing.Create,
+        principal: credentials.Principal,
+        history: context.History,
+        prefix: Sequence[str],
+    ) -> int:
         if create.idempotency_key is not None:
             return placement.of_key(principal.key, create.idempotency_key, self._layout.partitions)
         warm = await self._cache.warm_partition(create.pool, prefix)
         chosen = placement.choose(
-            self._delivery.home, self._layout.partitions, self.running.on, warm=warm, sticky=history.partition, turn=next(self._turn)
+            self._delivery.home,
+            self._layout.partitions,
+            self.running.on,
+            warm=warm,
+            sticky=history.partition,
+            turn=next(self._turn),
         )
-        telemetry.PREFIX_LOOKUPS.labels(outcome="miss" if warm is None else "hit" if chosen == warm else "overridden").inc()
+        telemetry.PREFIX_LOOKUPS.labels(
+            outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
+        ).inc()
         return chosen
 
     def _echo(self, rid: str, create: request_parsing.Create) -> dict[str, Any]:
@@ -245,7 +295,9 @@ class Submission:
         )
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
-    async def _append(self, create: request_parsing.Create, request: records.Request, partition: int) -> tuple[response_stream.Run, int]:
+    async def _append(
+        self, create: request_parsing.Create, request: records.Request, partition: int
+    ) -> tuple[response_stream.Run, int]:
         """The run, and the offset after its request (-1: not known)."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
@@ -260,32 +312,46 @@ class Submission:
             raise
         self._delivery.acknowledged(request.rid)
         run = response_stream.Run(
-            request.rid, request.owner, request.echo, subscription, create.store, context.without_instructions(request), create.previous
+            request.rid,
+            request.owner,
+            request.echo,
+            subscription,
+            create.store,
+            context.without_instructions(request),
+            create.previous,
         )
-        return run, appended.offset + 1 or -1  # aiokafka tells no offset of a retry that the broker had already taken
+        return (
+            run,
+            appended.offset + 1 or -1,
+        )  # aiokafka tells no offset of a retry that the broker had already taken
 
     async def _write(self, topic: str, partition: int, rid: str, value: bytes) -> log.Appended:
-        """Append with acks=all. After a failure the same record is tried once more: should the first be in the log after all, it is one response all
-        the same, because both have one id and one claim wins."""
+        """Append with acks=all. After a failure the same record is tried once more: should the
+        first be in the log after all, it is one response all the same, because both have one id and
+        one claim wins."""
         headers = telemetry.trace_headers()
         try:
             return await self._writer.append(topic, partition, rid, value, headers)
-        except log.TooLarge as e:
-            raise errors.record_too_large() from e
+        except log.TooLarge as error:
+            raise errors.record_too_large() from error
         except log.AppendFailed:
             return await self._writer.append(topic, partition, rid, value, headers)
 
-    def _count(self, run: response_stream.Run, principal: credentials.Principal, partition: int) -> None:
+    def _count(
+        self, run: response_stream.Run, principal: credentials.Principal, partition: int
+    ) -> None:
         self.running.add(run.rid, principal.key, partition)
         run.counted = True
         self.attended += 1
         telemetry.RUNNING_RESPONSES.set(len(self.running))
 
-    # ---- idempotency ---------------------------------------------------------------------------------
+    # ---- idempotency
+    # ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _announced(self, rid: str) -> Iterator[asyncio.Future[bool]]:
-        """From before its key can lead anyone here until its outcome is known: a look-up in the log would find nothing meanwhile."""
+        """From before its key can lead anyone here until its outcome is known: a look-up in the log
+        would find nothing meanwhile."""
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pending[rid] = outcome
         try:
@@ -296,12 +362,19 @@ class Submission:
                 outcome.set_result(False)
 
     async def _first_of_key(
-        self, create: request_parsing.Create, principal: credentials.Principal, request: records.Request, partition: int
+        self,
+        create: request_parsing.Create,
+        principal: credentials.Principal,
+        request: records.Request,
+        partition: int,
     ) -> tuple[response_stream.Run | None, list[str]]:
-        """The run of an earlier request with the same key, if there is one; and earlier ones that cannot be attached to (deleted, out of the log)."""
+        """The run of an earlier request with the same key, if there is one; and earlier ones that
+        cannot be attached to (deleted, out of the log)."""
         if create.idempotency_key is None or request.idempotency_key is None:
             return None, []
-        first = await self._cache.claim_key(principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S)
+        first = await self._cache.claim_key(
+            principal.key, create.idempotency_key, request.rid, IDEMPOTENCY_TTL_S
+        )
         if first != request.rid:
             run = await self._attach(first, request.owner)
             if run is not None:
@@ -309,7 +382,9 @@ class Submission:
             # Its submission failed or died before the append: the key is free again.
             await self._remap(create, principal, first, request.rid)
         # To Redis the key is new. Redis may have lost it, or never have been told.
-        known = await self._by_key.rids(create.pool, create.priority, partition, (request.owner, request.idempotency_key))
+        known = await self._by_key.rids(
+            create.pool, create.priority, partition, (request.owner, request.idempotency_key)
+        )
         for rid in known:
             run = await self._attach(rid, request.owner, logged=True)
             if run is not None:
@@ -326,16 +401,23 @@ class Submission:
         end: int,
         refused: Sequence[str],
     ) -> response_stream.Run | None:
-        """The run of a request with the same key that got into the log just before this one, when nothing but the log could tell: the earlier one
-        stands, as with claims, and this one is cancelled."""
+        """The run of a request with the same key that got into the log just before this one, when
+        nothing but the log could tell: the earlier one stands, as with claims, and this one is
+        cancelled."""
         if create.idempotency_key is None or request.idempotency_key is None:
             return None
         key = (request.owner, request.idempotency_key)
         try:
-            for rid in await self._by_key.rids(create.pool, create.priority, ids.parse(run.rid).partition, key, end):
+            for rid in await self._by_key.rids(
+                create.pool, create.priority, ids.parse(run.rid).partition, key, end
+            ):
                 if rid == run.rid:
                     return None
-                first = await self._attach(rid, request.owner, logged=True) if rid not in refused else None
+                first = (
+                    await self._attach(rid, request.owner, logged=True)
+                    if rid not in refused
+                    else None
+                )
                 if first is not None:
                     run.subscription.close()
                     self._spawn(self._stand_down(create, principal, run, rid))
@@ -345,18 +427,30 @@ class Submission:
             raise
         return None
 
-    async def _stand_down(self, create: request_parsing.Create, principal: credentials.Principal, run: response_stream.Run, first: str) -> None:
-        with contextlib.suppress(log.LogUnavailable):  # then it costs compute, but nobody is shown it
+    async def _stand_down(
+        self,
+        create: request_parsing.Create,
+        principal: credentials.Principal,
+        run: response_stream.Run,
+        first: str,
+    ) -> None:
+        with contextlib.suppress(
+            log.LogUnavailable
+        ):  # then it costs compute, but nobody is shown it
             await self._existing.append_cancel(run.rid, run.owner, run.echo)
         await self._remap(create, principal, run.rid, first)
 
-    async def _remap(self, create: request_parsing.Create, principal: credentials.Principal, old: str, new: str) -> None:
+    async def _remap(
+        self, create: request_parsing.Create, principal: credentials.Principal, old: str, new: str
+    ) -> None:
         """Have the cache say `new` where it says `old`."""
         assert create.idempotency_key is not None
         await self._cache.release_key(principal.key, create.idempotency_key, old)
         await self._cache.claim_key(principal.key, create.idempotency_key, new, IDEMPOTENCY_TTL_S)
 
-    async def _attach(self, rid: str, owner: records.Owner, *, logged: bool = False) -> response_stream.Run | None:
+    async def _attach(
+        self, rid: str, owner: records.Owner, *, logged: bool = False
+    ) -> response_stream.Run | None:
         """`logged`: its request is known to be in the log."""
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -370,18 +464,25 @@ class Submission:
                     return None
             except log.HistoryLost:
                 return None
-            await asyncio.sleep(ATTACH_RETRY_S)  # another gateway may be between the key and the append
+            await asyncio.sleep(
+                ATTACH_RETRY_S
+            )  # another gateway may be between the key and the append
 
-    async def follow(self, rid: str, owner: records.Owner, starting_after: int = -1) -> response_stream.Run:
+    async def follow(
+        self, rid: str, owner: records.Owner, starting_after: int = -1
+    ) -> response_stream.Run:
         """Follow a response that exists; raises like `Delivery.watch`."""
         found = await self._delivery.find(rid, owner)
         subscription = await self._delivery.watch(rid, owner, starting_after)
-        run = response_stream.Run(rid, owner, found.echo, subscription, bool(found.response["store"]))
+        run = response_stream.Run(
+            rid, owner, found.echo, subscription, bool(found.response["store"])
+        )
         run.headers = {"x-tailrace-response-id": rid}
         self.attended += 1
         return run
 
-    # ---- to the end ----------------------------------------------------------------------------------
+    # ---- to the end
+    # ----------------------------------------------------------------------------------
 
     def finished(self, run: response_stream.Run) -> None:
         """The run's terminal event was taken, or the log lost it."""
@@ -395,10 +496,13 @@ class Submission:
             telemetry.RUNNING_RESPONSES.set(len(self.running))
         remembered = run.remembered
         if remembered is not None and run.store:
-            self._spawn(self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages)))
+            self._spawn(
+                self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages))
+            )
 
     def hand_over(self, run: response_stream.Run) -> None:
-        """The connection that asked is gone: a keeper goes on. What nobody can come back for is cancelled after a grace."""
+        """The connection that asked is gone: a keeper goes on. What nobody can come back for is
+        cancelled after a grace."""
         self.attended -= 1
         self._spawn(self._keep(run, cancel=not run.store))
 
@@ -425,7 +529,9 @@ class Submission:
                 while await run.take():
                     pass
                 return
-        if self._delivery.watchers(run.rid) <= 1:  # the keeper itself; someone else means that the client came back
+        if (
+            self._delivery.watchers(run.rid) <= 1
+        ):  # the keeper itself; someone else means that the client came back
             await self._existing.append_cancel(run.rid, run.owner, run.echo)
 
 

@@ -1,5 +1,5 @@
-"""What is known of the engines, from the workers' heartbeats in Redis: a hint for admission and for people, never a condition for taking a
-request."""
+"""What is known of the engines, from the workers' heartbeats in Redis: a hint for admission and for
+people, never a condition for taking a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if state in states:
             worker = workers[states.index(state)]
             shown = "loading" if state == "loading" else "ready" if state == "ready" else "none"
-            return {"state": shown, "workers": len(workers), "detail": str(worker.get("detail", ""))[:200]}
+            return {
+                "state": shown,
+                "workers": len(workers),
+                "detail": str(worker.get("detail", ""))[:200],
+            }
     return {"state": "none", "workers": len(workers), "detail": ""}
 
 

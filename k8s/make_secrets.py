@@ -1,9 +1,11 @@
-"""The Secrets that no operator makes: Redis users with fresh passwords, and the issuers' public keys.
+"""The Secrets that no operator makes: Redis users with fresh passwords, and the issuers' public
+keys.
 
     python -m k8s.make_secrets --issuers issuers.json | kubectl apply -n tailrace -f -
 
-Prints manifests and keeps nothing. Where secrets live in a repository, pipe the output through `kubeseal` or `sops` instead of applying it.
-Running it again makes new passwords: roll Redis and the three services afterwards.
+Prints manifests and keeps nothing. Where secrets live in a repository, pipe the output through
+`kubeseal` or `sops` instead of applying it. Running it again makes new passwords: roll Redis and
+the three services afterwards.
 """
 
 from __future__ import annotations
@@ -16,13 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-# What each service may do with Redis: key patterns and exactly the commands that tailrace/store/redis_store.py sends for it (docs/security, 4.2).
-# Inside a script the same user's rights hold, so the commands of the scripts stand here too.
+# What each service may do with Redis: key patterns and exactly the commands that
+# tailrace/store/redis_store.py sends for it (docs/security, 4.2). Inside a script the same user's
+# rights hold, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~ticket:* ~revoked:* ~rate:* ~idem:* ~prefix:* ~workers:*"
     " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time",
     "push": "~ticket:* ~revoked:* +getdel +exists",
-    "worker": "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore +pexpire +pttl +hset +hdel +time",
+    "worker": (
+        "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
+        "+pexpire +pttl +hset +hdel +time"
+    ),
 }
 _COMMON = "+ping +hello +client|setinfo +client|setname +eval"
 KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -33,16 +39,24 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def users_acl(passwords: dict[str, str]) -> str:
-    """Redis' ACL file: `default` off, one user per service, and one for the probe that may do nothing but PING."""
+    """Redis' ACL file: `default` off, one user per service, and one for the probe that may do
+    nothing but PING."""
     lines = ["user default off", "user probe on nopass resetkeys resetchannels -@all +ping"]
-    lines += [f"user {user} on >{passwords[user]} resetkeys resetchannels -@all {_COMMON} {rights}" for user, rights in REDIS_USERS.items()]
+    lines += [
+        f"user {user} on >{passwords[user]} resetkeys resetchannels -@all {_COMMON} {rights}"
+        for user, rights in REDIS_USERS.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, str]]:
-    """Secret name → key → value. `password` gives a fresh one at each call; it must be safe inside a URL."""
+    """Secret name → key → value. `password` gives a fresh one at each call; it must be safe inside
+    a URL."""
     passwords = {user: password() for user in REDIS_USERS}
-    urls = {u: f"rediss://{u}:{passwords[u]}@redis:6379/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt" for u in REDIS_USERS}
+    urls = {
+        u: f"rediss://{u}:{passwords[u]}@redis:6379/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt"
+        for u in REDIS_USERS
+    }
     return {
         "redis-acl": {"users.acl": users_acl(passwords)},
         **{f"redis-{user}": {"url": url} for user, url in urls.items()},
@@ -51,8 +65,15 @@ def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, s
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(description="Print the Secrets that Tailrace needs and no operator makes.")
-    arguments.add_argument("--issuers", type=Path, required=True, help="JSON file of the issuers and their public keys (docs/operations.md)")
+    arguments = argparse.ArgumentParser(
+        description="Print the Secrets that Tailrace needs and no operator makes."
+    )
+    arguments.add_argument(
+        "--issuers",
+        type=Path,
+        required=True,
+        help="JSON file of the issuers and their public keys (docs/operations.md)",
+    )
     issuers = arguments.parse_args().issuers.read_text()
     json.loads(issuers)  # a broken file stops here, not in every gateway
     docs = [

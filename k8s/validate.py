@@ -1,4 +1,5 @@
-"""The gate of `make check` for manifests and images: offline, in seconds. Prints what it looked at; exits 1 when anything is wrong.
+"""The gate of `make check` for manifests and images: offline, in seconds. Prints what it looked at;
+exits 1 when anything is wrong.
 
 python k8s/validate.py [-v]      -v names every single thing
 """
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script, its own folder is first on the path, not the tree
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # run as a script, its own folder is first on the path, not the tree
 
 from k8s.gate import images, kafka, network, observability, pods, render, schema, sources, wiring
 from k8s.gate.manifests import Check, Manifests, Verdict
@@ -27,7 +30,8 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(m: Manifests) -> Iterator[tuple[str, Verdict]]:
-    """Every check on one rendered target. A check that finds nothing to look at has failed: it would pass on an empty folder."""
+    """Every check on one rendered target. A check that finds nothing to look at has failed: it
+    would pass on an empty folder."""
     for name, check in CHECKS.items():
         verdicts = list(check(m))
         yield from ((name, v) for v in verdicts or [Verdict(m.target, "found nothing to look at")])
@@ -37,29 +41,50 @@ def report(where: str, results: list[tuple[str, Verdict]], seconds: float, *, ve
     """One line for a target, one more for each problem. Returns the number of problems."""
     bad = [(name, v) for name, v in results if v.problem]
     checks = len({name for name, _ in results})
-    print(f"{where:<14} {checks:>3} checks on {len(results):>4} things: {f'{len(bad)} WRONG' if bad else 'all well'}  ({seconds:.1f} s)")
+    print(
+        f"{where:<14} {checks:>3} checks on {len(results):>4} things: "
+        f"{f'{len(bad)} WRONG' if bad else 'all well'}  ({seconds:.1f} s)"
+    )
     for name, verdict in results if verbose else bad:
-        print(f"  {'WRONG' if verdict.problem else 'ok   '} {name}: {verdict.subject}{f' {verdict.problem}' if verdict.problem else ''}")
+        print(
+            f"  {'WRONG' if verdict.problem else 'ok   '} {name}: "
+            f"{verdict.subject}{f' {verdict.problem}' if verdict.problem else ''}"
+        )
     return len(bad)
 
 
 def main() -> int:
     began, verbose, wrong = time.monotonic(), "-v" in sys.argv[1:], 0
     targets = render.targets()
-    with ThreadPoolExecutor() as pool:  # kubectl is a process of its own; the checks then run one after the other
+    with (
+        ThreadPoolExecutor() as pool
+    ):  # kubectl is a process of its own; the checks then run one after the other
         rendered = {target: pool.submit(render.render, target) for target in targets}
         at = time.monotonic()
-        wrong += report("files", [*sources.check(), *images.check(images.load())], time.monotonic() - at, verbose=verbose)
+        wrong += report(
+            "files",
+            [*sources.check(), *images.check(images.load())],
+            time.monotonic() - at,
+            verbose=verbose,
+        )
         for target, building in rendered.items():
             at = time.monotonic()
             try:
                 m = building.result()
-            except render.RenderError as e:
-                results = [("kustomize builds", Verdict(target.name, str(e)))]
+            except render.RenderError as error:
+                results = [("kustomize builds", Verdict(target.name, str(error)))]
             else:
                 results = [("kustomize builds", Verdict(m.target)), *examine(m)]
-            wrong += report(target.relative_to(render.HERE).as_posix(), results, time.monotonic() - at, verbose=verbose)
-    print(f"manifests: {f'{wrong} problems' if wrong else 'valid'} in {time.monotonic() - began:.1f} s")
+            wrong += report(
+                target.relative_to(render.HERE).as_posix(),
+                results,
+                time.monotonic() - at,
+                verbose=verbose,
+            )
+    print(
+        f"manifests: {f'{wrong} problems' if wrong else 'valid'} in "
+        f"{time.monotonic() - began:.1f} s"
+    )
     return 1 if wrong else 0
 
 

@@ -23,7 +23,12 @@ from tailrace.web import access, drain, error_mapping, query_routes, runner, set
 WS_MAX_BYTES = 16 * 1024  # commands are small
 
 
-def application(end: query_routes.Endpoint, deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> Starlette:
+def application(
+    end: query_routes.Endpoint,
+    deliver: delivery.Delivery,
+    redis: redis_store.Sessions,
+    draining: drain.Draining,
+) -> Starlette:
     """The ASGI application: queries, health, errors in the protocol's shape."""
 
     async def health(_: Request) -> Response:
@@ -35,7 +40,11 @@ def application(end: query_routes.Endpoint, deliver: delivery.Delivery, redis: r
 
     async def http_error(request: Request, e: Exception) -> Response:
         assert isinstance(e, HTTPException)
-        error = errors.method_not_allowed(request.method) if e.status_code == 405 else errors.not_found(request.url.path)
+        error = (
+            errors.method_not_allowed(request.method)
+            if e.status_code == 405
+            else errors.not_found(request.url.path)
+        )
         return error_mapping.error_response(error)
 
     async def failed(_: Request, e: Exception) -> Response:
@@ -48,9 +57,17 @@ def application(end: query_routes.Endpoint, deliver: delivery.Delivery, redis: r
     )
 
 
-async def readiness(deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining) -> dict[str, Any]:
-    """Redis away does not make push unready: streams go on without it, only browser tickets fail."""
-    return {"ready": deliver.ready and not draining.begun, "kafka": deliver.ready, "redis": await redis.reachable(), "draining": draining.begun}
+async def readiness(
+    deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining
+) -> dict[str, Any]:
+    """Redis away does not make push unready: streams go on without it, only browser tickets
+    fail."""
+    return {
+        "ready": deliver.ready and not draining.begun,
+        "kafka": deliver.ready,
+        "redis": await redis.reachable(),
+        "draining": draining.begun,
+    }
 
 
 async def serve(config: settings.Settings) -> None:
@@ -60,11 +77,23 @@ async def serve(config: settings.Settings) -> None:
     known = await runner.layout(config.kafka)
     redis = redis_store.Sessions(config.redis)
     draining = drain.Draining()
-    deliver = delivery.Delivery(bootstrap=config.kafka, layout=known, pools=tuple(config.pools), home=(), client_id=config.name)
+    deliver = delivery.Delivery(
+        bootstrap=config.kafka,
+        layout=known,
+        pools=tuple(config.pools),
+        home=(),
+        client_id=config.name,
+    )
     keys = access.key_sets(issuers)
     gate = access.Access(keys, redis, config.origins)
     end = query_routes.Endpoint(deliver, gate, draining)
-    http = runner.server(end.before(application(end, deliver, redis, draining)), config.host, config.port, WS_MAX_BYTES, config.drain_s)
+    http = runner.server(
+        end.before(application(end, deliver, redis, draining)),
+        config.host,
+        config.port,
+        WS_MAX_BYTES,
+        config.drain_s,
+    )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -72,9 +101,14 @@ async def serve(config: settings.Settings) -> None:
     gc_tuning.settle()
     try:
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(part) for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())]
+            background = [
+                tasks.create_task(part)
+                for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())
+            ]
             if config.admin_port:
-                shown = health.AdminServer(config.host, config.admin_port, lambda: readiness(deliver, redis, draining))
+                shown = health.AdminServer(
+                    config.host, config.admin_port, lambda: readiness(deliver, redis, draining)
+                )
                 background.append(tasks.create_task(shown.run()))
             telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port)
             await stop.wait()
@@ -86,8 +120,11 @@ async def serve(config: settings.Settings) -> None:
         telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
 
-async def wind_down(end: query_routes.Endpoint, draining: drain.Draining, http: runner.Server, drain_s: float) -> None:
-    """Readiness off, then sockets and streams end spread over a few seconds; clients resume elsewhere by their position."""
+async def wind_down(
+    end: query_routes.Endpoint, draining: drain.Draining, http: runner.Server, drain_s: float
+) -> None:
+    """Readiness off, then sockets and streams end spread over a few seconds; clients resume
+    elsewhere by their position."""
     telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(end.sockets))
     draining.begin()
     deadline = asyncio.get_running_loop().time() + min(drain_s, drain.SPREAD_S + 2.0)

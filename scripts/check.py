@@ -1,4 +1,5 @@
-"""The quick tier (`make check`): every gate, side by side on the cores there are, one line each; output only of what failed."""
+"""The quick tier (`make check`): every gate, side by side on the cores there are, one line each;
+output only of what failed."""
 
 from __future__ import annotations
 
@@ -31,13 +32,28 @@ class Outcome:
     seconds: float
 
 
-PACKAGES = tuple(name for name in ("gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir())
+PACKAGES = tuple(
+    name for name in ("gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir()
+)
 
 
 def gates(*, tests: bool) -> list[Gate]:
     """The long ones first, so that the short ones fill the gaps."""
     unit = (
-        [Gate("unit tests", (str(BIN / "pytest"), "tests/unit", "-q", "-p", "no:cacheprovider", "-n", str(min(4, os.cpu_count() or 1))))]
+        [
+            Gate(
+                "unit tests",
+                (
+                    str(BIN / "pytest"),
+                    "tests/unit",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    "-n",
+                    str(min(4, os.cpu_count() or 1)),
+                ),
+            )
+        ]
         if tests
         else []
     )
@@ -53,8 +69,12 @@ def gates(*, tests: bool) -> list[Gate]:
     if (ROOT / "k8s" / "validate.py").exists():
         found.insert(2, Gate("manifests", (str(BIN / "python"), "k8s/validate.py")))
     if (ROOT / "frontend" / "package.json").exists():
-        found.insert(2, Gate("front end types", ("npm", "run", "--silent", "check"), ROOT / "frontend"))
-        found.insert(3, Gate("front end tests", ("npm", "run", "--silent", "test"), ROOT / "frontend"))
+        found.insert(
+            2, Gate("front end types", ("npm", "run", "--silent", "check"), ROOT / "frontend")
+        )
+        found.insert(
+            3, Gate("front end tests", ("npm", "run", "--silent", "test"), ROOT / "frontend")
+        )
     return found
 
 
@@ -67,23 +87,42 @@ def environment() -> dict[str, str]:
 def perform(gate: Gate) -> Outcome:
     began = time.monotonic()
     done = subprocess.run(
-        gate.command, cwd=gate.where, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        gate.command,
+        cwd=gate.where,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
-    return Outcome(gate, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - began)
+    return Outcome(
+        gate, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - began
+    )
 
 
 def main() -> int:
     began = time.monotonic()
     failed: list[Outcome] = []
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
-        for running in as_completed([pool.submit(perform, gate) for gate in gates(tests="--no-tests" not in sys.argv)]):
+        for running in as_completed(
+            [pool.submit(perform, gate) for gate in gates(tests="--no-tests" not in sys.argv)]
+        ):
             outcome = running.result()
-            print(f"{outcome.gate.name:<18} {'ok' if outcome.code == 0 else 'FAILED':<7} {outcome.seconds:5.1f} s", flush=True)
+            print(
+                (
+                    f"{outcome.gate.name:<18} {'ok' if outcome.code == 0 else 'FAILED':<7} "
+                    f"{outcome.seconds:5.1f} s"
+                ),
+                flush=True,
+            )
             if outcome.code != 0:
                 failed.append(outcome)
     for outcome in failed:
         print(f"\n===== {outcome.gate.name}: {' '.join(outcome.gate.command)}\n{outcome.output}")
-    print(f"\nmake check: {f'{len(failed)} failed' if failed else 'all passed'} in {time.monotonic() - began:.1f} s")
+    print(
+        f"\nmake check: {f'{len(failed)} failed' if failed else 'all passed'} in "
+        f"{time.monotonic() - began:.1f} s"
+    )
     return 1 if failed else 0
 
 

@@ -1,4 +1,5 @@
-"""Writes the file map of docs/design.md from the first line of each module's docstring: `scripts/filemap.py [--check]`."""
+"""Writes the file map of docs/design.md from the first line of each module's docstring:
+`scripts/filemap.py [--check]`."""
 
 from __future__ import annotations
 
@@ -12,15 +13,38 @@ PACKAGES = (
     "push",
     "worker",
     "worker/engines",
-    *(f"tailrace/{room}" for room in ("protocol", "log", "store", "auth", "telemetry", "delivery", "web", "cli", "local", "verify")),
+    *(
+        f"tailrace/{room}"
+        for room in (
+            "protocol",
+            "log",
+            "store",
+            "auth",
+            "telemetry",
+            "delivery",
+            "web",
+            "cli",
+            "local",
+            "verify",
+        )
+    ),
     "bench",
     "k8s/gate",
 )
 OTHER = (
     ("frontend/", "the chat page; its own map is frontend/README.md"),
     ("k8s/, docker/", "manifests and images, held against the code by k8s/validate.py"),
-    ("locks/, scripts/, Makefile, .ci/", "installation from locks with hashes, the gates, the test tiers"),
-    ("tests/", "unit (mirrors the tree), model (second fold, bounded search), contract, services, journey, faults; support"),
+    (
+        "locks/, scripts/, Makefile, .ci/",
+        "installation from locks with hashes, the gates, the test tiers",
+    ),
+    (
+        "tests/",
+        (
+            "unit (mirrors the tree), model (second fold, bounded search), contract, services, "
+            "journey, faults; support"
+        ),
+    ),
     ("locustfile.py", "load: users that converse, drop, resume and cancel, every event judged"),
 )
 BEGIN, END = "<!-- file map: scripts/filemap.py -->", "<!-- end of file map -->"
@@ -28,7 +52,9 @@ BEGIN, END = "<!-- file map: scripts/filemap.py -->", "<!-- end of file map -->"
 
 def summary(path: Path) -> str:
     """First paragraph of the docstring up to its first sentence or line end."""
-    text = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    text = (
+        (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    )
     first = text.split(". ")[0]
     return first.rstrip(".").replace("|", "\\|")
 
@@ -38,10 +64,27 @@ def render() -> str:
     out = [BEGIN]
     for package in PACKAGES:
         own = summary(ROOT / package / "__init__.py")
-        out += ["", f"**{package}/** {own[:1].lower() + own[1:]}", "", "| file | what it is |", "|---|---|"]
-        modules = sorted(p for p in (ROOT / package).glob("*.py") if p.name not in ("__init__.py", "__main__.py"))
+        out += [
+            "",
+            f"**{package}/** {own[:1].lower() + own[1:]}",
+            "",
+            "| file | what it is |",
+            "|---|---|",
+        ]
+        modules = sorted(
+            p for p in (ROOT / package).glob("*.py") if p.name not in ("__init__.py", "__main__.py")
+        )
         out += [f"| {p.name} | {summary(p)} |" for p in modules]
-    out += ["", "**Elsewhere**", "", "| path | what it is |", "|---|---|", *(f"| {path} | {what} |" for path, what in OTHER), "", END]
+    out += [
+        "",
+        "**Elsewhere**",
+        "",
+        "| path | what it is |",
+        "|---|---|",
+        *(f"| {path} | {what} |" for path, what in OTHER),
+        "",
+        END,
+    ]
     return "\n".join(out)
 
 
@@ -54,7 +97,9 @@ def main() -> int:
     wanted = before + render() + after
     if "--check" in sys.argv[1:]:
         if wanted != text:
-            sys.stderr.write("docs/design.md: the file map is out of date; run scripts/filemap.py\n")
+            sys.stderr.write(
+                "docs/design.md: the file map is out of date; run scripts/filemap.py\n"
+            )
             return 1
         return 0
     path.write_text(wanted)

@@ -1,4 +1,5 @@
-"""Every tier (`make test`): gates, then unit, contract, services, journey; one line for whatever was left out, and why.
+"""Every tier (`make test`): gates, then unit, contract, services, journey; one line for whatever
+was left out, and why.
 
 python scripts/test.py [TIER …] [-- PYTEST OPTIONS]
 """
@@ -22,8 +23,8 @@ TIERS = ("unit", "contract", "services", "faults", "journey")
 
 # A tier that hangs must end with a message while CI still listens.
 TIER_SECONDS = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
-# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances, and each file has its own servers. Of the contract
-# tier the real engine takes half.
+# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances,
+# and each file has its own servers. Of the contract tier the real engine takes half.
 PROCESSES = {
     "unit": ("-n", str(min(4, os.cpu_count() or 1))),
     "contract": ("-n", "2", "--dist", "loadfile"),
@@ -50,7 +51,10 @@ class Result:
             return f"tier {self.tier:<9} SKIPPED: {self.left_out}"
         skipped = sum(self.skips.values())
         outcome = "ok" if self.code == 0 else "FAILED"
-        return f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {self.failed} failed, {skipped} skipped in {self.seconds:.0f} s"
+        return (
+            f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {self.failed} "
+            f"failed, {skipped} skipped in {self.seconds:.0f} s"
+        )
 
 
 def read_report(result: Result, text: str) -> None:
@@ -86,7 +90,9 @@ def perform(tier: str, options: list[str]) -> Result:
     ]
     began = time.monotonic()
     try:
-        result.code = subprocess.run(command, cwd=ROOT, env=environment(), timeout=TIER_SECONDS[tier], check=False).returncode
+        result.code = subprocess.run(
+            command, cwd=ROOT, env=environment(), timeout=TIER_SECONDS[tier], check=False
+        ).returncode
     except subprocess.TimeoutExpired:
         print(f"the tier did not end within {TIER_SECONDS[tier]} s")
         result.code = 124
@@ -109,7 +115,8 @@ def environment() -> dict[str, str]:
 
 
 def prepare_browser() -> None:
-    """Debian's Chromium, where it can be had; without it the browser tests are skipped and say so."""
+    """Debian's Chromium, where it can be had; without it the browser tests are skipped and say
+    so."""
     if any(shutil.which(name) for name in CHROMIUM):
         return
     from tailrace.local import install
@@ -129,7 +136,10 @@ def main(arguments: list[str]) -> int:
     chosen, options = arguments[:split], arguments[split + 1 :]
     unknown = set(chosen) - set(TIERS)
     if unknown:
-        print(f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}", file=sys.stderr)
+        print(
+            f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}",
+            file=sys.stderr,
+        )
         return 2
     tiers = [tier for tier in TIERS if tier in chosen or not chosen]
     began = time.monotonic()
@@ -137,7 +147,9 @@ def main(arguments: list[str]) -> int:
     gates = 0
     if not chosen:
         header("gates")
-        gates = subprocess.run([str(PYTHON), "scripts/check.py", "--no-tests"], cwd=ROOT, check=False).returncode
+        gates = subprocess.run(
+            [str(PYTHON), "scripts/check.py", "--no-tests"], cwd=ROOT, check=False
+        ).returncode
     if "journey" in tiers:
         prepare_browser()
     results = []
@@ -149,9 +161,15 @@ def main(arguments: list[str]) -> int:
     summarise(results, gates)
     failed = sum(result.failed for result in results)
     counts = [f"{failed} failed"] if failed else []
-    counts += [f"{sum(result.passed for result in results)} passed", f"{sum(sum(result.skips.values()) for result in results)} skipped"]
+    counts += [
+        f"{sum(result.passed for result in results)} passed",
+        f"{sum(sum(result.skips.values()) for result in results)} skipped",
+    ]
     bad = gates != 0 or any(result.code != 0 for result in results)
-    print(f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in {time.monotonic() - began:.2f}s =====")
+    print(
+        f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in "
+        f"{time.monotonic() - began:.2f}s ====="
+    )
     return 1 if bad else 0
 
 

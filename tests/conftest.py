@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tests.support import local
 
 # A busy machine is no counterexample; a test that hangs is ended by its timeout.
-hypothesis.settings.register_profile("tailrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "tailrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("tailrace")
 
 
@@ -32,7 +34,11 @@ def _missing(marker: str) -> str | None:
     if marker == "engine":
         if not (install.ENGINE_ENVIRONMENT / "bin" / "python").exists():
             return "the model engine is not installed (make install)"
-        return None if (paths.model() / "config.json").exists() else "the model is not there (make install)"
+        return (
+            None
+            if (paths.model() / "config.json").exists()
+            else "the model is not there (make install)"
+        )
     if marker == "browser":
         return None if _chromium() else "no Chromium (apt-get install chromium)"
     if marker == "node":
@@ -41,8 +47,14 @@ def _missing(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a test needs of the machine is said by its markers; what is not there is skipped with the reason."""
-    needs = {name for item in items for name in ("engine", "browser", "node", "gpu") if item.get_closest_marker(name)}
+    """What a test needs of the machine is said by its markers; what is not there is skipped with
+    the reason."""
+    needs = {
+        name
+        for item in items
+        for name in ("engine", "browser", "node", "gpu")
+        if item.get_closest_marker(name)
+    }
     reasons = {name: reason for name in needs if (reason := _missing(name))}
     for item in items:
         for name, reason in reasons.items():
@@ -60,17 +72,21 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _scrubbed_environment() -> Iterator[None]:
-    """A developer's own settings must not reach a test; `TAILRACE_TEST_…` are the tests' own switches."""
+    """A developer's own settings must not reach a test; `TAILRACE_TEST_…` are the tests' own
+    switches."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            if (name.startswith("TAILRACE_") and not name.startswith("TAILRACE_TEST_")) or name.startswith("OTEL_"):
+            if (
+                name.startswith("TAILRACE_") and not name.startswith("TAILRACE_TEST_")
+            ) or name.startswith("OTEL_"):
                 patch.delenv(name)
         yield
 
 
 @pytest.fixture(scope="session")
 def local_kafka() -> Iterator[local.LocalKafka]:
-    """The run's one broker, topics applied. Tests that kill a broker start a `LocalKafka` of their own."""
+    """The run's one broker, topics applied. Tests that kill a broker start a `LocalKafka` of their
+    own."""
     from tests.support import local
 
     with local.LocalKafka() as broker:
@@ -80,7 +96,8 @@ def local_kafka() -> Iterator[local.LocalKafka]:
 
 @pytest.fixture(scope="session")
 def kafka(local_kafka: local.LocalKafka) -> str:
-    """Bootstrap address of a real broker with all topics, 8 partitions. Shared: use response ids of your own."""
+    """Bootstrap address of a real broker with all topics, 8 partitions. Shared: use response ids of
+    your own."""
     return local_kafka.bootstrap
 
 

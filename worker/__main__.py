@@ -15,17 +15,18 @@ from worker import app, settings
 
 
 def main() -> int:
-    """Exit code: 0 after a drain, 1 when the engine or the worker failed, 2 for a misconfiguration."""
+    """Exit code: 0 after a drain, 1 when the engine or the worker failed, 2 for a
+    misconfiguration."""
     try:
         chosen = settings.load()
-    except settings.Misconfigured as e:
-        sys.stderr.write(f"{e}\n")
+    except settings.Misconfigured as error:
+        sys.stderr.write(f"{error}\n")
         return 2
     telemetry.setup("worker", chosen.name)
     try:
         return uvloop.run(_run(chosen))
-    except Exception as e:
-        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=e)
+    except Exception as error:
+        telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
         return 1
 
 

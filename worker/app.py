@@ -1,4 +1,5 @@
-"""The worker's composition root: what it is made of, in which order it starts, and how it leaves."""
+"""The worker's composition root: what it is made of, in which order it starts, and how it
+leaves."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class State(enum.Enum):
 
 
 def engine_for(s: settings.Settings) -> base.Engine:
-    """The engine the settings name; its module is imported only here, so that a worker without vLLM needs no torch."""
+    """The engine the settings name; its module is imported only here, so that a worker without vLLM
+    needs no torch."""
     if s.engine == settings.SCRIPTED:
         from worker.engines import scripted
 
@@ -42,7 +44,9 @@ def engine_for(s: settings.Settings) -> base.Engine:
         return vllm.VLLM(model=s.model, capacity=s.max_num_seqs, max_model_len=s.max_model_len)
     from worker.engines import openai
 
-    return openai.OpenAI(url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None)
+    return openai.OpenAI(
+        url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None
+    )
 
 
 class App:
@@ -81,7 +85,11 @@ class App:
         """Serve until told to leave; the process's exit code."""
         chosen = self._settings
         telemetry.log(
-            telemetry.Action.SERVICE_STARTED, pool=chosen.pool, engine=chosen.engine, model=chosen.model_name, incarnation=self._incarnation
+            telemetry.Action.SERVICE_STARTED,
+            pool=chosen.pool,
+            engine=chosen.engine,
+            model=chosen.model_name,
+            incarnation=self._incarnation,
         )
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._beat(), name="heartbeat")]
@@ -97,13 +105,19 @@ class App:
         telemetry.log(telemetry.Action.SERVICE_STOPPED, state=self.state.value, detail=self.detail)
         return 1 if self.state is State.FAILED else 0
 
-    async def _until_leaving(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]) -> None:
+    async def _until_leaving(
+        self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]
+    ) -> None:
         serving_task = tasks.create_task(self._serve(tasks, background), name="serve")
         leaving = tasks.create_task(self._leave.wait(), name="leave")
         dead = tasks.create_task(self._engine.dead.wait(), name="engine-dead")
         background += [leaving, dead]
         await asyncio.wait((serving_task, leaving, dead), return_when=asyncio.FIRST_COMPLETED)
-        if serving_task.done() and not serving_task.cancelled() and serving_task.exception() is not None:
+        if (
+            serving_task.done()
+            and not serving_task.cancelled()
+            and serving_task.exception() is not None
+        ):
             return
         if dead.done() and self.state is not State.FAILED:
             self._fail("the engine died")
@@ -114,14 +128,22 @@ class App:
         """Load the engine, then take requests until the drain stops the intake."""
         loading = time.monotonic()
         self.detail = "loading the engine"
-        telemetry.log(telemetry.Action.ENGINE_LOADING, engine=self._settings.engine, model=self._settings.model)
+        telemetry.log(
+            telemetry.Action.ENGINE_LOADING,
+            engine=self._settings.engine,
+            model=self._settings.model,
+        )
         try:
             await self._engine.start()
-        except base.EngineDead as e:
-            self._fail(f"the engine did not start: {e}")
+        except base.EngineDead as error:
+            self._fail(f"the engine did not start: {error}")
             self._engine.dead.set()
             return
-        telemetry.log(telemetry.Action.ENGINE_READY, seconds=round(time.monotonic() - loading, 1), model_rev=self._engine.model_rev)
+        telemetry.log(
+            telemetry.Action.ENGINE_READY,
+            seconds=round(time.monotonic() - loading, 1),
+            model_rev=self._engine.model_rev,
+        )
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)
         layout = await self._layout()
@@ -151,15 +173,21 @@ class App:
             pulse=attempt.Pulse(s.stall_s),
         )
         return request_consumer.Intake(
-            s.kafka, self._offsets, parts, tasks, pool=s.pool, session_timeout_ms=s.session_timeout_ms, partitions=layout.partitions
+            s.kafka,
+            self._offsets,
+            parts,
+            tasks,
+            pool=s.pool,
+            session_timeout_ms=s.session_timeout_ms,
+            partitions=layout.partitions,
         )
 
     async def _layout(self) -> log.Layout:
         while True:
             try:
                 return await log.layout(self._settings.kafka)
-            except log.LogUnavailable as e:
-                self.detail = str(e)
+            except log.LogUnavailable as error:
+                self.detail = str(error)
                 await asyncio.sleep(LAYOUT_RETRY_S)
 
     # ---- leaving ---------------------------------------------------------------------------------
@@ -170,10 +198,13 @@ class App:
         telemetry.log(telemetry.Action.ENGINE_FAILED, detail=detail)
 
     async def _drain(self) -> None:
-        """Stop taking, finish what fits, commit, leave the group, yield the rest. Each step has its own deadline."""
+        """Stop taking, finish what fits, commit, leave the group, yield the rest. Each step has its
+        own deadline."""
         if self.state is not State.FAILED:
             self.state, self.detail = State.DRAINING, "leaving"
-        telemetry.log(telemetry.Action.DRAIN_STARTED, responses=self._intake.under_way if self._intake else 0)
+        telemetry.log(
+            telemetry.Action.DRAIN_STARTED, responses=self._intake.under_way if self._intake else 0
+        )
         if self._parts is None or self._intake is None:
             return
         self._parts.draining = True
@@ -230,7 +261,11 @@ class App:
 
     def readiness(self) -> dict[str, Any]:
         """The JSON of `/ready`."""
-        return {"ready": self.state is State.READY, "state": self.state.value, "detail": self.detail}
+        return {
+            "ready": self.state is State.READY,
+            "state": self.state.value,
+            "detail": self.detail,
+        }
 
 
 def _producer_replaced(why: str) -> None:
@@ -241,5 +276,7 @@ def _producer_replaced(why: str) -> None:
 async def _bounded(stop: Any) -> None:
     try:
         await asyncio.wait_for(stop(), SHUTDOWN_S)
-    except Exception as e:  # one part that cannot be stopped must not keep the others running
-        telemetry.log(telemetry.Action.TASK_FAILED, part=getattr(stop, "__qualname__", ""), exc_info=e)
+    except Exception as error:  # one part that cannot be stopped must not keep the others running
+        telemetry.log(
+            telemetry.Action.TASK_FAILED, part=getattr(stop, "__qualname__", ""), exc_info=error
+        )

@@ -1,4 +1,5 @@
-"""One attempt's I/O: the engine's steps in, TOK frames and one END out. Decisions are `worker.generation`'s."""
+"""One attempt's I/O: the engine's steps in, TOK frames and one END out. Decisions are
+`worker.generation`'s."""
 
 from __future__ import annotations
 
@@ -12,10 +13,15 @@ from worker import clock, flush, generation
 from worker.engines import base
 
 STALL_CHECK_S = 1.0
-STOOD_STILL_S = 3 * STALL_CHECK_S  # a look that comes so late says that this process did not run, not that the engine was silent
-HUNG = 2  # different responses given up in a row, without a sign of life between: then it is the engine
+STOOD_STILL_S = (
+    3 * STALL_CHECK_S
+)  # a look that comes so late says that this process did not run, not that the engine was silent
+# different responses given up in a row, without a sign of life between: then it is the engine
+HUNG = 2
 ABORT_S = 5.0  # for the engine to let go of an attempt
-ALONE_FACTOR = 10  # how much longer one response may be silent while the engine speaks for others: a long queue is no stall
+# how much longer one response may be silent while the engine speaks for others: a long queue is no
+# stall
+ALONE_FACTOR = 10
 
 
 _APPEND_SECONDS = telemetry.STAGE_SECONDS.labels(stage="append")
@@ -43,12 +49,17 @@ class Pulse:
         self._given_up.clear()
 
     def give_up(self, rid: str, now: float, *, last: bool = False) -> base.EngineError:
-        """An attempt at `rid` stalled; what that says about the engine. One response may be at fault itself, several are not; nor is one that has
-        seen two workers die, and those that wait for its place must not spend their last attempts on an engine that it hung."""
+        """An attempt at `rid` stalled; what that says about the engine. One response may be at
+        fault itself, several are not; nor is one that has seen two workers die, and those that wait
+        for its place must not spend their last attempts on an engine that it hung."""
         self._given_up.add(rid)
         silent = now - self.at > self._stall_s
         hangs = len(self._given_up) >= HUNG or (last and silent)
-        return base.EngineDead("the engine hangs") if hangs else base.Transient("the engine said nothing for too long")
+        return (
+            base.EngineDead("the engine hangs")
+            if hangs
+            else base.Transient("the engine said nothing for too long")
+        )
 
     def stalled(self, last: float, now: float) -> bool:
         """Whether a response that last heard from the engine at `last` must be given up."""
@@ -65,7 +76,8 @@ class Stop(enum.Enum):
 
 
 class Attempt:
-    """Runs one `Generation` in the engine. `interrupt` may be called by anyone, any number of times; the first reason counts.
+    """Runs one `Generation` in the engine. `interrupt` may be called by anyone, any number of
+    times; the first reason counts.
 
     Attributes:
         stopped: why it was interrupted; None while it was not.
@@ -76,7 +88,12 @@ class Attempt:
     """
 
     def __init__(
-        self, made: generation.Generation, partition: int, writer: log.Writer, flusher: flush.Flusher, broker_clock: clock.BrokerClock
+        self,
+        made: generation.Generation,
+        partition: int,
+        writer: log.Writer,
+        flusher: flush.Flusher,
+        broker_clock: clock.BrokerClock,
     ) -> None:
         self.generation = made
         self.stopped: Stop | None = None
@@ -95,8 +112,11 @@ class Attempt:
         """Nothing it could still write would have an effect, or may be written."""
         return self.stopped in (Stop.OVER, Stop.NONCE_DEAD)
 
-    async def run(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse, *, last: bool = False) -> None:
-        """Read the engine until the generation is over or interrupted; frames are written on the way. `last`: no attempt that counts is left.
+    async def run(
+        self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse, *, last: bool = False
+    ) -> None:
+        """Read the engine until the generation is over or interrupted; frames are written on the
+        way. `last`: no attempt that counts is left.
 
         Raises:
             EngineError: the engine failed, or said nothing for too long.
@@ -124,7 +144,11 @@ class Attempt:
     def _settle(self, reader: asyncio.Task[None]) -> None:
         if not reader.done():
             raise base.EngineDead("the engine does not stop when told to")
-        if not reader.cancelled() and (error := reader.exception()) is not None and self.stopped is None:
+        if (
+            not reader.cancelled()
+            and (error := reader.exception()) is not None
+            and self.stopped is None
+        ):
             raise error
 
     def interrupt(self, reason: Stop) -> None:
@@ -134,10 +158,14 @@ class Attempt:
             if self._reader is not None:
                 self._reader.cancel()
 
-    def write(self, record: records.TokenRecord, headers: log.Headers = ()) -> asyncio.Future[log.Appended]:
+    def write(
+        self, record: records.TokenRecord, headers: log.Headers = ()
+    ) -> asyncio.Future[log.Appended]:
         """Append a record of this attempt; should that fail, the nonce is dead."""
         started = time.monotonic()
-        sent = self._writer.append(topics.TOKENS, self._partition, record.rid, records.encode(record), headers)
+        sent = self._writer.append(
+            topics.TOKENS, self._partition, record.rid, records.encode(record), headers
+        )
         sent.add_done_callback(lambda done: self._written(done, started))
         return sent
 

@@ -1,10 +1,11 @@
 """The broker's clock as a worker can know it (pure).
 
-Deadlines and freshness depend on the broker's clock alone (LogAppendTime). A record with timestamp `ts` that is in our hands at local time `t` proves
-that the broker's clock is at least `ts` then, so `t + max(ts - t)` is a lower bound: it never says "expired" or "stale" too early.
+Deadlines and freshness depend on the broker's clock alone (LogAppendTime). A record with timestamp
+`ts` that is in our hands at local time `t` proves that the broker's clock is at least `ts` then, so
+`t + max(ts - t)` is a lower bound: it never says "expired" or "stale" too early.
 
-A worker that takes over reads a stretch of old log at once, record upon record that proves nothing; so what is forgotten is forgotten by its age,
-never by the number of records that came after it.
+A worker that takes over reads a stretch of old log at once, record upon record that proves nothing;
+so what is forgotten is forgotten by its age, never by the number of records that came after it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from __future__ import annotations
 import collections
 
 WINDOW_S = 300.0  # longer than anybody waits by this clock (`takeover.MODEL_GRACE_MS`)
-SET_BACK_MS = 30_000.0  # an acknowledgement this far behind what was thought is no late one: the broker's clock was set back
+# an acknowledgement this far behind what was thought is no late one: the broker's clock was set
+# back
+SET_BACK_MS = 30_000.0
 
 
 class BrokerClock:
-    """Learns from every timestamp the broker gave; local times are monotonic seconds, broker times ms.
+    """Learns from every timestamp the broker gave; local times are monotonic seconds, broker times
+    ms.
 
     Attributes:
-        settled: an acknowledgement was seen. Before, the newest thing known may be an old record, and the bound is far too low.
-        _leads: (local time, broker time minus local time in ms), oldest first and largest first: one that comes later with a larger lead replaces
-            those before it. The first is the bound.
+        settled: an acknowledgement was seen. Before, the newest thing known may be an old record,
+            and the bound is far too low.
+        _leads: (local time, broker time minus local time in ms), oldest first and largest first:
+            one that comes later with a larger lead replaces those before it. The first is the
+            bound.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,12 @@
 """Which offset of a request partition may be committed (pure).
 
-- Only `low` is committed: the smallest offset in flight, else the next one. So a commit never passes unfinished work.
-- The commit's metadata is a token-log offset at or below the first effective record of every request at or above `low` that has one, finished ones
-  included: a successor that folds from there cannot take a redelivered finished request for a new one.
-- A tracker belongs to one assignment and dies with it. aiokafka commits under the group's current generation, so one that survived a revoke
-  could move the offset back.
+- Only `low` is committed: the smallest offset in flight, else the next one. So a commit never
+  passes unfinished work.
+- The commit's metadata is a token-log offset at or below the first effective record of every
+  request at or above `low` that has one, finished ones included: a successor that folds from there
+  cannot take a redelivered finished request for a new one.
+- A tracker belongs to one assignment and dies with it. aiokafka commits under the group's current
+  generation, so one that survived a revoke could move the offset back.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import NamedTuple
 
 
 class Commit(NamedTuple):
-    """What to commit: the next offset to be read, and the token-log offset a successor folds from."""
+    """What to commit: the next offset to be read, and the token-log offset a successor folds
+    from."""
 
     low: int
     token_offset: int
@@ -26,7 +29,8 @@ class Commit(NamedTuple):
 
 
 def token_offset(metadata: str) -> int | None:
-    """Where to fold from, by the metadata of a commit; None if it says nothing (written by another program, or lost)."""
+    """Where to fold from, by the metadata of a commit; None if it says nothing (written by another
+    program, or lost)."""
     return int(metadata) if metadata.isascii() and metadata.isdigit() else None
 
 
@@ -35,11 +39,13 @@ class Tracker:
     """Offsets of one partition during one assignment.
 
     Attributes:
-        start: committed offset at the assignment, -1 if the group had none; commits never go below it.
+        start: committed offset at the assignment, -1 if the group had none; commits never go below
+            it.
         last: highest offset taken, -1 before the first.
         valid: its assignment still holds.
         _flight: taken and not finished.
-        _claims: request offset -> token-log offset of its first effective record, for requests at or above `low`.
+        _claims: request offset -> token-log offset of its first effective record, for requests at
+            or above `low`.
         _committed: (low, lowest claim or None) of the last acknowledged commit; None before.
     """
 
@@ -57,7 +63,8 @@ class Tracker:
 
     @property
     def low(self) -> int:
-        """Nothing at or above it may be assumed finished; -1 while nothing was taken or committed."""
+        """Nothing at or above it may be assumed finished; -1 while nothing was taken or
+        committed."""
         if self._flight:
             return min(self._flight)
         return self.last + 1 if self.last >= 0 else self.start
@@ -73,7 +80,8 @@ class Tracker:
         self.last = max(self.last, offset)
 
     def claimed(self, offset: int, token_offset: int) -> None:
-        """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. Known offsets only: a stale caller changes nothing."""
+        """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. Known
+        offsets only: a stale caller changes nothing."""
         if offset in self._flight:
             self._claims[offset] = min(token_offset, self._claims.get(offset, token_offset))
 
@@ -87,8 +95,9 @@ class Tracker:
         self.finish(offset)
 
     def due(self, position: int) -> Commit | None:
-        """The commit to make now, or None if nothing changed. `position` is where the tail of the token partition stands: requests at or above `low`
-        have no record below it that was not seen."""
+        """The commit to make now, or None if nothing changed. `position` is where the tail of the
+        token partition stands: requests at or above `low` have no record below it that was not
+        seen."""
         low = self.low
         if low < 0:
             return None
@@ -100,5 +109,7 @@ class Tracker:
 
     def acknowledged(self, commit: Commit) -> None:
         """The broker has `commit`."""
-        lowest = min((at for offset, at in self._claims.items() if offset >= commit.low), default=None)
+        lowest = min(
+            (at for offset, at in self._claims.items() if offset >= commit.low), default=None
+        )
         self._committed = (commit.low, lowest)

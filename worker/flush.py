@@ -1,8 +1,11 @@
-"""When frames go out: at once if the last ones went out long enough ago, else together with what comes until then.
+"""When frames go out: at once if the last ones went out long enough ago, else together with what
+comes until then.
 
-A round trip to the broker costs far more than a record, so responses that stream at once share it, and so do the tokens of one that streams faster
-than anybody reads. *Long enough* is measured by the round trips themselves: where the broker or the cores are busy they take longer, and frames are
-gathered for longer. Nothing waits that would have had the round trip to itself: an engine slower than the window is never delayed by it.
+A round trip to the broker costs far more than a record, so responses that stream at once share it,
+and so do the tokens of one that streams faster than anybody reads. *Long enough* is measured by the
+round trips themselves: where the broker or the cores are busy they take longer, and frames are
+gathered for longer. Nothing waits that would have had the round trip to itself: an engine slower
+than the window is never delayed by it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from collections.abc import Callable
 
 from tailrace import telemetry
 
-# A window is so many round trips long, by the number of responses that run. Streams share them, so with more streams longer windows save more; few
-# would only be delayed.
+# A window is so many round trips long, by the number of responses that run. Streams share them, so
+# with more streams longer windows save more; few would only be delayed.
 SHARES = ((16, 3), (64, 6), (math.inf, 12))
 NARROWEST_S = 0.005
 WIDEST_S = 0.040  # text that comes 25 times a second flows for a reader
@@ -54,8 +57,11 @@ class Flusher:
         self._marked[flush] = None
         if self._due is None:
             loop, at = asyncio.get_running_loop(), self._last + self.window_s
-            # Even at once everything of one engine step goes out together: its outputs arrive in one turn of the loop.
-            self._due = loop.call_at(at, self._flush) if at > loop.time() else loop.call_soon(self._flush)
+            # Even at once everything of one engine step goes out together: its outputs arrive in
+            # one turn of the loop.
+            self._due = (
+                loop.call_at(at, self._flush) if at > loop.time() else loop.call_soon(self._flush)
+            )
 
     def forget(self, flush: Callable[[], None]) -> None:
         """It was written already, or never will be."""

@@ -4,8 +4,9 @@
     RUNNING --engine finishes, stop string, max_tokens--> FINISHED(reason)
     RUNNING --stand_down--> STOPPED (superseded, cancelled, drained, failed append)
 
-Text is emitted only when it can no longer become part of a stop string; what is withheld at the end goes into END.text_tail. An attempt that takes
-over rebuilds the detokeniser from all accepted ids and emits `detok(all)[emitted so far:]`, so a reader sees the text it would have seen.
+Text is emitted only when it can no longer become part of a stop string; what is withheld at the end
+goes into END.text_tail. An attempt that takes over rebuilds the detokeniser from all accepted ids
+and emits `detok(all)[emitted so far:]`, so a reader sees the text it would have seen.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Phase(enum.Enum):
 class StopStrings:
     """Finds stop strings in a stream and holds back what may be the beginning of one.
 
-    The one completed first counts, and of those completed by the same character the longest: so the answer does not depend on how the text was cut.
+    The one completed first counts, and of those completed by the same character the longest: so the
+    answer does not depend on how the text was cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -70,7 +72,10 @@ class StopStrings:
 
     def _possible_start(self, text: str) -> int:
         longest = min(len(text), len(self._stops[0]) - 1)
-        return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)), 0)
+        return next(
+            (n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)),
+            0,
+        )
 
 
 class Generation:
@@ -128,7 +133,8 @@ class Generation:
         return bool(self._ids or self._closed)
 
     def push(self, ids: Sequence[int], finish: str | None = None) -> None:
-        """The engine's next ids, and why it stopped if it did. Without effect once the attempt is over."""
+        """The engine's next ids, and why it stopped if it did. Without effect once the attempt is
+        over."""
         for token in ids:
             if self.phase is not Phase.RUNNING:
                 return
@@ -152,7 +158,9 @@ class Generation:
         """The one END; all frames must have been taken."""
         assert self.phase is Phase.FINISHED
         assert not self.pending
-        return records.End(self.rid, self.own, self._next, self.reason, self._h, self._tail, usage, error)
+        return records.End(
+            self.rid, self.own, self._next, self.reason, self._h, self._tail, usage, error
+        )
 
     def close(self, reason: str) -> None:
         """End it now (failed, expired, warm-up): what was generated stays."""
@@ -160,14 +168,16 @@ class Generation:
             self._finish(reason)
 
     def stand_down(self) -> int:
-        """Stop without an end; returns the seq a YIELD names. Frames not taken are dropped: a successor generates them."""
+        """Stop without an end; returns the seq a YIELD names. Frames not taken are dropped: a
+        successor generates them."""
         self.phase = Phase.STOPPED
         self._ids, self._text = [], ""
         self._closed.clear()
         return self._next
 
     def _rebuild(self, accepted: Sequence[int], text_length: int) -> None:
-        """Former owners' stop strings ended before this text or are withheld in it, so the search starts behind what was emitted."""
+        """Former owners' stop strings ended before this text or are withheld in it, so the search
+        starts behind what was emitted."""
         text = self._detokenizer.push(accepted)
         self._text = self._stops.push(text[text_length:])
         if self._stops.found or accepted[-1] in self._stop_ids:
@@ -197,6 +207,8 @@ class Generation:
             reason = "stop"
         else:
             self._tail += self._stops.flush()
-        if not self._ids:  # text without ids of its own (a takeover that had only to end): no frame can carry it
+        if (
+            not self._ids
+        ):  # text without ids of its own (a takeover that had only to end): no frame can carry it
             self._tail, self._text = self._text + self._tail, ""
         self.phase, self.reason = Phase.FINISHED, reason

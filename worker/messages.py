@@ -10,11 +10,22 @@ def text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+        return "".join(
+            part["text"]
+            for part in content
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        )
     return ""
 
 
 def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Messages as role and text only, which every chat template understands; `developer` is today's name of `system`."""
+    """Messages as role and text only, which every chat template understands; `developer` is today's
+    name of `system`."""
     roles = {"developer": "system"}
-    return [{"role": roles.get(role := str(m.get("role", "user")), role), "content": text_of(m.get("content"))} for m in messages]
+    return [
+        {
+            "role": roles.get(role := str(m.get("role", "user")), role),
+            "content": text_of(m.get("content")),
+        }
+        for m in messages
+    ]

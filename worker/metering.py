@@ -1,4 +1,5 @@
-"""What is written about a response once it is finished: usage, audit, dead letters; and the prefix metadata in Redis."""
+"""What is written about a response once it is finished: usage, audit, dead letters; and the prefix
+metadata in Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from tailrace import log, telemetry
 from tailrace.protocol import fold, records, topics
 from tailrace.store import redis_store
 
-USAGE_PARTITIONS: Final = next(row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE)
+USAGE_PARTITIONS: Final = next(
+    row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE
+)
 RETRY_S: Final = 0.5
 
 
@@ -19,10 +22,13 @@ class Metering:
     """Writes records beside the token log; each call returns once the broker has it.
 
     Attributes:
-        _publishing: prefix publications under way; kept so that they are not collected, and waited for at the end.
+        _publishing: prefix publications under way; kept so that they are not collected, and waited
+            for at the end.
     """
 
-    def __init__(self, writer: log.Writer, cache: redis_store.Sessions | None, *, pool: str, worker: str) -> None:
+    def __init__(
+        self, writer: log.Writer, cache: redis_store.Sessions | None, *, pool: str, worker: str
+    ) -> None:
         self._writer = writer
         self._cache = cache
         self._pool = pool
@@ -53,11 +59,17 @@ class Metering:
     async def dead(self, letter: records.Dead) -> None:
         """One dead letter."""
         telemetry.DEAD_LETTERS.labels(reason=letter.reason).inc()
-        telemetry.log(telemetry.Action.DEAD_LETTER, response=letter.rid, reason=letter.reason, attempts=letter.attempts)
+        telemetry.log(
+            telemetry.Action.DEAD_LETTER,
+            response=letter.rid,
+            reason=letter.reason,
+            attempts=letter.attempts,
+        )
         await self._append(topics.DLQ, 0, letter.rid, records.encode(letter))
 
     def prefix(self, request: records.Request, partition: int, cached_tokens: int) -> None:
-        """Tell gateways which partition's engine holds this prompt now. Best effort: Redis may be away."""
+        """Tell gateways which partition's engine holds this prompt now. Best effort: Redis may be
+        away."""
         if self._cache is not None and request.prefix:
             task = asyncio.create_task(self._publish(request.prefix, partition, cached_tokens))
             self._publishing.add(task)
@@ -71,7 +83,9 @@ class Metering:
     async def _publish(self, digests: list[str], partition: int, cached_tokens: int) -> None:
         assert self._cache is not None
         with contextlib.suppress(redis_store.SessionsUnavailable):
-            await self._cache.publish_prefix(self._pool, digests, partition, cached_tokens, self._worker)
+            await self._cache.publish_prefix(
+                self._pool, digests, partition, cached_tokens, self._worker
+            )
 
     async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:
         while True:  # an ambiguous append may double a record; readers count a response id once

@@ -1,7 +1,9 @@
-"""Intake: membership in the pool's group, one tracker per assigned partition, and one `Serving` per response taken.
+"""Intake: membership in the pool's group, one tracker per assigned partition, and one `Serving` per
+response taken.
 
 - What does not fit into the engine stays in Kafka: partitions are paused, and polled all the same.
-- A rebalance revokes everything: trackers die, generations run on (log rule P5), a redelivered request joins the serving that is under way.
+- A rebalance revokes everything: trackers die, generations run on (log rule P5), a redelivered
+  request joins the serving that is under way.
 - Only `Tracker.due` says what is committed.
 """
 
@@ -19,12 +21,15 @@ from worker.attempt import Stop
 
 COMMIT_S = 1.0
 WATCH_S = 15.0
-QUIET_S = 30.0  # without a record although there are some: the consumer is stuck (aiokafka has several such defects) and is replaced
+# without a record although there are some: the consumer is stuck (aiokafka has several such
+# defects) and is replaced
+QUIET_S = 30.0
 POLL_MS = 50
 MAX_SPREAD = 1_000  # `last - low` of a partition above which nothing more is taken from it
 REVOKE_COMMIT_S = 2.0
 RETRY_S = 0.5
-CRASHED_S = 1.0  # pause before a serving that failed by a defect of ours is tried again; doubled up to a minute
+# pause before a serving that failed by a defect of ours is tried again; doubled up to a minute
+CRASHED_S = 1.0
 
 TopicPartition = tuple[str, int]
 
@@ -45,7 +50,8 @@ class Assigned:
 
 
 class Intake:
-    """Takes requests while there is room. `run` joins the group and polls; the others are called by the composition root.
+    """Takes requests while there is room. `run` joins the group and polls; the others are called by
+    the composition root.
 
     Attributes:
         skipped: records that were no requests, by reason.
@@ -131,7 +137,8 @@ class Intake:
         await self._wait(deadline_s)
 
     async def leave(self) -> None:
-        """Commit what is finished and leave the group. What runs here runs on (P5), and others take the partitions over meanwhile."""
+        """Commit what is finished and leave the group. What runs here runs on (P5), and others take
+        the partitions over meanwhile."""
         self._left = True
         with contextlib.suppress(log.LogUnavailable, TimeoutError):
             async with asyncio.timeout(REVOKE_COMMIT_S):
@@ -142,8 +149,8 @@ class Intake:
         self._assigned = {}
 
     async def hand_over(self, after_s: float) -> None:
-        """After `leave`: what has not ended by then stops at a token boundary and is yielded. By then its request is with whoever goes on, who need
-        not wait for a rebalance."""
+        """After `leave`: what has not ended by then stops at a token boundary and is yielded. By
+        then its request is with whoever goes on, who need not wait for a rebalance."""
         await self._wait(after_s)
         for one, _ in list(self._servings.values()):
             one.interrupt(Stop.DRAIN)
@@ -189,7 +196,10 @@ class Intake:
         paused = {
             tp
             for tp, a in self._assigned.items()
-            if full or (busy and tp[0] != self._topics[0]) or a.tracker.spread >= MAX_SPREAD or a.tracker.in_flight >= MAX_SPREAD
+            if full
+            or (busy and tp[0] != self._topics[0])
+            or a.tracker.spread >= MAX_SPREAD
+            or a.tracker.in_flight >= MAX_SPREAD
         }
         try:
             if more := paused - self._paused:
@@ -204,18 +214,29 @@ class Intake:
         request, why = self._read(r)
         if request is None:
             self.skipped[why] = self.skipped.get(why, 0) + 1
-            telemetry.log(telemetry.Action.RECORD_UNREADABLE, reason=why, topic=r.topic, partition=r.partition, offset=r.offset)
+            telemetry.log(
+                telemetry.Action.RECORD_UNREADABLE,
+                reason=why,
+                topic=r.topic,
+                partition=r.partition,
+                offset=r.offset,
+            )
             assigned.tracker.skip(r.offset)
             return
         assigned.tracker.take(r.offset)
-        place = serving.Place(r.topic, r.partition, r.offset, r.timestamp, assigned.tracker, r.headers)
+        place = serving.Place(
+            r.topic, r.partition, r.offset, r.timestamp, assigned.tracker, r.headers
+        )
         self._parts.clock.observe(r.timestamp, time.monotonic())
         under_way = self._servings.get(request.rid)
         if under_way is not None and under_way[0].partition == r.partition:
             under_way[0].join(place)
             return
         one = serving.Serving(self._parts, request, place)
-        self._servings[request.rid] = one, self._tasks.create_task(self._serve(one), name=request.rid)
+        self._servings[request.rid] = (
+            one,
+            self._tasks.create_task(self._serve(one), name=request.rid),
+        )
 
     def _read(self, r: log.Record) -> tuple[records.Request | None, str]:
         """The request, or why it is none. A bad record must stall nobody."""
@@ -238,9 +259,10 @@ class Intake:
                     raise  # the worker ends
                 except log.LogUnavailable:
                     await asyncio.sleep(RETRY_S)
-                except Exception as e:
-                    # A defect of ours: others are not disturbed, its offset stays unfinished, and it is tried again ever more rarely.
-                    telemetry.log(telemetry.Action.TASK_FAILED, response=one.rid, exc_info=e)
+                except Exception as error:
+                    # A defect of ours: others are not disturbed, its offset stays unfinished, and
+                    # it is tried again ever more rarely.
+                    telemetry.log(telemetry.Action.TASK_FAILED, response=one.rid, exc_info=error)
                     if self._parts.leaving:
                         return
                     await asyncio.sleep(pause)
@@ -254,7 +276,9 @@ class Intake:
     # ---- rebalances ------------------------------------------------------------------------------
 
     async def _on_assigned(self, assigned: set[TopicPartition]) -> None:
-        for a in self._assigned.values():  # a revoke always comes first; should it ever not, no tracker may outlive its assignment
+        for a in (
+            self._assigned.values()
+        ):  # a revoke always comes first; should it ever not, no tracker may outlive its assignment
             a.tracker.valid = False
         self._assigned = {tp: Assigned() for tp in assigned}
         self._paused = set()
@@ -271,15 +295,21 @@ class Intake:
         for a in self._assigned.values():
             a.tracker.valid = False
         self._assigned = {}
-        telemetry.log(telemetry.Action.PARTITIONS_REVOKED, partitions=sorted({p for _, p in revoked}), responses=len(self._servings))
+        telemetry.log(
+            telemetry.Action.PARTITIONS_REVOKED,
+            partitions=sorted({p for _, p in revoked}),
+            responses=len(self._servings),
+        )
         self._leave_idle()
 
     async def _open(self, opening: dict[TopicPartition, Assigned]) -> None:
-        """Follow the token partitions from where a successor must fold, then take what came early. Retried until done or revoked."""
+        """Follow the token partitions from where a successor must fold, then take what came early.
+        Retried until done or revoked."""
         while any(self._assigned.get(tp) is a for tp, a in opening.items()):
             try:
                 starts = await self._starts(opening)
-                # After the assignment: whatever a former owner wrote before it lost the partition lies below these ends, or is seen later.
+                # After the assignment: whatever a former owner wrote before it lost the partition
+                # lies below these ends, or is seen later.
                 ends = await self._offsets.ends(topics.TOKENS, starts)
             except log.LogUnavailable:
                 await asyncio.sleep(RETRY_S)
@@ -287,7 +317,9 @@ class Intake:
             self._opened(opening, starts, ends)
             return
 
-    def _opened(self, opening: dict[TopicPartition, Assigned], starts: dict[int, int], ends: dict[int, int]) -> None:
+    def _opened(
+        self, opening: dict[TopicPartition, Assigned], starts: dict[int, int], ends: dict[int, int]
+    ) -> None:
         for tp, assigned in opening.items():
             if self._assigned.get(tp) is not assigned:
                 continue
@@ -298,11 +330,14 @@ class Intake:
             assigned.early.clear()
 
     async def _starts(self, opening: dict[TopicPartition, Assigned]) -> dict[int, int]:
-        """Where to fold each token partition from: the lowest that a commit of any class names; the beginning where requests exist and no commit."""
+        """Where to fold each token partition from: the lowest that a commit of any class names; the
+        beginning where requests exist and no commit."""
         partitions = sorted({p for _, p in opening})
         committed = await self._offsets.committed(self._group)
         beginnings = await self._offsets.beginnings(topics.TOKENS, partitions)
-        request_ends = {topic: await self._offsets.ends(topic, partitions) for topic in self._topics}
+        request_ends = {
+            topic: await self._offsets.ends(topic, partitions) for topic in self._topics
+        }
         token_ends = await self._offsets.ends(topics.TOKENS, partitions)
         starts = {}
         for p in partitions:
@@ -342,8 +377,14 @@ class Intake:
         try:
             for topic in self._topics:
                 mine = {p: a.tracker for (t, p), a in self._assigned.items() if t == topic}
-                beginnings, ends = await self._offsets.beginnings(topic, mine), await self._offsets.ends(topic, mine)
-                if any(ends[p] > max(tracker.last + 1, tracker.start, beginnings[p]) for p, tracker in mine.items()):
+                beginnings, ends = (
+                    await self._offsets.beginnings(topic, mine),
+                    await self._offsets.ends(topic, mine),
+                )
+                if any(
+                    ends[p] > max(tracker.last + 1, tracker.start, beginnings[p])
+                    for p, tracker in mine.items()
+                ):
                     return True
         except log.LogUnavailable:
             pass  # then it is not the consumer's fault
@@ -354,12 +395,15 @@ class Intake:
         for tp, a in self._assigned.items():
             if a.opened and (commit := a.tracker.due(self._parts.tail.position(tp[1]))) is not None:
                 due[tp] = a.tracker, commit
-        if due and await self._member.commit({tp: (commit.low, commit.metadata) for tp, (_, commit) in due.items()}):
+        if due and await self._member.commit(
+            {tp: (commit.low, commit.metadata) for tp, (_, commit) in due.items()}
+        ):
             for tracker, commit in due.values():
                 tracker.acknowledged(commit)
 
     def _leave_idle(self) -> None:
-        """A revoked partition stays in the tail until the last response served here is over (P5)."""
+        """A revoked partition stays in the tail until the last response served here is over
+        (P5)."""
         needed = set(self.partitions) | {s.partition for s, _ in self._servings.values()}
         for partition in self._parts.tail.followed:
             if partition not in needed:

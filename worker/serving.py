@@ -2,8 +2,8 @@
 
     look at the fold -> wait | claim -> (barrier) -> generate -> END -> look again …  until the fold says DONE
 
-A `Serving` lives as long as this worker has to do with the response; redeliveries of the same request join it. Every way out of an attempt leads
-back to the fold, which alone says what is true.
+A `Serving` lives as long as this worker has to do with the response; redeliveries of the same
+request join it. Every way out of an attempt leads back to the fold, which alone says what is true.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ MAX_RETRIES = 3  # attempts that failed in the engine, by this process
 RETRY_S = 0.5  # before the second attempt; doubled each time
 DONE_S = 30.0  # how long an acknowledged END may take to show up in the tail
 UNAVAILABLE_S = 0.5
-LOOK_AGAIN_S = 2.0  # at the latest, when only the time decides: what is known of the broker's clock may get better while we wait
+# at the latest, when only the time decides: what is known of the broker's clock may get better
+# while we wait
+LOOK_AGAIN_S = 2.0
 _NO_LIMIT = 2**31
 
 EXPIRED = ("expired", "The request waited longer than its time to live and was not started.")
 ENGINE_FAILED = ("server_error", "The model engine failed while it generated this response.")
 ATTEMPTS = ("server_error", "Every attempt to generate this response failed.")
 MODEL_CHANGED = ("server_error", "The model was replaced while it generated this response.")
-LETTERS = {ATTEMPTS: "attempts_exhausted", ENGINE_FAILED: "engine_failed", MODEL_CHANGED: "model_changed"}  # END's error -> the dead letter's reason
+LETTERS = {
+    ATTEMPTS: "attempts_exhausted",
+    ENGINE_FAILED: "engine_failed",
+    MODEL_CHANGED: "model_changed",
+}  # END's error -> the dead letter's reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,15 @@ class Outcome(enum.Enum):
     """How serving a response ended here."""
 
     DONE = "done"  # the log says DONE
-    LOST = "lost"  # its beginning is no longer in the log, or it is of another log: treated as finished
+    # its beginning is no longer in the log, or it is of another log: treated as finished
+    LOST = "lost"
     LEFT = "left"  # to whoever owns the partition now
 
 
 @dataclass(slots=True)
 class Plan:
-    """A claim about to be made: `prompt` to generate from, or how to `end` at once. `last`: the last attempt that counts."""
+    """A claim about to be made: `prompt` to generate from, or how to `end` at once. `last`: the
+    last attempt that counts."""
 
     prev: str | None
     prompt: list[int] = field(default_factory=list)
@@ -102,7 +110,8 @@ class Serving:
 
     Attributes:
         places: where its request was read, oldest first; all are finished together.
-        wanting: it has a place in the engine, or will want one; not while another worker owns it, nor after its END.
+        wanting: it has a place in the engine, or will want one; not while another worker owns it,
+            nor after its END.
         mine, _abandoned: nonces this process claimed it with; those never to be used again.
         _attempt: the running attempt; None between attempts.
         _prompt: ids of the prompt; None before it was encoded.
@@ -144,16 +153,22 @@ class Serving:
             self._entry.wake()
 
     async def run(self) -> Outcome:
-        """Serve until DONE, lost, or no longer ours to serve. On DONE and LOST the request's offsets are finished.
+        """Serve until DONE, lost, or no longer ours to serve. On DONE and LOST the request's
+        offsets are finished.
 
         Raises:
             LogChanged, LogUnavailable: whether it is of another log cannot be said here.
         """
         if ids.parse(self.rid).incarnation != self._parts.tag:
-            await self._parts.tail.same_log()  # it may be this worker whose log is gone: then the request is for those who know the new one
+            # it may be this worker whose log is gone: then the request is for those who know the
+            # new one
+            await self._parts.tail.same_log()
             return self._lost("another log")
         context = telemetry.trace_context(self.places[0].headers)
-        with telemetry.span("serve", context, response=self.rid), self._parts.tail.hold(self.partition, self.rid) as entry:
+        with (
+            telemetry.span("serve", context, response=self.rid),
+            self._parts.tail.hold(self.partition, self.rid) as entry,
+        ):
             self._entry = entry
             entry.listener = lambda: self._changed(entry)
             try:
@@ -188,7 +203,9 @@ class Serving:
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
         engine = self._parts.engine
-        me = takeover.Self(self._parts.incarnation, engine.model_rev, engine.tokenizer_digest, self._abandoned)
+        me = takeover.Self(
+            self._parts.incarnation, engine.model_rev, engine.tokenizer_digest, self._abandoned
+        )
         now_ms = self._parts.clock.now_ms(time.monotonic())
         return takeover.decide(state, me, now_ms=now_ms, expires_ms=self._expires_ms)
 
@@ -197,15 +214,21 @@ class Serving:
         return self.places[0].timestamp + self.request.ttl_ms
 
     def _changed(self, entry: tail.Entry) -> None:
-        """Ownership or phase changed: keep the trackers' knowledge, and stop an attempt that is over (W6)."""
+        """Ownership or phase changed: keep the trackers' knowledge, and stop an attempt that is
+        over (W6)."""
         if entry.first >= 0:
             for place in self.places:
                 place.tracker.claimed(place.offset, entry.first)
         attempt = self._attempt
         if attempt is None:
             return
-        over = entry.fold.phase is fold.Phase.DONE or entry.seen.get(attempt.generation.own) is False
-        superseded = entry.seen.get(attempt.generation.own) is True and entry.fold.owner != attempt.generation.own
+        over = (
+            entry.fold.phase is fold.Phase.DONE or entry.seen.get(attempt.generation.own) is False
+        )
+        superseded = (
+            entry.seen.get(attempt.generation.own) is True
+            and entry.fold.owner != attempt.generation.own
+        )
         if superseded:
             telemetry.log(telemetry.Action.RESPONSE_LOST, response=self.rid, seq=entry.fold.next)
         if over or superseded:
@@ -213,7 +236,9 @@ class Serving:
 
     # ---- planning --------------------------------------------------------------------------------
 
-    async def _plan(self, decision: takeover.Claim | takeover.Close, entry: tail.Entry) -> Plan | None:
+    async def _plan(
+        self, decision: takeover.Claim | takeover.Close, entry: tail.Entry
+    ) -> Plan | None:
         """What the claim is for; None when the fold must be looked at again first."""
         if isinstance(decision, takeover.Close):
             error = MODEL_CHANGED if decision.reason == "model_changed" else ATTEMPTS
@@ -222,7 +247,9 @@ class Serving:
             return Plan(decision.prev, end="expired", error=EXPIRED)
         try:
             if self.request.model not in self._parts.models:
-                raise base.Refused("model_not_found", f"The model `{self.request.model}` is not served here.")
+                raise base.Refused(
+                    "model_not_found", f"The model `{self.request.model}` is not served here."
+                )
             if self._prompt is None:
                 with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                     self._prompt = await self._parts.engine.encode(self.request)
@@ -230,7 +257,9 @@ class Serving:
             return await self._failed_plan(e, decision.prev)
         if not self.request.generate:
             return Plan(decision.prev, self._prompt, end="warmup")
-        for place in (self._parts.alone, self._parts.room) if decision.last else (self._parts.room,):
+        for place in (
+            (self._parts.alone, self._parts.room) if decision.last else (self._parts.room,)
+        ):
             if place not in self._places:
                 await self._take_place(place, entry)
                 return None  # waiting takes time in which everything may change
@@ -258,7 +287,9 @@ class Serving:
             place.withdraw(turn)
 
     async def _turn(self, turn: asyncio.Future[None], entry: tail.Entry) -> None:
-        while not turn.done() and entry.fold.phase is not fold.Phase.DONE and not self._parts.leaving:
+        while (
+            not turn.done() and entry.fold.phase is not fold.Phase.DONE and not self._parts.leaving
+        ):
             changed = asyncio.ensure_future(entry.changed(1.0))
             await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
@@ -270,12 +301,17 @@ class Serving:
     # ---- one claim -------------------------------------------------------------------------------
 
     async def _carry_out(self, plan: Plan, entry: tail.Entry) -> None:
-        """One claim, from CLAIM to the fold's verdict on its END. Whatever goes wrong, the caller looks at the fold again."""
+        """One claim, from CLAIM to the fold's verdict on its END. Whatever goes wrong, the caller
+        looks at the fold again."""
         own = secrets.token_hex(16)
         self.mine.add(own)
         claim = self._claim(own, plan)
         attempt = self._attempt = Attempt(
-            self._generation(own, fold.Fold()), self.partition, self._parts.writer, self._parts.flusher, self._parts.clock
+            self._generation(own, fold.Fold()),
+            self.partition,
+            self._parts.writer,
+            self._parts.flusher,
+            self._parts.clock,
         )
         self._note_claim(plan, entry)
         try:
@@ -283,9 +319,13 @@ class Serving:
             if plan.prev is not None:
                 if not await self._barrier(attempt, own, sent):
                     return
-                attempt.generation = self._generation(own, entry.fold)  # from what was accepted up to our claim
+                attempt.generation = self._generation(
+                    own, entry.fold
+                )  # from what was accepted up to our claim
             elif not self._parts.clock.settled:
-                await sent  # the first acknowledgement tells the broker's time: only now can be said whether this request is still wanted
+                # the first acknowledgement tells the broker's time: only now can be said whether
+                # this request is still wanted
+                await sent
                 if self._parts.clock.now_ms(time.monotonic()) > self._expires_ms:
                     plan.end, plan.error = "expired", EXPIRED
             if await self._generate(attempt, plan, entry):
@@ -299,12 +339,31 @@ class Serving:
     def _note_claim(self, plan: Plan, entry: tail.Entry) -> None:
         state = entry.fold
         own = bool(state.claims) and state.claims[-1][1] == self._parts.incarnation
-        kind = "closing" if plan.end else "first" if plan.prev is None else "self" if own else "takeover"
+        kind = (
+            "closing"
+            if plan.end
+            else "first"
+            if plan.prev is None
+            else "self"
+            if own
+            else "takeover"
+        )
         telemetry.CLAIMS.labels(kind=kind).inc()
         if kind == "takeover":
             telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()
-        action = telemetry.Action.RESPONSE_CLAIMED if kind == "first" else telemetry.Action.RESPONSE_TAKEN_OVER
-        telemetry.log(action, response=self.rid, partition=self.partition, kind=kind, seq=state.next, epoch=state.epoch + 1)
+        action = (
+            telemetry.Action.RESPONSE_CLAIMED
+            if kind == "first"
+            else telemetry.Action.RESPONSE_TAKEN_OVER
+        )
+        telemetry.log(
+            action,
+            response=self.rid,
+            partition=self.partition,
+            kind=kind,
+            seq=state.next,
+            epoch=state.epoch + 1,
+        )
 
     def _claim(self, own: str, plan: Plan) -> records.Claim:
         engine, place = self._parts.engine, self.places[-1]
@@ -336,7 +395,9 @@ class Serving:
             h=state.h,
         )
 
-    async def _barrier(self, attempt: Attempt, own: str, sent: asyncio.Future[log.Appended]) -> bool:
+    async def _barrier(
+        self, attempt: Attempt, own: str, sent: asyncio.Future[log.Appended]
+    ) -> bool:
         """Read up to our own CLAIM (W3); False: stand down."""
         appended = await sent
         accepted = await self._parts.tail.barrier(self.partition, self.rid, own, appended.offset)
@@ -351,22 +412,28 @@ class Serving:
             made.close(plan.end)
             return True
         left = made.remaining if engine.ids_are_tokens else self.request.sampling.max_tokens
-        job = base.GenerationInput(self.request, made.own, plan.prompt, list(entry.fold.ids) if plan.prev else (), left)
+        job = base.GenerationInput(
+            self.request, made.own, plan.prompt, list(entry.fold.ids) if plan.prev else (), left
+        )
         try:
             with telemetry.span("generate", so_far=len(job.output_so_far)):
                 await attempt.run(engine, job, self._parts.pulse, last=plan.last)
-        except Exception as e:
-            return await self._engine_failed(attempt, plan, e)
+        except Exception as error:
+            return await self._engine_failed(attempt, plan, error)
         finally:
             self._cached = attempt.cached_tokens
-        if attempt.stopped is None or (attempt.stopped is Stop.DRAIN and made.phase is generation.Phase.FINISHED):
+        if attempt.stopped is None or (
+            attempt.stopped is Stop.DRAIN and made.phase is generation.Phase.FINISHED
+        ):
             return True
         await self._interrupted(attempt)
         return False
 
     async def _engine_failed(self, attempt: Attempt, plan: Plan, error: Exception) -> bool:
         verdict = base.classify(error)
-        telemetry.log(telemetry.Action.TASK_FAILED, response=self.rid, verdict=verdict.value, exc_info=error)
+        telemetry.log(
+            telemetry.Action.TASK_FAILED, response=self.rid, verdict=verdict.value, exc_info=error
+        )
         attempt.flush()  # what was generated is good
         if verdict is base.Verdict.FAIL:
             assert isinstance(error, base.Refused)
@@ -405,8 +472,9 @@ class Serving:
                 self._abandoned.add(own)
 
     async def _yield(self, attempt: Attempt) -> None:
-        """Ask to be taken over now; the nonce writes nothing after it. Not when the engine died: that counts as an attempt, as the worker's own death
-        does, for else a request that kills engines would go through all of them."""
+        """Ask to be taken over now; the nonce writes nothing after it. Not when the engine died:
+        that counts as an attempt, as the worker's own death does, for else a request that kills
+        engines would go through all of them."""
         own = attempt.generation.own
         seq = attempt.generation.stand_down()
         if self._parts.engine.dead.is_set():
@@ -428,7 +496,11 @@ class Serving:
         usage = attempt.usage or self._usage(made.total, attempt.cached_tokens)
         appended = await attempt.write(made.end(usage, plan.error), telemetry.trace_headers())
         give_up = time.monotonic() + DONE_S
-        while entry.fold.phase is not fold.Phase.DONE and not attempt.useless and time.monotonic() < give_up:
+        while (
+            entry.fold.phase is not fold.Phase.DONE
+            and not attempt.useless
+            and time.monotonic() < give_up
+        ):
             if self._parts.tail.position(self.partition) > appended.offset >= 0:
                 break  # it was read and had no effect
             await entry.changed(1.0)
@@ -438,17 +510,32 @@ class Serving:
     def _usage(self, output: int, cached: int) -> records.Usage:
         """Counted by ids; where ids are characters only the engine could have counted."""
         prompt = len(self._prompt or ())
-        return records.Usage(prompt, output, min(cached, prompt)) if self._parts.engine.ids_are_tokens else records.Usage()
+        return (
+            records.Usage(prompt, output, min(cached, prompt))
+            if self._parts.engine.ids_are_tokens
+            else records.Usage()
+        )
 
     def _dead_letter(self, reason: str, entry: tail.Entry) -> records.Dead:
         r, place = self.request, self.places[-1]
         attempts = takeover.attempts(entry.fold.claims, entry.fold.yielded)
-        return records.Dead(r.rid, r.owner, r.model, reason, attempts, place.topic, place.offset, records.prompt_digest(r.messages))
+        return records.Dead(
+            r.rid,
+            r.owner,
+            r.model,
+            reason,
+            attempts,
+            place.topic,
+            place.offset,
+            records.prompt_digest(r.messages),
+        )
 
     async def _done(self, entry: tail.Entry) -> Outcome:
-        """The log says DONE. What is written about it is written before the offset is finished, so that a crash between repeats it rather than loses
-        it: by everyone who finishes its request, for whoever ended it may have died right after, or have been this process before it lost the
-        partition and got it back. It is a function of the log, so copies are equal; readers count a response id once."""
+        """The log says DONE. What is written about it is written before the offset is finished, so
+        that a crash between repeats it rather than loses it: by everyone who finishes its request,
+        for whoever ended it may have died right after, or have been this process before it lost the
+        partition and got it back. It is a function of the log, so copies are equal; readers count a
+        response id once."""
         state = entry.fold
         assert state.ended is not None
         by_us = state.owner in self.mine

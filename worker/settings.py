@@ -26,7 +26,8 @@ class Misconfigured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See `docs/operations`, worker. `engine` is vllm, scripted, or the base URL of an OpenAI-compatible server."""
+    """See `docs/operations`, worker. `engine` is vllm, scripted, or the base URL of an
+    OpenAI-compatible server."""
 
     kafka: str
     redis: str
@@ -56,17 +57,19 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     pool = env.get("TAILRACE_POOL") or "default"
     try:
         topics.requests(pool, topics.CLASSES[0])
-    except ValueError as e:
-        raise Misconfigured("TAILRACE_POOL", str(e)) from e
+    except ValueError as error:
+        raise Misconfigured("TAILRACE_POOL", str(error)) from error
     kafka = env.get("TAILRACE_KAFKA") or "127.0.0.1:9092"
     try:
         address.parse(kafka)
-    except address.InvalidBootstrap as e:
-        raise Misconfigured("TAILRACE_KAFKA", str(e)) from e
+    except address.InvalidBootstrap as error:
+        raise Misconfigured("TAILRACE_KAFKA", str(error)) from error
     models, max_model_len = _pool(env.get("TAILRACE_POOLS") or _DEFAULT_POOLS, pool)
     engine = env.get("TAILRACE_ENGINE") or VLLM
     if engine not in (VLLM, SCRIPTED) and not re.match(r"https?://[^/]", engine):
-        raise Misconfigured("TAILRACE_ENGINE", f"{engine!r} is neither vllm, scripted nor an http(s) URL")
+        raise Misconfigured(
+            "TAILRACE_ENGINE", f"{engine!r} is neither vllm, scripted nor an http(s) URL"
+        )
     model_name = env.get("TAILRACE_MODEL_NAME") or models[0]
     model = env.get("TAILRACE_MODEL") or model_name
     if engine == VLLM and not env.get("TAILRACE_MODEL"):
@@ -97,10 +100,19 @@ def _pool(text: str, pool: str) -> tuple[tuple[str, ...], int]:
     try:
         pools = json.loads(text)
         models, length = pools[pool]["models"], pools[pool].get("max_model_len", 8192)
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise Misconfigured("TAILRACE_POOLS", f"no JSON object with a pool {pool!r} that lists its models") from e
-    if not models or not all(isinstance(m, str) and m for m in models) or not isinstance(length, int) or length < 2:
-        raise Misconfigured("TAILRACE_POOLS", f"pool {pool!r} needs a list of model names and max_model_len > 1")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Misconfigured(
+            "TAILRACE_POOLS", f"no JSON object with a pool {pool!r} that lists its models"
+        ) from error
+    if (
+        not models
+        or not all(isinstance(m, str) and m for m in models)
+        or not isinstance(length, int)
+        or length < 2
+    ):
+        raise Misconfigured(
+            "TAILRACE_POOLS", f"pool {pool!r} needs a list of model names and max_model_len > 1"
+        )
     return tuple(models), length
 
 

@@ -1,4 +1,5 @@
-"""Who may use the engine next: at most `capacity` at once, interactive before batch, else in order of arrival."""
+"""Who may use the engine next: at most `capacity` at once, interactive before batch, else in order
+of arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ class Slots:
 
     Attributes:
         running: places taken.
-        _waiting: (class rank, arrival, future), best first; futures of those who gave up stay until they come up.
+        _waiting: (class rank, arrival, future), best first; futures of those who gave up stay until
+            they come up.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -27,7 +29,8 @@ class Slots:
         return sum(not turn.done() for _, _, turn in self._waiting)
 
     def request(self, rank: int) -> asyncio.Future[None]:
-        """A future that is done once a place is ours (then `release` it); cancel it to give up waiting."""
+        """A future that is done once a place is ours (then `release` it); cancel it to give up
+        waiting."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (rank, next(self._arrivals), turn))
         self._admit()

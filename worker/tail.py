@@ -1,7 +1,9 @@
-"""One tail of the token partitions this worker has to do with: "DONE?", "cancelled?", "claimed by another?", and the barrier (log rule P4).
+"""One tail of the token partitions this worker has to do with: "DONE?", "cancelled?", "claimed by
+another?", and the barrier (log rule P4).
 
-A fold here may begin in the middle of the partition. It may call a response NEW only if it began at or below the lower bound in the response's id;
-where it did not, the response is folded again from that bound (`known`). So forgetting a fold is always safe, and memory is bounded.
+A fold here may begin in the middle of the partition. It may call a response NEW only if it began at
+or below the lower bound in the response's id; where it did not, the response is folded again from
+that bound (`known`). So forgetting a fold is always safe, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from worker import clock
 
 MAX_FOLDS = 10_000  # per partition; the oldest that nobody holds are forgotten
 WAIT_MS = 50
-EAGER_BYTES = 64 * 1024  # less than this waits for WAIT_MS at the broker: most of it is our own frames, and a fetch per flush would double their cost
+EAGER_BYTES = (
+    64 * 1024
+    # less than this waits for WAIT_MS at the broker: most of it is our own frames, and a fetch per
+    # flush would double their cost
+)
 BARRIER_S = 15.0
 RETRY_S = 0.5
 
@@ -34,7 +40,8 @@ class Entry:
         seen: nonces of CLAIMs read so far, and whether any copy of them took effect.
         holds: who needs this entry; it is forgotten only at 0.
         delayed: records that came while the response is read back; None otherwise.
-        listener: called at every change of ownership or phase, at once; set by whoever serves the response here, None otherwise.
+        listener: called at every change of ownership or phase, at once; set by whoever serves the
+            response here, None otherwise.
         _changed: replaced at every change; waiters hold the old one.
     """
 
@@ -64,7 +71,9 @@ class Entry:
             self.first = offset
         if isinstance(record, records.Claim):
             # A second copy of a claim is void; that says nothing about the first.
-            self.seen[record.own] = self.seen.get(record.own, False) or isinstance(outcome, fold.Claimed)
+            self.seen[record.own] = self.seen.get(record.own, False) or isinstance(
+                outcome, fold.Claimed
+            )
         if not isinstance(outcome, fold.Accepted):
             self.wake()
 
@@ -91,7 +100,8 @@ class Partition:
         start: every response whose records all lie at or above it is known here.
         position: everything in [start, position) was applied.
         target: end offset known when the partition was opened; decisions wait until it was read.
-        fresh: nothing was read since `follow`; a fetch for an earlier following may still bring records from elsewhere, which must not be applied.
+        fresh: nothing was read since `follow`; a fetch for an earlier following may still bring
+            records from elsewhere, which must not be applied.
         entries: by response id, in order of their first record.
         caught_up: set once `target` was read.
     """
@@ -104,7 +114,8 @@ class Partition:
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     def entry(self, rid: str) -> Entry:
-        """The entry of a response, made if need be: whatever lies at or above `start` would have made it before."""
+        """The entry of a response, made if need be: whatever lies at or above `start` would have
+        made it before."""
         found = self.entries.get(rid)
         if found is None:
             found = self.entries[rid] = Entry(self.start)
@@ -121,10 +132,23 @@ class Tail:
         _incarnation: which log this is; empty before `run`.
     """
 
-    def __init__(self, bootstrap: str, offsets: log.Offsets, broker_clock: clock.BrokerClock, *, client_id: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        offsets: log.Offsets,
+        broker_clock: clock.BrokerClock,
+        *,
+        client_id: str,
+    ) -> None:
         self._bootstrap = bootstrap
         self._incarnation = ""
-        self._reader = log.Reader(bootstrap, topics.TOKENS, wait_ms=WAIT_MS, min_bytes=EAGER_BYTES, client_id=f"{client_id}-tail")
+        self._reader = log.Reader(
+            bootstrap,
+            topics.TOKENS,
+            wait_ms=WAIT_MS,
+            min_bytes=EAGER_BYTES,
+            client_id=f"{client_id}-tail",
+        )
         self._replays = log.Replays(bootstrap, size=2, client_id=f"{client_id}-replay")
         self._offsets = offsets
         self._clock = broker_clock
@@ -133,7 +157,8 @@ class Tail:
         self.gaps = 0
 
     def follow(self, partition: int, start: int, end: int) -> None:
-        """Fold `partition` from `start` on; `end` is the end offset known now. One that is followed already goes on, but must reach `end` again."""
+        """Fold `partition` from `start` on; `end` is the end offset known now. One that is followed
+        already goes on, but must reach `end` again."""
         state = self._partitions.get(partition)
         if state is None:
             state = self._partitions[partition] = Partition(start, start, end)
@@ -160,7 +185,8 @@ class Tail:
 
     @contextlib.contextmanager
     def hold(self, partition: int, rid: str) -> Iterator[Entry]:
-        """The entry of a response, which is not forgotten meanwhile; the partition must be followed."""
+        """The entry of a response, which is not forgotten meanwhile; the partition must be
+        followed."""
         entry = self._partitions[partition].entry(rid)
         entry.holds += 1
         try:
@@ -169,7 +195,8 @@ class Tail:
             entry.holds -= 1
 
     async def known(self, partition: int, rid: str) -> Entry:
-        """The entry, once it may be believed: the tail has reached the partition's target, and began early enough for this response. Hold it before.
+        """The entry, once it may be believed: the tail has reached the partition's target, and
+        began early enough for this response. Hold it before.
 
         Raises:
             HistoryLost: the log no longer holds the beginning of this response.
@@ -184,14 +211,18 @@ class Tail:
         return entry
 
     async def barrier(self, partition: int, rid: str, own: str, appended: int) -> bool | None:
-        """Wait until our own CLAIM was read; whether it took effect, or None if it did not show up in time.
+        """Wait until our own CLAIM was read; whether it took effect, or None if it did not show up
+        in time.
 
-        It is found by its nonce: the acknowledged offset only says how far an eager read beside the long poll has to go.
+        It is found by its nonce: the acknowledged offset only says how far an eager read beside the
+        long poll has to go.
         """
         state = self._partitions[partition]
         entry = state.entry(rid)
         if appended >= state.position:
-            with contextlib.suppress(log.LogUnavailable, log.HistoryLost):  # then the tail alone must bring it
+            with contextlib.suppress(
+                log.LogUnavailable, log.HistoryLost
+            ):  # then the tail alone must bring it
                 await self._replay(entry, partition, rid, state.position, appended + 1)
         give_up = time.monotonic() + BARRIER_S
         while own not in entry.seen and time.monotonic() < give_up:
@@ -250,10 +281,13 @@ class Tail:
         """
         found = await log.layout(self._bootstrap)
         if found.incarnation != self._incarnation:
-            raise log.LogChanged(f"the log's incarnation changed from {self._incarnation} to {found.incarnation}")
+            raise log.LogChanged(
+                f"the log's incarnation changed from {self._incarnation} to {found.incarnation}"
+            )
 
     async def _skip_gaps(self) -> None:
-        """Retention passed the position, or storage was lost: what was there cannot be known, so `known` will refuse responses that began in it."""
+        """Retention passed the position, or storage was lost: what was there cannot be known, so
+        `known` will refuse responses that began in it."""
         self.gaps += 1
         await asyncio.sleep(RETRY_S)
         try:
@@ -271,7 +305,8 @@ class Tail:
                 self._reader.follow(partition, beginning)
 
     async def _read_back(self, state: Partition, partition: int, rid: str, bound: int) -> None:
-        """Fold the response again from its bound up to here, then what the tail brought meanwhile, and put that in place of what the tail had."""
+        """Fold the response again from its bound up to here, then what the tail brought meanwhile,
+        and put that in place of what the tail had."""
         entry = state.entry(rid)
         fresh = Entry(bound)
         entry.delayed, end = [], state.position
@@ -279,7 +314,13 @@ class Tail:
             await self._replay(fresh, partition, rid, bound, end)
             for record, offset, timestamp in entry.delayed:
                 fresh.apply(record, offset, timestamp)
-            entry.complete, entry.begun, entry.fold, entry.first, entry.seen = bound, fresh.begun, fresh.fold, fresh.first, fresh.seen
+            entry.complete, entry.begun, entry.fold, entry.first, entry.seen = (
+                bound,
+                fresh.begun,
+                fresh.fold,
+                fresh.first,
+                fresh.seen,
+            )
         finally:
             delayed, entry.delayed = entry.delayed, None
             for record, offset, timestamp in delayed:
@@ -288,7 +329,9 @@ class Tail:
 
     async def _replay(self, entry: Entry, partition: int, rid: str, start: int, end: int) -> None:
         """Apply the response's records of [start, end)."""
-        async with contextlib.aclosing(self._replays.read(topics.TOKENS, partition, start, end)) as batches:
+        async with contextlib.aclosing(
+            self._replays.read(topics.TOKENS, partition, start, end)
+        ) as batches:
             async for batch in batches:
                 for r in batch:
                     record = records.token_of(r.key, r.value)
@@ -302,7 +345,8 @@ def _look(state: Partition) -> None:
 
 
 def _forget(state: Partition) -> None:
-    """Forget the oldest that nobody holds; a response that began there is read back if it is ever asked for."""
+    """Forget the oldest that nobody holds; a response that began there is read back if it is ever
+    asked for."""
     excess = len(state.entries) - MAX_FOLDS
     if excess <= 0:
         return

@@ -1,4 +1,5 @@
-"""What a worker does about a request, by the fold of its response (pure; log rule W1–W7 and section 10).
+"""What a worker does about a request, by the fold of its response (pure; log rule W1–W7 and section
+10).
 
     DONE                                      -> Finished
     NEW                                       -> Claim(prev=null); expired or invalid requests are claimed too, and ended at once
@@ -8,7 +9,8 @@
     LIVE, attempts used up                    -> Close(prev=owner): closing CLAIM, END(failed), one dead letter
     LIVE, otherwise                           -> Wait
 
-A request that kills its worker takes its neighbours' attempts along. So last attempts run one at a time: then only the guilty one can use them up.
+A request that kills its worker takes its neighbours' attempts along. So last attempts run one at a
+time: then only the guilty one can use them up.
 
 A wrong choice costs compute, never correctness: the fold decides who owns.
 """
@@ -24,7 +26,9 @@ from tailrace.protocol import fold
 MAX_ATTEMPTS = 3
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
-MODEL_GRACE_MS = 60_000  # how long a response of another model revision waits for a worker that has it
+MODEL_GRACE_MS = (
+    60_000  # how long a response of another model revision waits for a worker that has it
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead, nobody waits any more. `last`: the last attempt that counts."""
+    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead, nobody waits any
+    more. `last`: the last attempt that counts."""
 
     prev: str | None
     expired: bool = False
@@ -71,15 +76,24 @@ class Self:
 
 
 def attempts(claims: list[tuple[str, str]], yielded: Collection[str]) -> int:
-    """How many claims count: not those that replaced an owner that had yielded, nor those of the same incarnation."""
+    """How many claims count: not those that replaced an owner that had yielded, nor those of the
+    same incarnation."""
     counted = 1 if claims else 0
     for (prev, prev_worker), (_, worker) in itertools.pairwise(claims):
         counted += prev not in yielded and prev_worker != worker
     return counted
 
 
-def decide(state: fold.Fold, me: Self, *, now_ms: float, expires_ms: float, max_attempts: int = MAX_ATTEMPTS) -> Decision:
-    """The next step. `now_ms` is the broker's time (a lower bound), `expires_ms` the request's deadline on the same clock."""
+def decide(
+    state: fold.Fold,
+    me: Self,
+    *,
+    now_ms: float,
+    expires_ms: float,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> Decision:
+    """The next step. `now_ms` is the broker's time (a lower bound), `expires_ms` the request's
+    deadline on the same clock."""
     if state.phase is fold.Phase.DONE:
         return Finished()
     if state.owner is None:
@@ -93,7 +107,11 @@ def decide(state: fold.Fold, me: Self, *, now_ms: float, expires_ms: float, max_
     counts = not (prev in state.yielded or prev_worker == me.worker)
     if counted + counts > max_attempts or len(state.claims) >= MAX_CLAIMS:
         return Close(prev, "attempts_exhausted", counted)
-    if state.next and state.first is not None and _foreign(state.first.model_rev, state.first.tokenizer_digest, me):
+    if (
+        state.next
+        and state.first is not None
+        and _foreign(state.first.model_rev, state.first.tokenizer_digest, me)
+    ):
         if quiet_ms < MODEL_GRACE_MS:
             return Wait(MODEL_GRACE_MS - quiet_ms)
         return Close(prev, "model_changed", counted)
@@ -101,5 +119,6 @@ def decide(state: fold.Fold, me: Self, *, now_ms: float, expires_ms: float, max_
 
 
 def _foreign(model_rev: str, tokenizer_digest: str, me: Self) -> bool:
-    """Ids of another tokenizer mean other text, and another model would go on from words it would not have said."""
+    """Ids of another tokenizer mean other text, and another model would go on from words it would
+    not have said."""
     return (model_rev, tokenizer_digest) != (me.model_rev, me.tokenizer_digest)

@@ -1,4 +1,5 @@
-"""The Dockerfiles, read without an engine: what they start from, what they install, and who they run as."""
+"""The Dockerfiles, read without an engine: what they start from, what they install, and who they
+run as."""
 
 from __future__ import annotations
 
@@ -66,7 +67,13 @@ def load() -> list[Image]:
     images = []
     for file in sorted((ROOT / "docker").glob("*.Dockerfile")):
         ignore = file.with_name(f"{file.name}.dockerignore")
-        images.append(Image(file.name, parse(file.read_text()), ignore.read_text().splitlines() if ignore.exists() else []))
+        images.append(
+            Image(
+                file.name,
+                parse(file.read_text()),
+                ignore.read_text().splitlines() if ignore.exists() else [],
+            )
+        )
     return images
 
 
@@ -76,7 +83,8 @@ def known_words(image: Image) -> str:
 
 
 def pinned_bases(image: Image) -> str:
-    """By a tag for people and a digest for the machine; the digest has no default, so that nobody builds on whatever is newest."""
+    """By a tag for people and a digest for the machine; the digest has no default, so that nobody
+    builds on whatever is newest."""
     for instruction in image.all("FROM"):
         if not _PINNED.fullmatch(instruction.rest.split(" ")[0]):
             return f"FROM {instruction.rest}: not pinned by a digest argument"
@@ -85,14 +93,23 @@ def pinned_bases(image: Image) -> str:
 
 
 def latest(image: Image) -> str:
-    return next((f"{i.word} {i.rest}" for i in image.instructions if re.search(r":latest\b", i.rest)), "")
+    return next(
+        (f"{i.word} {i.rest}" for i in image.instructions if re.search(r":latest\b", i.rest)), ""
+    )
 
 
 def nothing_fetched(image: Image) -> str:
     """No ADD at all (it takes URLs and unpacks archives), no download without a checksum."""
     if image.all("ADD"):
         return f"ADD {image.all('ADD')[0].rest}: COPY what is in the tree"
-    return next((f"RUN {i.rest}: fetches from the network" for i in image.all("RUN") if re.search(r"\b(curl|wget|git clone)\b", i.rest)), "")
+    return next(
+        (
+            f"RUN {i.rest}: fetches from the network"
+            for i in image.all("RUN")
+            if re.search(r"\b(curl|wget|git clone)\b", i.rest)
+        ),
+        "",
+    )
 
 
 def hashed_packages(image: Image) -> str:
@@ -100,12 +117,18 @@ def hashed_packages(image: Image) -> str:
     for instruction in image.all("RUN"):
         for command in re.split(r"&&|;", instruction.rest):
             install = _INSTALL.search(command)
-            if install and "--require-hashes" not in command and not {"--no-deps", "--no-index"} <= set(command.split()):
+            if (
+                install
+                and "--require-hashes" not in command
+                and not {"--no-deps", "--no-index"} <= set(command.split())
+            ):
                 return f"without checksums: {command.strip()}"
             for lock in re.findall(r"-r (\S+)", command):
                 if not (ROOT / lock).is_file():
                     return f"no such lock file: {lock}"
-            if re.search(r"\bnpm (install|i)\b", command) or ("npm ci" in command and "--ignore-scripts" not in command):
+            if re.search(r"\bnpm (install|i)\b", command) or (
+                "npm ci" in command and "--ignore-scripts" not in command
+            ):
                 return f"npm without its lock, or with scripts: {command.strip()}"
     return ""
 

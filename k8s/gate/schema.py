@@ -1,4 +1,5 @@
-"""Every resource against a schema: built-in kinds against Kubernetes' own (strict), operators' kinds against the subsets in k8s/schemas."""
+"""Every resource against a schema: built-in kinds against Kubernetes' own (strict), operators'
+kinds against the subsets in k8s/schemas."""
 
 from __future__ import annotations
 
@@ -20,25 +21,34 @@ _SUBSETS = Path(__file__).resolve().parents[1] / "schemas"
 
 
 def _bundled() -> Any:
-    """`kubernetes_validate` carries the schemas; read here directly, because its own call loads 2 MB of definitions for every resource."""
-    return resources.files("kubernetes_validate").joinpath("kubernetes-json-schema", f"v{KUBERNETES}.0-local-strict")
+    """`kubernetes_validate` carries the schemas; read here directly, because its own call loads 2
+    MB of definitions for every resource."""
+    return resources.files("kubernetes_validate").joinpath(
+        "kubernetes-json-schema", f"v{KUBERNETES}.0-local-strict"
+    )
 
 
 @functools.cache
 def _registry() -> referencing.Registry[Any]:
-    definitions = referencing.Resource.from_contents(json.loads(_bundled().joinpath("_definitions.json").read_text()))
+    definitions = referencing.Resource.from_contents(
+        json.loads(_bundled().joinpath("_definitions.json").read_text())
+    )
     return definitions @ referencing.Registry()
 
 
 @functools.cache
 def _builtin(api_version: str, kind: str) -> jsonschema.Draft202012Validator | None:
     group, _, version = api_version.rpartition("/")
-    short = [group.split(".")[0]] if group else []  # rbac.authorization.k8s.io/v1 is kept as rbac-v1
+    short = (
+        [group.split(".")[0]] if group else []
+    )  # rbac.authorization.k8s.io/v1 is kept as rbac-v1
     file = _bundled().joinpath("-".join([kind.lower(), *short, version]) + ".json")
     if not file.is_file():
         return None
     schema = json.loads(file.read_text())
-    return jsonschema.Draft202012Validator(schema, registry=referencing.Resource.from_contents(schema) @ _registry())
+    return jsonschema.Draft202012Validator(
+        schema, registry=referencing.Resource.from_contents(schema) @ _registry()
+    )
 
 
 @functools.cache
@@ -54,12 +64,16 @@ def _subsets() -> dict[tuple[str, str], jsonschema.Draft202012Validator]:
                 "properties": {
                     "apiVersion": {"const": group["apiVersion"]},
                     "kind": {"const": kind},
-                    "metadata": {"$ref": "https://kubernetes.io/api/_definitions.json#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"},
+                    "metadata": {
+                        "$ref": "https://kubernetes.io/api/_definitions.json#/$defs/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+                    },
                     "spec": spec,
                 },
             }
             jsonschema.Draft202012Validator.check_schema(schema)
-            found[group["apiVersion"], kind] = jsonschema.Draft202012Validator(schema, registry=_registry())
+            found[group["apiVersion"], kind] = jsonschema.Draft202012Validator(
+                schema, registry=_registry()
+            )
     return found
 
 

@@ -1,4 +1,5 @@
-"""What refers to something, and whether that something is there: settings, secrets, services, hosts, scaling targets."""
+"""What refers to something, and whether that something is there: settings, secrets, services,
+hosts, scaling targets."""
 
 from __future__ import annotations
 
@@ -10,26 +11,52 @@ from k8s import make_secrets
 from k8s.gate import kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 
-# The process contract: which variables a process reads, and which of them it has to be given here. A test compares this with the sources.
-_COMMON = {"TAILRACE_KAFKA", "TAILRACE_HOST", "TAILRACE_ADMIN_PORT", "TAILRACE_POOLS", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+# The process contract: which variables a process reads, and which of them it has to be given here.
+# A test compares this with the sources.
+_COMMON = {
+    "TAILRACE_KAFKA",
+    "TAILRACE_HOST",
+    "TAILRACE_ADMIN_PORT",
+    "TAILRACE_POOLS",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+}
 _SERVICE = _COMMON | {"TAILRACE_REDIS", "TAILRACE_NAME", "TAILRACE_DRAIN_S"}
 _EDGE = _SERVICE | {"TAILRACE_PORT", "TAILRACE_ISSUERS", "TAILRACE_ORIGINS"}
 REQUIRED: dict[str, set[str]] = {
     "gateway": _EDGE | {"TAILRACE_PUSH_URL", "TAILRACE_PAGE", "TAILRACE_ACCEPT_MS"},
     "push": _EDGE,
     "worker": _SERVICE
-    | {"TAILRACE_POOL", "TAILRACE_ENGINE", "TAILRACE_MODEL", "TAILRACE_MODEL_NAME", "TAILRACE_MAX_NUM_SEQS", "TAILRACE_SESSION_TIMEOUT_MS"},
+    | {
+        "TAILRACE_POOL",
+        "TAILRACE_ENGINE",
+        "TAILRACE_MODEL",
+        "TAILRACE_MODEL_NAME",
+        "TAILRACE_MAX_NUM_SEQS",
+        "TAILRACE_SESSION_TIMEOUT_MS",
+    },
     "log-incarnation": {"TAILRACE_KAFKA"},
 }
 OPTIONAL: dict[str, set[str]] = {
-    "gateway": {"TAILRACE_LIMITS", "TAILRACE_CANCEL_GRACE_MS", "TAILRACE_CONNECTION_LIMIT_S", "TAILRACE_HTTP_MAX_BYTES", "TAILRACE_WS_MAX_BYTES"},
+    "gateway": {
+        "TAILRACE_LIMITS",
+        "TAILRACE_CANCEL_GRACE_MS",
+        "TAILRACE_CONNECTION_LIMIT_S",
+        "TAILRACE_HTTP_MAX_BYTES",
+        "TAILRACE_WS_MAX_BYTES",
+    },
     "push": set(),
     "worker": {"TAILRACE_ENGINE_KEY", "TAILRACE_ENGINE_STALL_S"},
     "log-incarnation": _COMMON,
 }
 FORBIDDEN = {"TAILRACE_DEV_CREDENTIAL"}  # a deployment hands out no credentials
 # Read by the engine's own libraries.
-THIRD_PARTY = {"HF_HUB_OFFLINE", "VLLM_NO_USAGE_STATS", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"}
+THIRD_PARTY = {
+    "HF_HUB_OFFLINE",
+    "VLLM_NO_USAGE_STATS",
+    "VLLM_CACHE_ROOT",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 
 
 def variables(m: Manifests) -> Iterator[Verdict]:
@@ -37,11 +64,17 @@ def variables(m: Manifests) -> Iterator[Verdict]:
         required = REQUIRED.get(workload.name, set())
         for container in workload.containers:
             env = m.config(workload, container)
-            allowed = required | OPTIONAL.get(workload.name, set()) | (THIRD_PARTY if workload.name == "worker" else set())
+            allowed = (
+                required
+                | OPTIONAL.get(workload.name, set())
+                | (THIRD_PARTY if workload.name == "worker" else set())
+            )
             unknown, missing = sorted(env.keys() - allowed), sorted(required - env.keys())
             empty = sorted(k for k, v in env.items() if v == "")
             problem = "; ".join(
-                f"{what} {', '.join(names)}" for what, names in (("unknown", unknown), ("missing", missing), ("empty", empty)) if names
+                f"{what} {', '.join(names)}"
+                for what, names in (("unknown", unknown), ("missing", missing), ("empty", empty))
+                if names
             )
             yield Verdict(f"{workload.subject}/{container['name']}", problem)
 
@@ -80,7 +113,8 @@ def _triggers(m: Manifests) -> Iterator[tuple[str, str, str, set[str]]]:
 
 
 def secrets_made(m: Manifests) -> dict[str, set[str]]:
-    """Every Secret that will exist, and who makes it: Strimzi, cert-manager, or k8s/make_secrets.py."""
+    """Every Secret that will exist, and who makes it: Strimzi, cert-manager, or
+    k8s/make_secrets.py."""
     made = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
     for user in m.kind("KafkaUser"):
         made[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
@@ -102,52 +136,83 @@ def references(m: Manifests) -> Iterator[Verdict]:
     configs = {c["metadata"]["name"]: set(c.get("data", {})) for c in m.kind("ConfigMap")}
     for user, kind, name, keys in _uses(m):
         if kind == "PersistentVolumeClaim":
-            yield Verdict(f"{user} → {kind}/{name}", "" if m.named(kind, name) else "does not exist")
+            yield Verdict(
+                f"{user} → {kind}/{name}", "" if m.named(kind, name) else "does not exist"
+            )
             continue
         there = (secrets if kind == "Secret" else configs).get(name)
-        problem = f"nothing makes {kind} {name}" if there is None else f"no key {', '.join(sorted(keys - there))}" if keys - there else ""
+        problem = (
+            f"nothing makes {kind} {name}"
+            if there is None
+            else f"no key {', '.join(sorted(keys - there))}"
+            if keys - there
+            else ""
+        )
         yield Verdict(f"{user} → {kind}/{name}", problem)
 
 
 def nothing_idle(m: Manifests) -> Iterator[Verdict]:
-    """A Secret that nobody reads is a door nobody watches; a ConfigMap that nobody reads misleads."""
+    """A Secret that nobody reads is a door nobody watches; a ConfigMap that nobody reads
+    misleads."""
     used = {(kind, name) for _, kind, name, _ in _uses(m)}
     for name in make_secrets.KEYS:
-        yield Verdict(f"Secret/{name}", "" if ("Secret", name) in used else "is made by hand and read by nobody")
+        yield Verdict(
+            f"Secret/{name}",
+            "" if ("Secret", name) in used else "is made by hand and read by nobody",
+        )
     for config in m.kind("ConfigMap"):
         if config["metadata"].get("labels", {}).get("grafana_dashboard"):
             continue
-        yield Verdict(subject(config), "" if ("ConfigMap", config["metadata"]["name"]) in used else "is read by nobody")
+        yield Verdict(
+            subject(config),
+            "" if ("ConfigMap", config["metadata"]["name"]) in used else "is read by nobody",
+        )
 
 
 def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
-    """No Secret is rendered, and nothing that looks like one stands in a ConfigMap or an environment."""
+    """No Secret is rendered, and nothing that looks like one stands in a ConfigMap or an
+    environment."""
     for doc in m.docs:
         text = str(doc)
         if doc["kind"] == "Secret":
             yield Verdict(subject(doc), "a secret in the manifests")
         else:
-            yield Verdict(subject(doc), "a private key in the manifests" if "PRIVATE KEY" in text else "")
+            yield Verdict(
+                subject(doc), "a private key in the manifests" if "PRIVATE KEY" in text else ""
+            )
     for workload in m.workloads():
         for container in workload.containers:
             env = m.config(workload, container)
             bare = [k for k, v in env.items() if v and urlsplit(v).password]
-            yield Verdict(f"{workload.subject}/{container['name']}", f"a password in {', '.join(bare)}" if bare else "")
+            yield Verdict(
+                f"{workload.subject}/{container['name']}",
+                f"a password in {', '.join(bare)}" if bare else "",
+            )
 
 
 def services(m: Manifests) -> Iterator[Verdict]:
     for service in m.kind("Service"):
-        chosen = [w for w in m.workloads() if selects({"matchLabels": service["spec"]["selector"]}, w.labels)]
+        chosen = [
+            w
+            for w in m.workloads()
+            if selects({"matchLabels": service["spec"]["selector"]}, w.labels)
+        ]
         if len(chosen) != 1:
             yield Verdict(subject(service), f"selects the pods of {len(chosen)} workloads")
             continue
         ports = {p["name"] for c in chosen[0].containers for p in c.get("ports", [])}
-        missing = [str(p["targetPort"]) for p in service["spec"]["ports"] if p["targetPort"] not in ports]
-        yield Verdict(subject(service), f"no port {', '.join(missing)} at its pods" if missing else "")
+        missing = [
+            str(p["targetPort"]) for p in service["spec"]["ports"] if p["targetPort"] not in ports
+        ]
+        yield Verdict(
+            subject(service), f"no port {', '.join(missing)} at its pods" if missing else ""
+        )
     for workload in m.workloads():
         stateful = workload.doc["spec"].get("serviceName")
         if stateful:
-            yield Verdict(workload.subject, "" if m.named("Service", stateful) else f"no Service {stateful}")
+            yield Verdict(
+                workload.subject, "" if m.named("Service", stateful) else f"no Service {stateful}"
+            )
 
 
 def listening(m: Manifests) -> Iterator[Verdict]:
@@ -157,9 +222,24 @@ def listening(m: Manifests) -> Iterator[Verdict]:
         if workload is None:
             continue
         settings = m.settings(name)
-        port = next((str(p["containerPort"]) for p in workload.containers[0]["ports"] if p["name"] == "http"), None)
+        port = next(
+            (
+                str(p["containerPort"])
+                for p in workload.containers[0]["ports"]
+                if p["name"] == "http"
+            ),
+            None,
+        )
         fits = settings.get("TAILRACE_PORT") == port and settings.get("TAILRACE_HOST") == "0.0.0.0"  # noqa: S104 - inside a pod, behind policies
-        yield Verdict(workload.subject, "" if fits else f"listens on {settings.get('TAILRACE_HOST')}:{settings.get('TAILRACE_PORT')}, sent to {port}")
+        yield Verdict(
+            workload.subject,
+            ""
+            if fits
+            else (
+                f"listens on {settings.get('TAILRACE_HOST')}:{settings.get('TAILRACE_PORT')}, "
+                f"sent to {port}"
+            ),
+        )
 
 
 def _routes(ingress: Doc) -> Iterator[tuple[str, str, str, str]]:
@@ -174,27 +254,52 @@ def ingress(m: Manifests) -> Iterator[Verdict]:
     for doc in m.kind("Ingress"):
         hosts = {host for host, *_ in _routes(doc)}
         encrypted = {host for tls in doc["spec"].get("tls", []) for host in tls["hosts"]}
-        yield Verdict(f"{subject(doc)} TLS", "" if hosts == encrypted else f"without TLS: {sorted(hosts - encrypted)}")
-        issuers = [a for a in doc["metadata"].get("annotations", {}) if a in {"cert-manager.io/issuer", "cert-manager.io/cluster-issuer"}]
-        yield Verdict(f"{subject(doc)} certificate", "" if issuers else "nobody makes its certificate")
+        yield Verdict(
+            f"{subject(doc)} TLS",
+            "" if hosts == encrypted else f"without TLS: {sorted(hosts - encrypted)}",
+        )
+        issuers = [
+            a
+            for a in doc["metadata"].get("annotations", {})
+            if a in {"cert-manager.io/issuer", "cert-manager.io/cluster-issuer"}
+        ]
+        yield Verdict(
+            f"{subject(doc)} certificate", "" if issuers else "nobody makes its certificate"
+        )
         for host, path, name, port in _routes(doc):
             service = m.named("Service", name)
             ports = {p["name"] for p in service["spec"]["ports"]} if service else set()
-            yield Verdict(f"{subject(doc)} {host}{path}", "" if port in ports else f"no port {port} at Service {name}")
+            yield Verdict(
+                f"{subject(doc)} {host}{path}",
+                "" if port in ports else f"no port {port} at Service {name}",
+            )
 
 
 def public_names(m: Manifests) -> Iterator[Verdict]:
-    """The page is told a push address that leads to push, and the services accept the origin the page comes from."""
+    """The page is told a push address that leads to push, and the services accept the origin the
+    page comes from."""
     routes = [r for doc in m.kind("Ingress") for r in _routes(doc)]
     pages = {host for host, path, name, _ in routes if path == "/" and name == "gateway"}
-    watching = {host for host, path, name, _ in routes if path in {"/v1", "/v1/watch", "/"} and name == "push"}
+    watching = {
+        host
+        for host, path, name, _ in routes
+        if path in {"/v1", "/v1/watch", "/"} and name == "push"
+    }
     for url in (m.settings("gateway").get("TAILRACE_PUSH_URL") or "").split(","):
         parts = urlsplit(url)
-        yield Verdict(f"TAILRACE_PUSH_URL {url}", "" if parts.scheme == "https" and parts.hostname in watching else "does not lead to push by TLS")
+        yield Verdict(
+            f"TAILRACE_PUSH_URL {url}",
+            ""
+            if parts.scheme == "https" and parts.hostname in watching
+            else "does not lead to push by TLS",
+        )
     for name in ("gateway", "push"):
         origins = (m.settings(name).get("TAILRACE_ORIGINS") or "").split(",")
         fits = "*" not in origins and {f"https://{page}" for page in pages} <= set(origins)
-        yield Verdict(f"{name} TAILRACE_ORIGINS", "" if fits and pages else f"is {origins}, the page is at {sorted(pages)}")
+        yield Verdict(
+            f"{name} TAILRACE_ORIGINS",
+            "" if fits and pages else f"is {origins}, the page is at {sorted(pages)}",
+        )
 
 
 def pools(m: Manifests) -> Iterator[Verdict]:
@@ -208,23 +313,39 @@ def pools(m: Manifests) -> Iterator[Verdict]:
     job = m.workload("log-incarnation")
     command = job.containers[0]["command"] if job else []
     named = {after for word, after in itertools.pairwise(command) if word == "--pool"}
-    yield Verdict("log-incarnation", "" if named == known.keys() else f"looks after the pools {sorted(named)}, there are {sorted(known)}")
+    yield Verdict(
+        "log-incarnation",
+        ""
+        if named == known.keys()
+        else f"looks after the pools {sorted(named)}, there are {sorted(known)}",
+    )
 
 
 def scaling(m: Manifests) -> Iterator[Verdict]:
-    """Every service is scaled by exactly one autoscaler, and its manifest does not fight it with a number of its own."""
+    """Every service is scaled by exactly one autoscaler, and its manifest does not fight it with a
+    number of its own."""
     targets: dict[str, list[str]] = {}
     for scaler in m.kind("HorizontalPodAutoscaler", "ScaledObject"):
         reference = scaler["spec"]["scaleTargetRef"]
         workload = m.named(reference["kind"], reference["name"])
         targets.setdefault(reference["name"], []).append(subject(scaler))
-        yield Verdict(subject(scaler), "" if workload else f"scales {reference['kind']} {reference['name']}, which is not there")
+        yield Verdict(
+            subject(scaler),
+            ""
+            if workload
+            else f"scales {reference['kind']} {reference['name']}, which is not there",
+        )
     for workload_doc in m.kind("Deployment"):
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:
             yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nobody'}")
         else:
-            yield Verdict(subject(workload_doc), "fixes `replicas`, which its autoscaler owns" if "replicas" in workload_doc["spec"] else "")
+            yield Verdict(
+                subject(workload_doc),
+                "fixes `replicas`, which its autoscaler owns"
+                if "replicas" in workload_doc["spec"]
+                else "",
+            )
 
 
 def namespaces(m: Manifests) -> Iterator[Verdict]:

@@ -1,14 +1,16 @@
 """Credentials: a JWT in, a Principal or InvalidCredential out.
 
-python-jose is used for one thing only: checking a signature with a key object that was built and checked here. Everything else is decided by
-this module, because the library lets too much through (missing claims, junk in the signature, key confusion with a DER key). It is the only module
-that may import `jose`, so that the library can be replaced in one place.
+python-jose is used for one thing only: checking a signature with a key object that was built and
+checked here. Everything else is decided by this module, because the library lets too much through
+(missing claims, junk in the signature, key confusion with a DER key). It is the only module that
+may import `jose`, so that the library can be replaced in one place.
 
     load_issuers(path) -> Issuers      once, at start; anything doubtful in the file ends the process there
     verify(token, issuers, now)        per request; synchronous, no I/O, no state
 
-Order inside `verify`: text -> strict JSON -> issuer by name -> header -> key by kid -> claims -> signature -> parsers agree. So the expensive step
-comes last, and nothing a stranger sent is used for more than a dictionary lookup before it.
+Order inside `verify`: text -> strict JSON -> issuer by name -> header -> key by kid -> claims ->
+signature -> parsers agree. So the expensive step comes last, and nothing a stranger sent is used
+for more than a dictionary lookup before it.
 """
 
 import base64
@@ -81,7 +83,8 @@ class Reason(enum.StrEnum):
 
 
 class InvalidCredential(Exception):
-    """`issuer` names a configured issuer when `reason` is UNKNOWN_KEY: its key set may be fetched anew and the credential tried once more."""
+    """`issuer` names a configured issuer when `reason` is UNKNOWN_KEY: its key set may be fetched
+    anew and the credential tried once more."""
 
     def __init__(self, reason: Reason, issuer: str | None = None) -> None:
         super().__init__(reason.value)
@@ -90,7 +93,8 @@ class InvalidCredential(Exception):
 
 
 class IssuersRefused(Exception):
-    """The issuers file, or a key in it, is not acceptable: the process must not start. The text never contains key material."""
+    """The issuers file, or a key in it, is not acceptable: the process must not start. The text
+    never contains key material."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +107,15 @@ class Principal:
 
     @property
     def key(self) -> str:
-        """Stable and unambiguous: issuer and tenant cannot contain the separator, the subject comes last."""
+        """Stable and unambiguous: issuer and tenant cannot contain the separator, the subject comes
+        last."""
         return f"{self.issuer}|{self.tenant or ''}|{self.subject}"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A checked key. `handle` is jose's key object; `signature_chars` the one length a signature made with it can have."""
+    """A checked key. `handle` is jose's key object; `signature_chars` the one length a signature
+    made with it can have."""
 
     algorithm: Algorithm
     signature_chars: int
@@ -140,7 +146,8 @@ class Issuers:
         return dataclasses.replace(self, by_name=MappingProxyType({**self.by_name, iss: renewed}))
 
 
-# ---- verify ----------------------------------------------------------------------------------------
+# ---- verify
+# ----------------------------------------------------------------------------------------
 
 
 def verify(token: str, issuers: Issuers, now: float) -> Principal:
@@ -150,7 +157,8 @@ def verify(token: str, issuers: Issuers, now: float) -> Principal:
     except InvalidCredential:
         raise
     except Exception as error:
-        # A defect, of ours or of the library: refused like any other, and counted under a name of its own so that it is looked into.
+        # A defect, of ours or of the library: refused like any other, and counted under a name of
+        # its own so that it is looked into.
         raise InvalidCredential(Reason.INTERNAL) from error
 
 
@@ -181,7 +189,8 @@ def _parts(token: object) -> tuple[str, str, str]:
 
 
 def _decoded(part: str) -> bytes:
-    """base64url has several texts for the same bytes (spare bits of the last character); only the canonical one is taken."""
+    """base64url has several texts for the same bytes (spare bits of the last character); only the
+    canonical one is taken."""
     try:
         content = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except binascii.Error as error:
@@ -203,8 +212,11 @@ def _object(part: str) -> dict[str, Any]:
 
 
 def strict_object(text: str) -> dict[str, Any]:
-    """A JSON object with no member twice, no number that is none, and bounded depth. Raises ValueError or RecursionError."""
-    value = json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant, parse_float=_finite)
+    """A JSON object with no member twice, no number that is none, and bounded depth. Raises
+    ValueError or RecursionError."""
+    value = json.loads(
+        text, object_pairs_hook=_members, parse_constant=_refuse_constant, parse_float=_finite
+    )
     if type(value) is not dict:
         raise ValueError("not an object")
     _check_depth(value)
@@ -278,18 +290,28 @@ def _key_by_id(kid: str | None, issuer: Issuer) -> Key:
 
 def _check_claims(claims: dict[str, Any], issuer: Issuer) -> None:
     if "at_hash" in claims:
-        raise InvalidCredential(Reason.TYPE)  # an ID token: it says who somebody is, not what they may do here
+        raise InvalidCredential(
+            Reason.TYPE
+        )  # an ID token: it says who somebody is, not what they may do here
     if not _is_for_us(claims.get("aud"), issuer):
         raise InvalidCredential(Reason.AUDIENCE)
     subject = claims.get("sub")
-    if type(subject) is not str or not 1 <= len(subject) <= MAX_SUBJECT_CHARS or not _is_clean(subject):
+    if (
+        type(subject) is not str
+        or not 1 <= len(subject) <= MAX_SUBJECT_CHARS
+        or not _is_clean(subject)
+    ):
         raise InvalidCredential(Reason.CLAIMS)
 
 
 def _is_for_us(audience: object, issuer: Issuer) -> bool:
     if type(audience) is str:
         return audience == issuer.audience
-    if type(audience) is not list or not issuer.audience_lists or not 1 <= len(audience) <= MAX_AUDIENCES:
+    if (
+        type(audience) is not list
+        or not issuer.audience_lists
+        or not 1 <= len(audience) <= MAX_AUDIENCES
+    ):
         return False
     return all(type(each) is str for each in audience) and issuer.audience in audience
 
@@ -342,13 +364,16 @@ def _signed_claims(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:
             options={**options, "leeway": issuer.leeway},
         )
     except jose_exceptions.ExpiredSignatureError as error:
-        raise InvalidCredential(Reason.EXPIRED) from error  # by the library's own clock: the second line
+        raise InvalidCredential(
+            Reason.EXPIRED
+        ) from error  # by the library's own clock: the second line
     except jose_exceptions.JOSEError as error:
         raise InvalidCredential(Reason.SIGNATURE) from error
     return claims
 
 
-# ---- keys ------------------------------------------------------------------------------------------
+# ---- keys
+# ------------------------------------------------------------------------------------------
 
 
 def public_key(pem: str, algorithm: Algorithm) -> Key:
@@ -363,26 +388,38 @@ def public_key(pem: str, algorithm: Algorithm) -> Key:
 
 
 def checked_key(loaded: object, algorithm: Algorithm) -> Key:
-    """From a public key that `cryptography` has loaded. It is written out again before jose sees it: whatever odd text it came from,
-    jose reads plain SPKI of the right type. Raises IssuersRefused."""
+    """From a public key that `cryptography` has loaded. It is written out again before jose sees
+    it: whatever odd text it came from, jose reads plain SPKI of the right type. Raises
+    IssuersRefused."""
     if algorithm == "RS256":
         if not isinstance(loaded, rsa.RSAPublicKey) or loaded.key_size not in _RSA_BITS:
-            raise IssuersRefused(f"RS256 takes an RSA public key of {_RSA_BITS.start} to {_RSA_BITS.stop - 1} bits")
-        return Key(algorithm, _signature_chars((loaded.key_size + 7) // 8), backends.RSAKey(_spki(loaded), algorithm))
+            raise IssuersRefused(
+                f"RS256 takes an RSA public key of {_RSA_BITS.start} to {_RSA_BITS.stop - 1} bits"
+            )
+        return Key(
+            algorithm,
+            _signature_chars((loaded.key_size + 7) // 8),
+            backends.RSAKey(_spki(loaded), algorithm),
+        )
     if algorithm == "ES256":
-        if not isinstance(loaded, ec.EllipticCurvePublicKey) or not isinstance(loaded.curve, ec.SECP256R1):
+        if not isinstance(loaded, ec.EllipticCurvePublicKey) or not isinstance(
+            loaded.curve, ec.SECP256R1
+        ):
             raise IssuersRefused("ES256 takes an EC public key on P-256")
         return Key(algorithm, _signature_chars(64), backends.ECKey(_spki(loaded), algorithm))
     raise IssuersRefused("an HS256 issuer has secrets, not keys")
 
 
 def _spki(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def secret_key(text: str) -> Key:
-    """From a base64 setting. What looks like any form of a public key is refused: a secret that everybody knows is the classic way to
-    forge HS256. (It cannot be recognised in every form; what protects is that an issuer has one algorithm.) Raises IssuersRefused."""
+    """From a base64 setting. What looks like any form of a public key is refused: a secret that
+    everybody knows is the classic way to forge HS256. (It cannot be recognised in every form; what
+    protects is that an issuer has one algorithm.) Raises IssuersRefused."""
     try:
         secret = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -404,7 +441,9 @@ def _base64_inside(secret: bytes) -> bytes:
 
 
 def _is_der_key(content: bytes) -> bool:
-    return _loads(serialization.load_der_public_key, content) or _loads(serialization.load_der_private_key, content, None)
+    return _loads(serialization.load_der_public_key, content) or _loads(
+        serialization.load_der_private_key, content, None
+    )
 
 
 def _loads(load: Callable[..., object], *args: object) -> bool:
@@ -413,7 +452,8 @@ def _loads(load: Callable[..., object], *args: object) -> bool:
     except ValueError:
         return False
     except (TypeError, crypto_exceptions.UnsupportedAlgorithm):
-        return True  # an encrypted private key; a key of a kind that cryptography knows but does not use
+        # an encrypted private key; a key of a kind that cryptography knows but does not use
+        return True
     return True
 
 
@@ -421,7 +461,8 @@ def _signature_chars(length: int) -> int:
     return math.ceil(length * 4 / 3)
 
 
-# ---- issuers ---------------------------------------------------------------------------------------
+# ---- issuers
+# ---------------------------------------------------------------------------------------
 
 
 class _IssuerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -451,7 +492,9 @@ def load_issuers(path: Path | str) -> Issuers:
         raise IssuersRefused(f"cannot read {path}: {type(error).__name__}") from error
     try:
         settings = msgspec.convert(strict_object(text), _Settings)
-    except msgspec.ValidationError as error:  # names the place and the expected type, never the value
+    except (
+        msgspec.ValidationError
+    ) as error:  # names the place and the expected type, never the value
         raise IssuersRefused(f"{path}: {error}") from error
     except (ValueError, RecursionError) as error:
         raise IssuersRefused(f"{path}: not strict JSON") from error
@@ -488,10 +531,15 @@ def _checked_issuer(settings: _IssuerSettings) -> Issuer:
 def _check_settings(settings: _IssuerSettings) -> None:
     refusals = {
         "iss is empty, too long, or has a control character or '|'": not _is_name(settings.iss),
-        "audience is empty, too long, or has a control character or '|'": not _is_name(settings.audience),
-        f"types must be some of {sorted(_TYPES)}": not settings.types or not _TYPES.issuperset(settings.types),
+        "audience is empty, too long, or has a control character or '|'": not _is_name(
+            settings.audience
+        ),
+        f"types must be some of {sorted(_TYPES)}": not settings.types
+        or not _TYPES.issuperset(settings.types),
         f"leeway must be 0 to {MAX_LEEWAY_S} s": not 0 <= settings.leeway <= MAX_LEEWAY_S,
-        f"max_lifetime must be 1 to {MAX_LIFETIME_S} s": not 1 <= settings.max_lifetime <= MAX_LIFETIME_S,
+        f"max_lifetime must be 1 to {MAX_LIFETIME_S} s": not 1
+        <= settings.max_lifetime
+        <= MAX_LIFETIME_S,
         "ignored_headers names a header that is used or always refused": bool(
             (_DENIED_HEADERS | _USED_HEADERS).intersection(settings.ignored_headers)
         ),
@@ -509,14 +557,22 @@ def _keys(settings: _IssuerSettings) -> dict[str, Key]:
     given = [name for name in ("keys", "secrets", "jwks_url") if getattr(settings, name)]
     allowed = {"secrets"} if settings.algorithm == "HS256" else {"keys", "jwks_url"}
     if len(given) != 1 or given[0] not in allowed:
-        raise IssuersRefused(f"a {settings.algorithm} issuer needs exactly one of {sorted(allowed)}")
+        raise IssuersRefused(
+            f"a {settings.algorithm} issuer needs exactly one of {sorted(allowed)}"
+        )
     if settings.jwks_url is not None:
         if not _is_https(settings.jwks_url):
-            raise IssuersRefused("jwks_url must be an https URL with a host and without user, password or fragment")
+            raise IssuersRefused(
+                "jwks_url must be an https URL with a host and without user, password or fragment"
+            )
         return {}  # tailrace.auth.jwks fetches them
     texts = settings.secrets or settings.keys
-    if any(kid != "" and _KID.fullmatch(kid) is None for kid in texts) or ("" in texts and len(texts) > 1):
-        raise IssuersRefused("a key id is 1 to 64 of A-Z a-z 0-9 . _ -, or empty for an issuer's only key")
+    if any(kid != "" and _KID.fullmatch(kid) is None for kid in texts) or (
+        "" in texts and len(texts) > 1
+    ):
+        raise IssuersRefused(
+            "a key id is 1 to 64 of A-Z a-z 0-9 . _ -, or empty for an issuer's only key"
+        )
     if settings.algorithm == "HS256":
         return {kid: secret_key(text) for kid, text in texts.items()}
     return {kid: public_key(text, settings.algorithm) for kid, text in texts.items()}
@@ -524,7 +580,13 @@ def _keys(settings: _IssuerSettings) -> dict[str, Key]:
 
 def _is_https(url: str) -> bool:
     parts = urllib.parse.urlsplit(url)
-    return parts.scheme == "https" and bool(parts.hostname) and parts.username is None and not parts.fragment and url.isascii()
+    return (
+        parts.scheme == "https"
+        and bool(parts.hostname)
+        and parts.username is None
+        and not parts.fragment
+        and url.isascii()
+    )
 
 
 def is_key_id(text: str) -> bool:
@@ -532,20 +594,24 @@ def is_key_id(text: str) -> bool:
 
 
 def _require_cryptography_backend() -> None:
-    """jose falls back silently to pure Python (`ecdsa`: open to timing attacks) when its preferred backend does not import."""
+    """jose falls back silently to pure Python (`ecdsa`: open to timing attacks) when its preferred
+    backend does not import."""
     for name in ("RSAKey", "ECKey", "HMACKey"):
         found = getattr(backends, name)
         if found is None or found.__module__ != "jose.backends.cryptography_backend":
             raise IssuersRefused(f"python-jose does not use cryptography for {name}")
 
 
-# ---- development credentials -----------------------------------------------------------------------
+# ---- development credentials
+# -----------------------------------------------------------------------
 
 
 def generate_dev_key() -> tuple[str, str]:
     """Private and public PEM of a fresh P-256 key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return private.decode("ascii"), _spki(key.public_key()).decode("ascii")
 
 
@@ -567,10 +633,18 @@ def issue(
     if not 1 <= ttl <= MAX_LIFETIME_S:
         raise ValueError(f"ttl must be 1 to {MAX_LIFETIME_S} s")
     issued = int(now)
-    claims: dict[str, Any] = {"iss": iss, "aud": audience, "sub": subject, "iat": issued, "exp": issued + ttl}
+    claims: dict[str, Any] = {
+        "iss": iss,
+        "aud": audience,
+        "sub": subject,
+        "iat": issued,
+        "exp": issued + ttl,
+    }
     if tenant is not None:
         claims["tenant"] = tenant
     if scopes:
         claims["scope"] = " ".join(scopes)
-    token: str = jwt.encode(claims, backends.ECKey(private_pem, "ES256"), algorithm="ES256", headers={"kid": kid})
+    token: str = jwt.encode(
+        claims, backends.ECKey(private_pem, "ES256"), algorithm="ES256", headers={"kid": kid}
+    )
     return token

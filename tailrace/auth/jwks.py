@@ -1,12 +1,15 @@
-"""Key sets of issuers that publish them (JWKS). All I/O about keys is here; `credentials.verify` stays without any.
+"""Key sets of issuers that publish them (JWKS). All I/O about keys is here; `credentials.verify`
+stays without any.
 
     token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
 
-A credential that was good is good again until it expires, as long as the key sets are the very same: a client sends the same one with every request,
-and the check costs more than all else that a request's head costs.
+A credential that was good is good again until it expires, as long as the key sets are the very
+same: a client sends the same one with every request, and the check costs more than all else that a
+request's head costs.
 
-Rules: the address comes from the settings, never from a token; https, no redirect, no compression; one fetch at a time per issuer, and none for
-COOLDOWN_S after one that an unknown key id caused or that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.
+Rules: the address comes from the settings, never from a token; https, no redirect, no compression;
+one fetch at a time per issuer, and none for COOLDOWN_S after one that an unknown key id caused or
+that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.
 """
 
 import asyncio
@@ -45,11 +48,13 @@ class Verified(NamedTuple):
 
 
 class KeySets:
-    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that failed.
+    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that
+    failed.
 
     Attributes:
         _issuers: replaced as a whole by a good fetch, and when a set has become too old.
-        _good_at: clock of the last good fetch; empty for an issuer before its first, and after its set was dropped.
+        _good_at: clock of the last good fetch; empty for an issuer before its first, and after its
+            set was dropped.
         _not_before: clock until which an unknown key id causes no fetch.
         _verified: by the whole text of the credential, last used last.
     """
@@ -65,7 +70,11 @@ class KeySets:
         self._client = client
         self._clock = clock
         self._alarm = alarm
-        self._urls = {iss: issuer.jwks_url for iss, issuer in issuers.by_name.items() if issuer.jwks_url is not None}
+        self._urls = {
+            iss: issuer.jwks_url
+            for iss, issuer in issuers.by_name.items()
+            if issuer.jwks_url is not None
+        }
         self._locks = {iss: asyncio.Lock() for iss in self._urls}
         self._good_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
@@ -75,8 +84,13 @@ class KeySets:
         """As `credentials.verify`, with one refresh when the key is unknown. `now` is wall time."""
         self._drop_stale()
         known = self._verified.get(token)
-        # From its check until it expires nothing but the keys decides: a clock that went back, or an expiry within the leeway, is checked in full.
-        if known is not None and known.issuers is self._issuers and known.at <= now < known.principal.expires_at:
+        # From its check until it expires nothing but the keys decides: a clock that went back, or
+        # an expiry within the leeway, is checked in full.
+        if (
+            known is not None
+            and known.issuers is self._issuers
+            and known.at <= now < known.principal.expires_at
+        ):
             self._verified.move_to_end(token)
             return known.principal
         principal = await self._verify(token, now)
@@ -89,7 +103,9 @@ class KeySets:
         try:
             return credentials.verify(token, self._issuers, now)
         except credentials.InvalidCredential as refused:
-            if refused.issuer not in self._urls or not await self._refresh_for_unknown(refused.issuer):
+            if refused.issuer not in self._urls or not await self._refresh_for_unknown(
+                refused.issuer
+            ):
                 raise
         return credentials.verify(token, self._issuers, now)
 
@@ -129,7 +145,9 @@ class KeySets:
         body = bytearray()
         # Without compression a body is as big as it looks, so the bound is exact.
         headers = {"accept": "application/json", "accept-encoding": "identity"}
-        async with self._client.stream("GET", url, headers=headers, follow_redirects=False) as answer:
+        async with self._client.stream(
+            "GET", url, headers=headers, follow_redirects=False
+        ) as answer:
             if answer.status_code != 200 or "content-encoding" in answer.headers:
                 raise BadKeySet(f"status {answer.status_code}, or a compressed body")
             async for piece in answer.aiter_raw():
@@ -146,21 +164,29 @@ class KeySets:
             self._alarm(iss, "key set too old")
 
 
-# ---- what a key set must be ------------------------------------------------------------------------
+# ---- what a key set must be
+# ------------------------------------------------------------------------
 
 
 def parse(body: bytes, algorithm: credentials.Algorithm) -> dict[str, credentials.Key]:
-    """The usable keys by key id. Keys for other purposes are passed over; an ambiguous or useless set is refused as a whole."""
+    """The usable keys by key id. Keys for other purposes are passed over; an ambiguous or useless
+    set is refused as a whole."""
     try:
         entries = credentials.strict_object(body.decode("utf-8")).get("keys")
     except (ValueError, RecursionError) as error:
         raise BadKeySet("not strict JSON") from error
-    if type(entries) is not list or len(entries) > MAX_KEYS or any(type(entry) is not dict for entry in entries):
+    if (
+        type(entries) is not list
+        or len(entries) > MAX_KEYS
+        or any(type(entry) is not dict for entry in entries)
+    ):
         raise BadKeySet(f"not a list of up to {MAX_KEYS} keys")
     kids = [entry["kid"] for entry in entries if type(entry.get("kid")) is str]
     if len(set(kids)) != len(kids):
         raise BadKeySet("a key id twice")
-    keys = {entry["kid"]: key for entry in entries if (key := _usable(entry, algorithm)) is not None}
+    keys = {
+        entry["kid"]: key for entry in entries if (key := _usable(entry, algorithm)) is not None
+    }
     if not keys:
         raise BadKeySet("no usable key")
     return keys
@@ -168,7 +194,11 @@ def parse(body: bytes, algorithm: credentials.Algorithm) -> dict[str, credential
 
 def _usable(entry: dict[str, Any], algorithm: credentials.Algorithm) -> credentials.Key | None:
     kid = entry.get("kid")
-    fits = entry.get("kty") == _KTY[algorithm] and entry.get("use", "sig") == "sig" and entry.get("alg", algorithm) == algorithm
+    fits = (
+        entry.get("kty") == _KTY[algorithm]
+        and entry.get("use", "sig") == "sig"
+        and entry.get("alg", algorithm) == algorithm
+    )
     # A published private key is one that anybody can sign with.
     if not fits or "d" in entry or type(kid) is not str or not credentials.is_key_id(kid):
         return None
@@ -184,7 +214,9 @@ def _loaded(entry: dict[str, Any]) -> object:
         return rsa.RSAPublicNumbers(_number(entry, "e"), _number(entry, "n")).public_key()
     if entry.get("crv") != "P-256":
         raise ValueError("another curve")
-    return ec.EllipticCurvePublicNumbers(_number(entry, "x"), _number(entry, "y"), ec.SECP256R1()).public_key()
+    return ec.EllipticCurvePublicNumbers(
+        _number(entry, "x"), _number(entry, "y"), ec.SECP256R1()
+    ).public_key()
 
 
 def _number(entry: dict[str, Any], name: str) -> int:

@@ -59,12 +59,17 @@ def rows(data: paths.Data) -> list[Row]:
         now = _state_of(part)
         if now != "running":
             if part.role != "supervisor":
-                found.append(Row(part.name, part.role, part.pid, part.address, False, now, part.detail))
+                found.append(
+                    Row(part.name, part.role, part.pid, part.address, False, now, part.detail)
+                )
             continue
         ready, detail = _ready(part, running)
         found.append(Row(part.name, part.role, part.pid, part.address, ready, now, detail))
         if part.role == "worker":
-            found += [Row(f"{part.name}/{below.comm}", "engine", below.pid, "", ready, now, "") for below in processes.descendants(part.pid)]
+            found += [
+                Row(f"{part.name}/{below.comm}", "engine", below.pid, "", ready, now, "")
+                for below in processes.descendants(part.pid)
+            ]
     found += [
         Row(f"{processes.command(who.pid)[:40]}", "engine", who.pid, "", False, "orphan", "")
         for who in processes.marked(running.run)

@@ -1,4 +1,5 @@
-"""`tailrace doctor`: everything a deployment on this machine stands on, each with what to do when it is wrong."""
+"""`tailrace doctor`: everything a deployment on this machine stands on, each with what to do when
+it is wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +31,17 @@ class Finding:
 
 def examine(data: paths.Data) -> list[Finding]:
     """Looks, changes nothing. Takes a second or two, since checksums are computed."""
-    looks: list[Callable[[], Finding]] = [_python, _java, _jars, _redis, _engine, _model, _page, _memory, lambda: _disk(data)]
+    looks: list[Callable[[], Finding]] = [
+        _python,
+        _java,
+        _jars,
+        _redis,
+        _engine,
+        _model,
+        _page,
+        _memory,
+        lambda: _disk(data),
+    ]
     return [*(look() for look in looks), *_deployment(data)]
 
 
@@ -53,11 +64,21 @@ def _jars() -> Finding:
     if os.environ.get("TAILRACE_KAFKA"):
         return Finding(subject, "note", "not needed: TAILRACE_KAFKA names a broker")
     if os.environ.get("KAFKA_HOME"):
-        return Finding(subject, "note" if folder.is_dir() else "problem", f"from KAFKA_HOME ({folder}), not checked")
+        return Finding(
+            subject,
+            "note" if folder.is_dir() else "problem",
+            f"from KAFKA_HOME ({folder}), not checked",
+        )
     try:
         install.check_jars(folder, install.committed_sums())
     except install.InstallError as error:
-        return Finding(subject, "problem", f"{error}; run `make install`" if folder.is_dir() else "not installed: run `make install`")
+        return Finding(
+            subject,
+            "problem",
+            f"{error}; run `make install`"
+            if folder.is_dir()
+            else "not installed: run `make install`",
+        )
     return Finding(subject, "ok", f"every jar as in locks/kafka-jars.sha256 ({folder})")
 
 
@@ -73,14 +94,24 @@ def _redis() -> Finding:
 def _engine() -> Finding:
     python = install.ENGINE_ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        return Finding("model engine", "note", "vLLM is not installed (make install); --engine scripted or a URL work without it")
-    return Finding("model engine", "ok", f"vLLM ({'GPU' if install.has_gpu() else 'CPU'}) in {install.ENGINE_ENVIRONMENT}")
+        return Finding(
+            "model engine",
+            "note",
+            "vLLM is not installed (make install); --engine scripted or a URL work without it",
+        )
+    return Finding(
+        "model engine",
+        "ok",
+        f"vLLM ({'GPU' if install.has_gpu() else 'CPU'}) in {install.ENGINE_ENVIRONMENT}",
+    )
 
 
 def _model() -> Finding:
     if (paths.model() / "model.safetensors").exists():
         return Finding("model", "ok", str(paths.model()))
-    return Finding("model", "note", f"{paths.MODEL} is not there (make install); --model names another")
+    return Finding(
+        "model", "note", f"{paths.MODEL} is not there (make install); --model names another"
+    )
 
 
 def _page() -> Finding:
@@ -104,7 +135,9 @@ def _memory() -> Finding:
     if free is None:
         return Finding("memory", "note", "unknown")
     if free < ENGINE_MEMORY_GB:
-        return Finding("memory", "note", f"{free:.1f} GB free; the default engine wants {ENGINE_MEMORY_GB:.0f}")
+        return Finding(
+            "memory", "note", f"{free:.1f} GB free; the default engine wants {ENGINE_MEMORY_GB:.0f}"
+        )
     return Finding("memory", "ok", f"{free:.1f} GB free")
 
 
@@ -112,7 +145,14 @@ def _disk(data: paths.Data) -> Finding:
     place = next(folder for folder in (data.root, *data.root.parents) if folder.exists())
     free = shutil.disk_usage(place).free / 1e9
     if free < LEAST_DISK_GB:
-        return Finding("disk", "problem", f"{free:.1f} GB free at {place}: Kafka stops when it is full. Make room, or --data elsewhere")
+        return Finding(
+            "disk",
+            "problem",
+            (
+                f"{free:.1f} GB free at {place}: Kafka stops when it is full. Make room, or "
+                f"--data elsewhere"
+            ),
+        )
     return Finding("disk", "ok", f"{free:.1f} GB free at {place}")
 
 
@@ -125,7 +165,10 @@ def _deployment(data: paths.Data) -> list[Finding]:
         if row.role in ("engine", "supervisor") and row.state == "running":
             continue
         level: Level = "ok" if row.ready else "problem"
-        text = f"{row.state}, {'ready' if row.ready else 'not ready'}{f' ({row.detail})' if row.detail else ''} {row.address}".rstrip()
+        text = (
+            f"{row.state}, "
+            f"{'ready' if row.ready else 'not ready'}{f' ({row.detail})' if row.detail else ''} {row.address}"
+        ).rstrip()
         if row.state == "orphan":
             text = f"process {row.pid} was left behind; `tailrace down` ends it"
         found.append(Finding(row.name, level, text))
@@ -134,9 +177,18 @@ def _deployment(data: paths.Data) -> list[Finding]:
 
 def _ports() -> list[Finding]:
     found = [Finding("deployment", "note", "nothing runs here; `tailrace up` starts it")]
-    for port, option in ((plan.Options().port, "--port"), (plan.Options().push_port, "--push-port")):
+    for port, option in (
+        (plan.Options().port, "--port"),
+        (plan.Options().push_port, "--push-port"),
+    ):
         if not processes.port_is_free(port):
             pid = processes.listener(port)
             holder = f" by process {pid}" if pid else ""
-            found.append(Finding(f"port {port}", "problem", f"taken{holder}; stop that, or start with {option} ANOTHER"))
+            found.append(
+                Finding(
+                    f"port {port}",
+                    "problem",
+                    f"taken{holder}; stop that, or start with {option} ANOTHER",
+                )
+            )
     return found

@@ -20,13 +20,37 @@ from tailrace.local.detach import start_detached
 from tailrace.verify import checks
 from tailrace.verify import command as verify
 
-app = typer.Typer(help="Durable, resumable LLM token streams over Kafka.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-topics_app = typer.Typer(help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True)
+app = typer.Typer(
+    help="Durable, resumable LLM token streams over Kafka.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+topics_app = typer.Typer(
+    help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True
+)
 app.add_typer(topics_app, name="topics")
 
-DataOption = Annotated[Path | None, typer.Option("--data", help="Data folder of the deployment (default: the user's cache; or TAILRACE_DATA).")]
-EngineOption = Annotated[str, typer.Option(envvar="TAILRACE_ENGINE", help="vllm, scripted, or the URL of an OpenAI-compatible server.")]
-ModelOption = Annotated[str, typer.Option(envvar="TAILRACE_MODEL", help="Model name or folder (default: the one `make install` brought).")]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Data folder of the deployment (default: the user's cache; or TAILRACE_DATA).",
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        envvar="TAILRACE_ENGINE", help="vllm, scripted, or the URL of an OpenAI-compatible server."
+    ),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        envvar="TAILRACE_MODEL",
+        help="Model name or folder (default: the one `make install` brought).",
+    ),
+]
 
 
 def _data(folder: Path | None) -> paths.Data:
@@ -43,7 +67,8 @@ def _say(text: str) -> None:
 
 
 def _empty(data: paths.Data) -> None:
-    """`--fresh`: forget the log and everything else of the deployment, but only in a folder that is ours."""
+    """`--fresh`: forget the log and everything else of the deployment, but only in a folder that is
+    ours."""
     if not data.root.exists():
         return
     if not data.marker.exists() and any(data.root.iterdir()):
@@ -65,13 +90,27 @@ def _checked(options: plan.Options) -> plan.Options:
 def _already_running(data: paths.Data) -> typer.Exit:
     running = state.load(data.state)
     where = f" at {running.url}" if running and running.url else ""
-    return _refuse(f"already running{where} (data folder {data.root}). Stop it with `tailrace down`, or give another folder with --data.")
+    return _refuse(
+        f"already running{where} (data folder {data.root}). Stop it with `tailrace down`, or "
+        f"give another folder with --data."
+    )
 
 
 @app.command()
 def up(
-    detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready; it goes on in the background.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --detach: return once page and API answer; the engine may still load.")] = False,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="Return once everything is ready; it goes on in the background."
+        ),
+    ] = False,
+    no_wait: Annotated[
+        bool,
+        typer.Option(
+            "--no-wait",
+            help="With --detach: return once page and API answer; the engine may still load.",
+        ),
+    ] = False,
     engine: EngineOption = "vllm",
     model: ModelOption = "",
     workers: Annotated[int, typer.Option()] = 1,
@@ -90,7 +129,9 @@ def up(
     if fresh:
         _empty(folder)
     if detach:
-        raise typer.Exit(start_detached(_arguments(options, folder), folder, wait=not no_wait, say=_say))
+        raise typer.Exit(
+            start_detached(_arguments(options, folder), folder, wait=not no_wait, say=_say)
+        )
     raise typer.Exit(_supervise(options, folder, follow=True))
 
 
@@ -140,7 +181,10 @@ def down(data: DataOption = None) -> None:
 
 
 @app.command()
-def ps(as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False, data: DataOption = None) -> None:
+def ps(
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False,
+    data: DataOption = None,
+) -> None:
     """Every process: name, role, pid, address, ready."""
     rows = control.rows(_data(data))
     if as_json:
@@ -149,20 +193,34 @@ def ps(as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = 
     if not rows:
         typer.echo("nothing runs")
         return
-    typer.echo(f"{'NAME':<26} {'ROLE':<11} {'PID':>8}  {'READY':<6} {'STATE':<12} {'ADDRESS':<28} DETAIL")
+    typer.echo(
+        f"{'NAME':<26} {'ROLE':<11} {'PID':>8}  {'READY':<6} {'STATE':<12} {'ADDRESS':<28} DETAIL"
+    )
     for row in rows:
         ready = "yes" if row.ready else "no"
-        typer.echo(f"{row.name:<26} {row.role:<11} {row.pid:>8}  {ready:<6} {row.state:<12} {row.address:<28} {row.detail}".rstrip())
+        typer.echo(
+            (
+                f"{row.name:<26} {row.role:<11} {row.pid:>8}  {ready:<6} {row.state:<12} "
+                f"{row.address:<28} {row.detail}"
+            ).rstrip()
+        )
 
 
-def _alone(role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]) -> None:
+def _alone(
+    role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]
+) -> None:
     try:
         run_service.run(role, _data(data), {name: value for name, value in given.items() if value})
     except (processes.StartError, plan.BadOption) as error:
         raise _refuse(str(error), 2) from None
 
 
-PortOption = Annotated[int, typer.Option("--port", help="Port to listen on (default: TAILRACE_PORT, else the service's own).")]
+PortOption = Annotated[
+    int,
+    typer.Option(
+        "--port", help="Port to listen on (default: TAILRACE_PORT, else the service's own)."
+    ),
+]
 NameOption = Annotated[str, typer.Option("--name", help="Instance name in logs and metrics.")]
 
 
@@ -180,30 +238,60 @@ def push(port: PortOption = 0, name: NameOption = "", data: DataOption = None) -
 
 @app.command()
 def worker(
-    engine: Annotated[str, typer.Option(help="vllm, scripted, or a URL (default: as the running deployment, else vllm).")] = "",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="vllm, scripted, or a URL (default: as the running deployment, else vllm)."
+        ),
+    ] = "",
     model: Annotated[str, typer.Option(help="Model name or folder.")] = "",
     name: NameOption = "",
     data: DataOption = None,
 ) -> None:
     """One worker in the foreground, joining what runs in this data folder."""
-    _alone("worker", data, {"TAILRACE_ENGINE": engine, "TAILRACE_MODEL": model, "TAILRACE_NAME": name})
+    _alone(
+        "worker", data, {"TAILRACE_ENGINE": engine, "TAILRACE_MODEL": model, "TAILRACE_NAME": name}
+    )
 
 
 @topics_app.command("apply")
 def topics_apply(
-    bootstrap: Annotated[str, typer.Option(envvar="TAILRACE_KAFKA", help="Kafka's address (default: what runs in this data folder).")] = "",
-    pool: Annotated[list[str] | None, typer.Option(help="A pool's name; may be given several times.")] = None,
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            envvar="TAILRACE_KAFKA",
+            help="Kafka's address (default: what runs in this data folder).",
+        ),
+    ] = "",
+    pool: Annotated[
+        list[str] | None, typer.Option(help="A pool's name; may be given several times.")
+    ] = None,
     partitions: Annotated[int, typer.Option(min=1, max=10_000)] = supervisor.PARTITIONS,
     replication: Annotated[int, typer.Option(min=1, max=9)] = 1,
-    min_insync: Annotated[int, typer.Option(min=1, max=9, help="Replicas that must have a record before it counts (2 with three replicas).")] = 1,
+    min_insync: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=9,
+            help="Replicas that must have a record before it counts (2 with three replicas).",
+        ),
+    ] = 1,
     data: DataOption = None,
 ) -> None:
     """Create the topics that are missing."""
     running = state.load(_data(data).state)
-    address = bootstrap or (running.kafka if running and running.phase != "stopped" else "127.0.0.1:9092")
+    address = bootstrap or (
+        running.kafka if running and running.phase != "stopped" else "127.0.0.1:9092"
+    )
     try:
         created = asyncio.run(
-            wire_log.apply_topics(address, tuple(pool or [plan.POOL]), partitions=partitions, replication=replication, min_insync=min_insync)
+            wire_log.apply_topics(
+                address,
+                tuple(pool or [plan.POOL]),
+                partitions=partitions,
+                replication=replication,
+                min_insync=min_insync,
+            )
         )
     except (wire_log.LogUnavailable, ValueError) as error:
         raise _refuse(f"topics apply: {error}") from None
@@ -228,39 +316,83 @@ def token(
 
 @app.command("chat")
 def chat_command(
-    question: Annotated[str, typer.Argument(help="Ask this one question and end; without it, a dialogue.")] = "",
-    url: Annotated[str, typer.Option(help="A gateway (default: what runs in this data folder).")] = "",
-    credential: Annotated[str, typer.Option(envvar="TAILRACE_CREDENTIAL", help="A credential (default: a development one).")] = "",
+    question: Annotated[
+        str, typer.Argument(help="Ask this one question and end; without it, a dialogue.")
+    ] = "",
+    url: Annotated[
+        str, typer.Option(help="A gateway (default: what runs in this data folder).")
+    ] = "",
+    credential: Annotated[
+        str,
+        typer.Option(
+            envvar="TAILRACE_CREDENTIAL", help="A credential (default: a development one)."
+        ),
+    ] = "",
     model: Annotated[str, typer.Option(help="Model (default: the gateway's first).")] = "",
     data: DataOption = None,
 ) -> None:
-    """Talk in the terminal. A lost connection is resumed where it broke; Ctrl-C stops the answer."""
+    """Talk in the terminal. A lost connection is resumed where it broke; Ctrl-C stops the
+    answer."""
     folder = _data(data)
     running = state.load(folder.state)
     address = url or (running.url if running and running.url else plan.url(8000))
-    renew = (lambda: credential) if credential else (lambda: dev_credentials.issue(folder, dev_credentials.PAGE_SUBJECT, 3600))
+    renew = (
+        (lambda: credential)
+        if credential
+        else (lambda: dev_credentials.issue(folder, dev_credentials.PAGE_SUBJECT, 3600))
+    )
     raise typer.Exit(terminal_chat.run(address, renew, model, question))
 
 
 @app.command("verify")
 def verify_command(
-    bootstrap: Annotated[str, typer.Option("--kafka", envvar="TAILRACE_KAFKA", help="Kafka (default: what runs in this data folder).")] = "",
-    pool: Annotated[list[str] | None, typer.Option(help="A pool's name; may be given several times.")] = None,
-    transcripts: Annotated[str, typer.Option(help="Glob of client transcripts (docs/verify.md): judged too.")] = "",
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            "--kafka",
+            envvar="TAILRACE_KAFKA",
+            help="Kafka (default: what runs in this data folder).",
+        ),
+    ] = "",
+    pool: Annotated[
+        list[str] | None, typer.Option(help="A pool's name; may be given several times.")
+    ] = None,
+    transcripts: Annotated[
+        str, typer.Option(help="Glob of client transcripts (docs/verify.md): judged too.")
+    ] = "",
     rid: Annotated[str, typer.Option(help="Only this response.")] = "",
-    settle: Annotated[float, typer.Option(min=0, help="Seconds after which a response has to have ended (0: the log is at rest).")] = checks.SETTLE_S,
-    fresh: Annotated[float, typer.Option(min=0, help="With transcripts: bound in ms for events behind their append, after healing.")] = 0.0,
+    settle: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds after which a response has to have ended (0: the log is at rest)."
+        ),
+    ] = checks.SETTLE_S,
+    fresh: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="With transcripts: bound in ms for events behind their append, after healing.",
+        ),
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object.")] = False,
     data: DataOption = None,
 ) -> None:
-    """Read the whole log and judge it: one sequence per response, no gap, one end, usage, isolation. Exit code 0 pass, 1 fail, 2 inconclusive."""
+    """Read the whole log and judge it: one sequence per response, no gap, one end, usage,
+    isolation. Exit code 0 pass, 1 fail, 2 inconclusive."""
     running = state.load(_data(data).state)
     address = bootstrap or (running.kafka if running and running.phase != "stopped" else "")
     if not address:
         raise _refuse("verify: nothing runs in this data folder; name a broker with --kafka", 2)
     try:
         code = verify.run(
-            address, pool or [plan.POOL], pattern=transcripts, rid=rid, settle_s=settle, fresh_ms=fresh, as_json=as_json, say=typer.echo
+            address,
+            pool or [plan.POOL],
+            pattern=transcripts,
+            rid=rid,
+            settle_s=settle,
+            fresh_ms=fresh,
+            as_json=as_json,
+            say=typer.echo,
         )
     except verify.Unusable as error:
         raise _refuse(f"verify: {error}", 2) from None
@@ -279,5 +411,7 @@ def doctor_command(data: DataOption = None) -> None:
 
 def main() -> None:
     """The console script."""
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what goes wrong is said in our own words
+    logging.getLogger("aiokafka").setLevel(
+        logging.CRITICAL
+    )  # what goes wrong is said in our own words
     app()

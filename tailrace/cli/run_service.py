@@ -1,4 +1,5 @@
-"""`tailrace gateway`, `push`, `worker`: one service in the foreground, settings from the environment, the rest from what runs here."""
+"""`tailrace gateway`, `push`, `worker`: one service in the foreground, settings from the
+environment, the rest from what runs here."""
 
 from __future__ import annotations
 
@@ -11,25 +12,45 @@ from typing import Literal, NoReturn
 from tailrace.local import dev_credentials, install, models, paths, plan, state
 
 
-def defaults(role: Literal["gateway", "push", "worker"], running: state.State | None, data: paths.Data, page: Path | None) -> dict[str, str]:
-    """Settings that the environment may leave out, so that a further instance joins the deployment of this data folder."""
+def defaults(
+    role: Literal["gateway", "push", "worker"],
+    running: state.State | None,
+    data: paths.Data,
+    page: Path | None,
+) -> dict[str, str]:
+    """Settings that the environment may leave out, so that a further instance joins the deployment
+    of this data folder."""
     shared = {"TAILRACE_NAME": f"{role}-{os.getpid()}"}
     if running:
-        shared |= {"TAILRACE_KAFKA": running.kafka, "TAILRACE_REDIS": running.redis, "TAILRACE_POOLS": running.pools}
+        shared |= {
+            "TAILRACE_KAFKA": running.kafka,
+            "TAILRACE_REDIS": running.redis,
+            "TAILRACE_POOLS": running.pools,
+        }
     if role == "worker":
         return shared
     shared["TAILRACE_ISSUERS"] = str(data.issuers)
     if running:
-        shared["TAILRACE_ORIGINS"] = ",".join(url.replace(plan.HOST, host) for url in running.urls for host in (plan.HOST, "localhost"))
+        shared["TAILRACE_ORIGINS"] = ",".join(
+            url.replace(plan.HOST, host)
+            for url in running.urls
+            for host in (plan.HOST, "localhost")
+        )
     if role == "gateway":
-        shared |= {"TAILRACE_PAGE": str(page or ""), "TAILRACE_DEV_CREDENTIAL": str(data.credential)}
+        shared |= {
+            "TAILRACE_PAGE": str(page or ""),
+            "TAILRACE_DEV_CREDENTIAL": str(data.credential),
+        }
         if running:
             shared["TAILRACE_PUSH_URL"] = ",".join(running.push_urls)
     return shared
 
 
-def run(role: Literal["gateway", "push", "worker"], data: paths.Data, given: Mapping[str, str]) -> NoReturn:
-    """Become the service. `given`: from options; they win over the environment, which wins over what is found."""
+def run(
+    role: Literal["gateway", "push", "worker"], data: paths.Data, given: Mapping[str, str]
+) -> NoReturn:
+    """Become the service. `given`: from options; they win over the environment, which wins over
+    what is found."""
     running = state.load(data.state)
     if running and running.phase == "stopped":
         running = None

@@ -1,4 +1,5 @@
-"""A chat in the terminal: asks in the background, watches by SSE, and after a lost connection watches on from the last event it has."""
+"""A chat in the terminal: asks in the background, watches by SSE, and after a lost connection
+watches on from the last event it has."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class ChatError(Exception):
 
 
 def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream (WHATWG HTML §9.2: data lines add up, a blank line dispatches, ":" is a comment)."""
+    """The JSON objects of a server-sent event stream (WHATWG HTML §9.2: data lines add up, a blank
+    line dispatches, ":" is a comment)."""
     data: list[str] = []
     for line in lines:
         if line.startswith("data:"):
@@ -42,7 +44,8 @@ def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Answer:
-    """What was received of one response (pure). `last` is the resume position: the sequence number of the newest event."""
+    """What was received of one response (pure). `last` is the resume position: the sequence number
+    of the newest event."""
 
     response_id: str
     last: int = -1
@@ -52,7 +55,8 @@ class Answer:
     usage: dict[str, Any] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> str:
-        """Returns the text to show. Events that are known already have no effect, a gap is an error: neither may reach the eye."""
+        """Returns the text to show. Events that are known already have no effect, a gap is an
+        error: neither may reach the eye."""
         number = event.get("sequence_number")
         if not isinstance(number, int):
             return ""
@@ -83,7 +87,13 @@ def _error_text(answer: httpx.Response) -> str:
 class Client:
     """One user at one gateway. `credential` gives a current one at every call."""
 
-    def __init__(self, url: str, credential: Callable[[], str], *, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        url: str,
+        credential: Callable[[], str],
+        *,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._url = url.rstrip("/")
         self._credential = credential
         self._tell = tell
@@ -106,35 +116,53 @@ class Client:
             answer.raise_for_status()
             settings = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            raise ChatError(f"no gateway at {self._url} ({error}): start one with `tailrace up`") from error
+            raise ChatError(
+                f"no gateway at {self._url} ({error}): start one with `tailrace up`"
+            ) from error
         self._watch_urls = [*settings.get("push_urls", []), self._url]
         return str(settings.get("default_model") or "")
 
     def ask(self, model: str, text: str, previous: str | None) -> str:
-        """Returns the response id. Raises ChatError. A connection that broke before the answer is not retried: it may have been taken."""
-        body = {"model": model, "input": text, "background": True, "store": True, "previous_response_id": previous}
+        """Returns the response id. Raises ChatError. A connection that broke before the answer is
+        not retried: it may have been taken."""
+        body = {
+            "model": model,
+            "input": text,
+            "background": True,
+            "store": True,
+            "previous_response_id": previous,
+        }
         try:
-            answer = self._http.post(f"{self._url}/v1/responses", json=body, headers=self._headers())
+            answer = self._http.post(
+                f"{self._url}/v1/responses", json=body, headers=self._headers()
+            )
         except httpx.HTTPError as error:
-            raise ChatError(f"the gateway did not answer ({error or type(error).__name__})") from error
+            raise ChatError(
+                f"the gateway did not answer ({error or type(error).__name__})"
+            ) from error
         if answer.status_code != 200:
             raise ChatError(_error_text(answer))
         return str(answer.json()["id"])
 
     def cancel(self, response_id: str) -> None:
         try:
-            self._http.post(f"{self._url}/v1/responses/{response_id}/cancel", headers=self._headers())
+            self._http.post(
+                f"{self._url}/v1/responses/{response_id}/cancel", headers=self._headers()
+            )
         except httpx.HTTPError as error:
             self._tell(f"(could not be stopped: {error})")
 
     def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
-        """The answer as it grows, with the text to show, through as many connections as it takes. Raises ChatError."""
+        """The answer as it grows, with the text to show, through as many connections as it takes.
+        Raises ChatError."""
         answer = Answer(response_id)
         pause, lost_at, attempt = RETRY_FIRST_SECONDS, 0.0, 0
         while not answer.status:
             try:
                 before = answer.last
-                for shown in self._watch_once(answer, self._watch_urls[attempt % len(self._watch_urls)]):
+                for shown in self._watch_once(
+                    answer, self._watch_urls[attempt % len(self._watch_urls)]
+                ):
                     if lost_at:
                         self._tell("(connected again)")
                     pause, lost_at = RETRY_FIRST_SECONDS, 0.0
@@ -147,7 +175,10 @@ class Client:
             attempt += 1
             lost_at = lost_at or time.monotonic()
             if time.monotonic() - lost_at > GIVE_UP_SECONDS:
-                raise ChatError(f"no service answers for {GIVE_UP_SECONDS:.0f} s; the answer goes on without us: {response_id}")
+                raise ChatError(
+                    f"no service answers for {GIVE_UP_SECONDS:.0f} s; the answer goes on "
+                    f"without us: {response_id}"
+                )
             time.sleep(pause)
             pause = min(pause * 2, RETRY_LONGEST_SECONDS)
 
@@ -156,7 +187,9 @@ class Client:
         if answer.last >= 0:
             parameters["starting_after"] = answer.last
         address = f"{base.rstrip('/')}/v1/responses/{answer.response_id}"
-        with self._http.stream("GET", address, params=parameters, headers=self._headers()) as stream:
+        with self._http.stream(
+            "GET", address, params=parameters, headers=self._headers()
+        ) as stream:
             if stream.status_code in TRANSIENT:
                 raise httpx.RemoteProtocolError(f"status {stream.status_code}")
             if stream.status_code != 200:
@@ -191,7 +224,10 @@ def _show_answer(client: Client, model: str, question: str, previous: str | None
     elif first is not None:
         tokens = answer.usage.get("output_tokens", 0)
         passed = max(time.monotonic() - began - first, 1e-3)
-        print(f"({tokens} tokens, first after {first * 1000:.0f} ms, {tokens / passed:.0f} tokens/s)", file=sys.stderr)
+        print(
+            f"({tokens} tokens, first after {first * 1000:.0f} ms, {tokens / passed:.0f} tokens/s)",
+            file=sys.stderr,
+        )
     return response_id if answer.status in ("completed", "incomplete", "cancelled") else previous
 
 

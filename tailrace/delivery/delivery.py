@@ -1,7 +1,8 @@
 """Delivery: from (response id, position) to exactly the events after it, on any instance.
 
-The gateway composes this for the sockets that ask; push serves everyone else with it. Nothing here awaits a socket: the tail puts events where
-outboxes see them, and a subscriber takes at its own pace.
+The gateway composes this for the sockets that ask; push serves everyone else with it. Nothing here
+awaits a socket: the tail puts events where outboxes see them, and a subscriber takes at its own
+pace.
 """
 
 from __future__ import annotations
@@ -23,18 +24,24 @@ LOOK_UP_DEADLINE_S = 20.0
 CATCH_UP_S = 0.01
 TRUST_S = 5.0  # anyone may ask for ids of other logs as often as they like
 STRETCH = 50_000  # records of one replay before the next one in line has its turn
-LOOK_UPS_AT_ONCE = 2  # per principal; a made-up id may cost reading all the log holds of a partition
-LOOK_UPS_IN_ALL = 128  # per principal, waiting ones included: two sockets that come back with all they watch
+LOOK_UPS_AT_ONCE = (
+    2  # per principal; a made-up id may cost reading all the log holds of a partition
+)
+LOOK_UPS_IN_ALL = (
+    128  # per principal, waiting ones included: two sockets that come back with all they watch
+)
 LOOK_UPS_RETRY_S = 1.0
 
 
 class NotFound(Exception):
-    """No such response for this caller: unknown, malformed, deleted or another's. One error, so that ids cannot be probed."""
+    """No such response for this caller: unknown, malformed, deleted or another's. One error, so
+    that ids cannot be probed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A response as it stands. `claim` is its first accepted claim, None while nobody has taken it."""
+    """A response as it stands. `claim` is its first accepted claim, None while nobody has taken
+    it."""
 
     response: dict[str, Any]
     phase: fold.Phase
@@ -46,7 +53,9 @@ class Found:
 class Subscription:
     """One subscriber of one response."""
 
-    def __init__(self, stream: hub.Stream, after: int, on_ready: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, stream: hub.Stream, after: int, on_ready: Callable[[], None] | None = None
+    ) -> None:
         self.rid = stream.rid
         self._stream = stream
         self._event = asyncio.Event()
@@ -90,8 +99,8 @@ class Subscription:
         return taken
 
     async def take(self) -> list[events.Event]:
-        """Wait for events and return all that are pending (a bounded batch); an empty list says that the terminal event was already returned, or that
-        there was a nudge.
+        """Wait for events and return all that are pending (a bounded batch); an empty list says
+        that the terminal event was already returned, or that there was a nudge.
 
         Safe to cancel: nothing is taken before it returns.
         """
@@ -128,8 +137,10 @@ class Delivery:
         ready: the tail has positions for its home partitions and all deletions are known.
         _loads: look-ups under way by rid, so that two watchers of a cold response share one replay.
         _shares: who asked for them; a principal without any has no entry.
-        _deleted: ids whose owner deleted them; fed by `llm.conversations`, only grows (a compacted topic of small records).
-        _trusted_until: until then (monotonic seconds) nobody asks again whether the log is still the same.
+        _deleted: ids whose owner deleted them; fed by `llm.conversations`, only grows (a compacted
+            topic of small records).
+        _trusted_until: until then (monotonic seconds) nobody asks again whether the log is still
+            the same.
         _replaced: set once it is not; `run` then ends.
         _visited: partitions followed for streams only (not home), left again when unused.
     """
@@ -149,11 +160,18 @@ class Delivery:
         self._pools = tuple(pools)
         self.home = tuple(home)
         self._entropy = entropy
-        self._hub = hub.Hub(on_void=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc())
+        self._hub = hub.Hub(
+            on_void=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc()
+        )
         self._reader = tails.Tails(bootstrap, self.home, client_id=client_id)
         self._offsets = log.Offsets(bootstrap, client_id=f"{client_id}-offsets")
         self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
-        self._conversations = log.Reader(bootstrap, topics.CONVERSATIONS, wait_ms=tails.SETTLED_WAIT_MS, client_id=f"{client_id}-conversations")
+        self._conversations = log.Reader(
+            bootstrap,
+            topics.CONVERSATIONS,
+            wait_ms=tails.SETTLED_WAIT_MS,
+            client_id=f"{client_id}-conversations",
+        )
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
         self._following: dict[int, asyncio.Task[None]] = {}
@@ -175,7 +193,9 @@ class Delivery:
             await self._replays.start()
             ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.home))
             for partition, offset in ends.items():
-                if not self._reader.follows(partition):  # a client may have come already: its stream stands where the tail began for it
+                if not self._reader.follows(
+                    partition
+                ):  # a client may have come already: its stream stands where the tail began for it
                     self._reader.follow(partition, offset)
             async with asyncio.TaskGroup() as tasks:
                 for reader in self._reader.readers:
@@ -186,7 +206,9 @@ class Delivery:
         finally:
             self.ready = False
             for client in (self._reader, self._conversations, self._replays, self._offsets):
-                with contextlib.suppress(Exception):  # closing what is already broken must not hide why the task group ended
+                with contextlib.suppress(
+                    Exception
+                ):  # closing what is already broken must not hide why the task group ended
                     await client.stop()
 
     async def stop(self) -> None:
@@ -213,7 +235,8 @@ class Delivery:
         raise log.LogChanged(f"the log is not {self._layout.incarnation} any more")
 
     async def _same_log(self) -> None:
-        """An id of another log was asked for: an old one, or it is our log that is gone (without streams nothing is followed that would tell).
+        """An id of another log was asked for: an old one, or it is our log that is gone (without
+        streams nothing is followed that would tell).
 
         Raises:
             log.LogUnavailable: the latter, or nobody can say.
@@ -227,10 +250,14 @@ class Delivery:
             self._trusted_until = time.monotonic() + TRUST_S
 
     async def _tail_lost(self, reader: log.Reader) -> None:
-        """A tail position is not in the log: retention passed it (a stall of hours), or this is another log."""
+        """A tail position is not in the log: retention passed it (a stall of hours), or this is
+        another log."""
         layout = await _persist(lambda: log.layout(self._bootstrap))
         if layout.incarnation != self._layout.incarnation:
-            raise log.LogChanged(f"the log's incarnation changed from {self._layout.incarnation} to {layout.incarnation}")
+            raise log.LogChanged(
+                f"the log's incarnation changed from {self._layout.incarnation} to "
+                f"{layout.incarnation}"
+            )
         positions = dict(reader.positions)
         beginnings = await _persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, positions))
@@ -243,20 +270,34 @@ class Delivery:
             reader.follow(partition, ends[partition])
 
     async def _tail_conversations(self) -> None:
-        """Learn deletions from the beginning of the compacted topic on; the service is not ready before it has read what there is."""
+        """Learn deletions from the beginning of the compacted topic on; the service is not ready
+        before it has read what there is."""
         layout = await _persist(lambda: self._offsets.partitions(topics.CONVERSATIONS))
-        begins = await _persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout)))
+        begins = await _persist(
+            lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout))
+        )
         ends = await _persist(lambda: self._offsets.ends(topics.CONVERSATIONS, range(layout)))
         for partition, offset in begins.items():
             self._conversations.follow(partition, offset)
         while True:
-            if not self.ready and all(self._conversations.positions.get(p, -1) >= end or begins[p] >= end for p, end in ends.items()):
+            if not self.ready and all(
+                self._conversations.positions.get(p, -1) >= end or begins[p] >= end
+                for p, end in ends.items()
+            ):
                 self.ready = True
             try:
                 batch = await self._conversations.poll()
-            except log.HistoryLost:  # compaction removed the record we stood on; its successors say the same
-                for partition, offset in (await _persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout)))).items():
-                    self._conversations.follow(partition, max(offset, self._conversations.positions.get(partition, 0)))
+            except (
+                log.HistoryLost
+            ):  # compaction removed the record we stood on; its successors say the same
+                for partition, offset in (
+                    await _persist(
+                        lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(layout))
+                    )
+                ).items():
+                    self._conversations.follow(
+                        partition, max(offset, self._conversations.positions.get(partition, 0))
+                    )
                 continue
             except log.LogUnavailable:
                 await asyncio.sleep(log.RETRY_S)
@@ -293,18 +334,24 @@ class Delivery:
     # ------------------------------------------------------- responses of ours
 
     async def mint(self, partition: int) -> str:
-        """A fresh id on `partition`; its lower bound is the tail's position, which lies at or below the end of the log (log rule §4, start)."""
+        """A fresh id on `partition`; its lower bound is the tail's position, which lies at or below
+        the end of the log (log rule §4, start)."""
         await self._follow(partition)
         offset = self._reader.next_offset(partition)
-        return ids.mint(ids.Address(self._layout.tag, partition, offset), self._entropy(ids.RANDOM_BYTES))
+        return ids.mint(
+            ids.Address(self._layout.tag, partition, offset), self._entropy(ids.RANDOM_BYTES)
+        )
 
     def open(self, request: records.Request) -> None:
-        """Register before the request is appended, so that the tail cannot pass its first record unseen."""
+        """Register before the request is appended, so that the tail cannot pass its first record
+        unseen."""
         address = ids.parse(request.rid)
         stream = hub.Stream(request.rid, address.partition, hidden=True, request=request)
         stream.identify(request.owner, request.echo)
         self._hub.add(stream)
-        if not self._reader.follows(address.partition):  # without a stream on it, it may have been left since the id was minted
+        if not self._reader.follows(
+            address.partition
+        ):  # without a stream on it, it may have been left since the id was minted
             self._reader.follow(address.partition, address.offset)
 
     def acknowledged(self, rid: str) -> None:
@@ -318,7 +365,8 @@ class Delivery:
         self._hub.drop(rid)
 
     def deleted(self, rid: str) -> None:
-        """This instance appended the deletion: it holds here at once, elsewhere when the record is read."""
+        """This instance appended the deletion: it holds here at once, elsewhere when the record is
+        read."""
         self._deleted.add(rid)
 
     def load(self, partition: int) -> int:
@@ -332,7 +380,13 @@ class Delivery:
 
     # --------------------------------------------------------------- look-ups
 
-    async def watch(self, rid: str, owner: records.Owner, starting_after: int = -1, on_ready: Callable[[], None] | None = None) -> Subscription:
+    async def watch(
+        self,
+        rid: str,
+        owner: records.Owner,
+        starting_after: int = -1,
+        on_ready: Callable[[], None] | None = None,
+    ) -> Subscription:
         """Subscribe to everything after `starting_after`.
 
         Raises:
@@ -345,15 +399,25 @@ class Delivery:
     async def find(self, rid: str, owner: records.Owner) -> Found:
         """The response as it stands; raises like `watch`."""
         async with self._stream(rid, owner) as stream:
-            if stream.series is None or stream.owner is None:  # _stream identifies a stream before it yields it
+            if (
+                stream.series is None or stream.owner is None
+            ):  # _stream identifies a stream before it yields it
                 raise NotFound(rid)
-            return Found(stream.series.snapshot(), stream.state.phase, stream.series.base, stream.state.first, stream.owner)
+            return Found(
+                stream.series.snapshot(),
+                stream.state.phase,
+                stream.series.base,
+                stream.state.first,
+                stream.owner,
+            )
 
     async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
         """The request record; raises like `watch`."""
         async with self._stream(rid, owner) as stream:
             if stream.request is None:
-                stream.request = await self._request_by_claim(stream) or await self._scan_requests(stream, from_beginning=True)
+                stream.request = await self._request_by_claim(stream) or await self._scan_requests(
+                    stream, from_beginning=True
+                )
             if stream.request is None:
                 raise log.HistoryLost(f"the log no longer holds the request of {rid}")
             return stream.request
@@ -373,8 +437,8 @@ class Delivery:
     async def _loaded(self, rid: str, owner: records.Owner) -> hub.Stream:
         try:
             address = ids.parse(rid, self._layout.partitions)
-        except ids.InvalidId as e:
-            raise NotFound(rid) from e
+        except ids.InvalidId as error:
+            raise NotFound(rid) from error
         if rid in self._deleted:
             raise NotFound(rid)
         if address.incarnation != self._layout.tag:
@@ -392,7 +456,9 @@ class Delivery:
             task = asyncio.create_task(self._look_up(rid, address, share))
             self._loads[rid] = task
             task.add_done_callback(lambda t: self._looked_up(rid, owner, t))
-        return await asyncio.shield(task)  # one watcher going away must not end the look-up of the others
+        return await asyncio.shield(
+            task
+        )  # one watcher going away must not end the look-up of the others
 
     def _looked_up(self, rid: str, owner: records.Owner, task: asyncio.Task[hub.Stream]) -> None:
         self._loads.pop(rid, None)
@@ -407,30 +473,38 @@ class Delivery:
         try:
             async with asyncio.timeout(LOOK_UP_DEADLINE_S), share.turns:
                 stream = await self._replay(rid, address)
-        except TimeoutError as e:
-            raise log.LogUnavailable(f"no answer in {LOOK_UP_DEADLINE_S:.0f} s") from e
+        except TimeoutError as error:
+            raise log.LogUnavailable(f"no answer in {LOOK_UP_DEADLINE_S:.0f} s") from error
         telemetry.REPLAY_SECONDS.observe(time.monotonic() - started)
         return stream
 
     async def _replay(self, rid: str, address: ids.Address) -> hub.Stream:
         await self._follow(address.partition)
-        # From here to the end of this block nothing awaits: the tail cannot dispatch between taking its position and registering the stream.
+        # From here to the end of this block nothing awaits: the tail cannot dispatch between taking
+        # its position and registering the stream.
         stream = hub.Stream(rid, address.partition, held=[])
         live_from = self._reader.next_offset(address.partition)
         self._hub.add(stream)
         if address.offset > live_from and address.offset > await self._end(address.partition):
-            raise NotFound(rid)  # no gateway can have seen an end that this log has not reached; our tail may well be behind the gateway's
+            raise NotFound(
+                rid
+                # no gateway can have seen an end that this log has not reached; our tail may well be
+                # behind the gateway's
+            )
         start = address.offset
         while start < live_from and not stream.done:
             stop = min(start + STRETCH, live_from)
             await self._replay_stretch(stream, start, stop)
             start = stop
-            await asyncio.sleep(0)  # whoever waits for the connection that is free now comes before the next stretch
+            await asyncio.sleep(
+                0
+            )  # whoever waits for the connection that is free now comes before the next stretch
         stream.release()
         if stream.series is None:
             await self._scan_requests(stream)
         if stream.series is None:
-            # It may have been finished and committed while the tail was behind. What a commit speaks of lies below this end.
+            # It may have been finished and committed while the tail was behind. What a commit
+            # speaks of lies below this end.
             await self._caught_up(stream, await self._end(address.partition))
         if stream.series is None:
             raise NotFound(rid)
@@ -438,11 +512,16 @@ class Delivery:
 
     async def _replay_stretch(self, stream: hub.Stream, start: int, stop: int) -> None:
         key = stream.rid.encode()
-        async with contextlib.aclosing(self._replays.read(topics.TOKENS, stream.partition, start, stop)) as batches:
+        async with contextlib.aclosing(
+            self._replays.read(topics.TOKENS, stream.partition, start, stop)
+        ) as batches:
             async for batch in batches:
                 telemetry.REPLAYED_RECORDS.inc(len(batch))
                 for record in batch:
-                    if record.key == key and (decoded := records.token_of(record.key, record.value)) is not None:
+                    if (
+                        record.key == key
+                        and (decoded := records.token_of(record.key, record.value)) is not None
+                    ):
                         stream.apply(decoded, record.offset, record.timestamp)
                 if stream.done:
                     return
@@ -451,17 +530,27 @@ class Delivery:
         return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
 
     async def _caught_up(self, stream: hub.Stream, end: int) -> None:
-        """Until the tail has read up to `end`, or the stream is known; the look-up's deadline bounds it."""
-        while stream.series is None and stream.lost is None and self._reader.next_offset(stream.partition) < end:  # noqa: ASYNC110 (the tail signals nobody)
+        """Until the tail has read up to `end`, or the stream is known; the look-up's deadline
+        bounds it."""
+        while (  # noqa: ASYNC110 - the tail's progress has no event
+            stream.series is None
+            and stream.lost is None
+            and self._reader.next_offset(stream.partition) < end
+        ):
             await asyncio.sleep(CATCH_UP_S)
 
-    async def _scan_requests(self, stream: hub.Stream, *, from_beginning: bool = False) -> records.Request | None:
-        """Find the request in its pool's topics: an unfinished one lies at or above the group's committed offset (log rule §10)."""
+    async def _scan_requests(
+        self, stream: hub.Stream, *, from_beginning: bool = False
+    ) -> records.Request | None:
+        """Find the request in its pool's topics: an unfinished one lies at or above the group's
+        committed offset (log rule §10)."""
         for pool in self._pools:
             committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
             for priority in topics.CLASSES:
                 topic = topics.requests(pool, priority)
-                begin = (await self._offsets.beginnings(topic, [stream.partition]))[stream.partition]
+                begin = (await self._offsets.beginnings(topic, [stream.partition]))[
+                    stream.partition
+                ]
                 end = (await self._offsets.ends(topic, [stream.partition]))[stream.partition]
                 start = max(begin, committed.get((topic, stream.partition), (0, ""))[0])
                 request = await self._request_in(topic, stream.partition, start, end, stream.rid)
@@ -476,14 +565,26 @@ class Delivery:
         if claim is None:
             return None
         with contextlib.suppress(log.HistoryLost):
-            return await self._request_in(claim.req_topic, stream.partition, claim.req_offset, claim.req_offset + 1, stream.rid)
+            return await self._request_in(
+                claim.req_topic,
+                stream.partition,
+                claim.req_offset,
+                claim.req_offset + 1,
+                stream.rid,
+            )
         return None
 
-    async def _request_in(self, topic: str, partition: int, start: int, end: int, rid: str) -> records.Request | None:
+    async def _request_in(
+        self, topic: str, partition: int, start: int, end: int, rid: str
+    ) -> records.Request | None:
         async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
             async for batch in batches:
                 for record in batch:
-                    if record.key == rid.encode() and (request := records.decode_request(record.value)) is not None and request.rid == rid:
+                    if (
+                        record.key == rid.encode()
+                        and (request := records.decode_request(record.value)) is not None
+                        and request.rid == rid
+                    ):
                         return request
         return None
 

@@ -1,8 +1,10 @@
 """Who watches which response, and how records become their events (pure).
 
-A stream is born in one of two ways. *Opened* by the gateway that minted its id: registered before the request is appended, so the tail alone is
-enough. *Looked up* by anyone else: registered at a tail position X, its records below X are replayed from the log while live ones (X and above)
-are held back, then both are applied in order. Either way every record of the response passes the fold exactly once and in offset order.
+A stream is born in one of two ways. *Opened* by the gateway that minted its id: registered before
+the request is appended, so the tail alone is enough. *Looked up* by anyone else: registered at a
+tail position X, its records below X are replayed from the log while live ones (X and above) are
+held back, then both are applied in order. Either way every record of the response passes the fold
+exactly once and in offset order.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ class Stream:
         emitted: all events so far, index = sequence_number; only grows.
         size: bytes of their bodies.
         held: live records that wait for the replay to finish; None when not replaying.
-        hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen until then.
+        hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen
+            until then.
         boxes: subscribers.
-        request: the request record, where it was needed (opened here, or found in the request topic).
+        request: the request record, where it was needed (opened here, or found in the request
+            topic).
         holders: calls that use the stream right now; it is not dropped while > 0.
-        idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while watched.
+        idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
+            watched.
         lost: why the log cannot serve it any more; None normally.
-        now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow subscriber.
+        now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow
+            subscriber.
     """
 
     rid: str
@@ -78,7 +84,8 @@ class Stream:
             return outcome
         if isinstance(record, records.Claim):
             self.identify(record.owner, record.echo)
-            self.show()  # a claim proves that the request is in the log, whatever became of its acknowledgement
+            # a claim proves that the request is in the log, whatever became of its acknowledgement
+            self.show()
         elif isinstance(record, records.Cancel):
             self.identify(record.by, record.echo)
             self.show()
@@ -145,7 +152,8 @@ UNWATCHED_BYTES = 64 << 20
 
 
 class Hub:
-    """All streams of this instance, by the bytes of their key, so that foreign records are skipped before they are decoded.
+    """All streams of this instance, by the bytes of their key, so that foreign records are skipped
+    before they are decoded.
 
     Attributes:
         voids: records without effect, by reason; `garbage` counts what did not decode.
@@ -200,8 +208,13 @@ class Hub:
             self._on_void(outcome.value)
 
     def sweep(self, now: float) -> None:
-        """Drop streams nobody has watched for a while, and the longest unwatched ones above the memory bound. The log still has them."""
-        unwatched = [s for s in self._streams.values() if not s.boxes and not s.holders and s.held is None and not s.hidden]
+        """Drop streams nobody has watched for a while, and the longest unwatched ones above the
+        memory bound. The log still has them."""
+        unwatched = [
+            s
+            for s in self._streams.values()
+            if not s.boxes and not s.holders and s.held is None and not s.hidden
+        ]
         for s in unwatched:
             s.idle_since = s.idle_since or now
         unwatched.sort(key=lambda s: s.idle_since)

@@ -1,7 +1,8 @@
 """One subscriber's place in one response's event series, and the verdict on a slow one (pure).
 
-The events of a response are encoded once and kept in one list; an outbox is a cursor into it. So a thousand subscribers share one copy, a slow one
-costs no memory of its own, and merging means taking everything that has piled up in one batch.
+The events of a response are encoded once and kept in one list; an outbox is a cursor into it. So a
+thousand subscribers share one copy, a slow one costs no memory of its own, and merging means taking
+everything that has piled up in one batch.
 """
 
 from __future__ import annotations
@@ -16,24 +17,34 @@ SLOW_AFTER_S = 2.0
 
 
 class Slow(Exception):
-    """The subscriber took nothing for a while in which more than the bound arrived; it resumes later by its position."""
+    """The subscriber took nothing for a while in which more than the bound arrived; it resumes
+    later by its position."""
 
 
 class Outbox:
     """A cursor with a bound.
 
     Attributes:
-        _events: the response's events, index = sequence_number; owned by the stream, which only appends.
+        _events: the response's events, index = sequence_number; owned by the stream, which only
+            appends.
         _next: sequence_number to be taken next.
-        _untaken: bytes that arrived since the last `take`; 0 after each take. A subscriber that takes is never slow, however long its replay.
-        _since: when the first of them arrived. One fetch can bring more than the bound at once, which says nothing about the subscriber.
+        _untaken: bytes that arrived since the last `take`; 0 after each take. A subscriber that
+            takes is never slow, however long its replay.
+        _since: when the first of them arrived. One fetch can bring more than the bound at once,
+            which says nothing about the subscriber.
         _last: sequence_number of the terminal event; None until it is known.
         slow: set once the bound was passed; final.
     """
 
     __slots__ = ("_bound", "_events", "_last", "_next", "_since", "_untaken", "_wake", "slow")
 
-    def __init__(self, series: Sequence[events.Event], start: int, wake: Callable[[], None], bound: int = LIVE_BOUND_BYTES) -> None:
+    def __init__(
+        self,
+        series: Sequence[events.Event],
+        start: int,
+        wake: Callable[[], None],
+        bound: int = LIVE_BOUND_BYTES,
+    ) -> None:
         self._events = series
         self._next = start
         self._wake = wake

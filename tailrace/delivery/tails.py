@@ -1,7 +1,8 @@
 """The live end of the token log, on two connections: home partitions and visited ones.
 
-The broker answers one connection's fetches one after another, so a partition that is added waits until the fetch under way is over. Home partitions
-stay for good and may be waited for as long as nothing comes; visited ones come and go with their watchers, and there a fetch must be short.
+The broker answers one connection's fetches one after another, so a partition that is added waits
+until the fetch under way is over. Home partitions stay for good and may be waited for as long as
+nothing comes; visited ones come and go with their watchers, and there a fetch must be short.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ class Tails:
 
     def __init__(self, bootstrap: str, home: Iterable[int], *, client_id: str) -> None:
         self._home = frozenset(home)
-        self._settled = log.Reader(bootstrap, topics.TOKENS, wait_ms=SETTLED_WAIT_MS, client_id=f"{client_id}-tail")
-        self._visited = log.Reader(bootstrap, topics.TOKENS, wait_ms=VISITED_WAIT_MS, client_id=f"{client_id}-visits")
+        self._settled = log.Reader(
+            bootstrap, topics.TOKENS, wait_ms=SETTLED_WAIT_MS, client_id=f"{client_id}-tail"
+        )
+        self._visited = log.Reader(
+            bootstrap, topics.TOKENS, wait_ms=VISITED_WAIT_MS, client_id=f"{client_id}-visits"
+        )
 
     @property
     def readers(self) -> tuple[log.Reader, ...]:
@@ -47,7 +52,8 @@ class Tails:
         return self._of(partition).follows(partition)
 
     def next_offset(self, partition: int) -> int:
-        """Next offset of a followed partition: everything below it was returned, or lies before the start."""
+        """Next offset of a followed partition: everything below it was returned, or lies before the
+        start."""
         return self._of(partition).next_offset(partition)
 
     async def stop(self) -> None:

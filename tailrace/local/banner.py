@@ -23,7 +23,9 @@ def program() -> str:
 def lines(running: state.State, credential: str) -> list[str]:
     tailrace = program()
     body = json.dumps({"model": running.model, "input": QUESTION, "stream": True})
-    headers = f"-H 'Content-Type: application/json' -H \"Authorization: Bearer $({tailrace} token)\""
+    headers = (
+        f"-H 'Content-Type: application/json' -H \"Authorization: Bearer $({tailrace} token)\""
+    )
     call = f'responses.create(model="{running.model}", input="{QUESTION}")'
     return [
         "",

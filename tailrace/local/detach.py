@@ -1,4 +1,5 @@
-"""`up --detach`: the supervisor goes on in a session of its own, and the caller watches it until it is ready."""
+"""`up --detach`: the supervisor goes on in a session of its own, and the caller watches it until it
+is ready."""
 
 from __future__ import annotations
 
@@ -14,10 +15,14 @@ from tailrace.local import logs, paths, state
 POLL_SECONDS = 0.1
 
 
-def start_detached(arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]) -> int:
-    """Start `tailrace supervise ARGUMENTS` and follow what it says. Returns an exit code: 0 once it is ready (`wait`) or serves.
+def start_detached(
+    arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]
+) -> int:
+    """Start `tailrace supervise ARGUMENTS` and follow what it says. Returns an exit code: 0 once it
+    is ready (`wait`) or serves.
 
-    The new session holds the supervisor and everything it starts, the broker too: sessions are what the scheduler groups by.
+    The new session holds the supervisor and everything it starts, the broker too: sessions are what
+    the scheduler groups by.
     """
     data.make()
     log = data.logs / "up.log"

@@ -1,4 +1,5 @@
-"""The development issuer: a key of this data folder, and credentials signed by it. No service ever holds this key."""
+"""The development issuer: a key of this data folder, and credentials signed by it. No service ever
+holds this key."""
 
 from __future__ import annotations
 
@@ -27,11 +28,14 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(text: str) -> int:
-    """ "90", "90s", "15m", "1h", "1d" in seconds; at most what the issuer allows. Raises ValueError with a text for the user."""
+    """ "90", "90s", "15m", "1h", "1d" in seconds; at most what the issuer allows. Raises ValueError
+    with a text for the user."""
     found = _DURATION.match(text.strip())
     value = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 1 <= value <= MAX_LIFETIME:
-        raise ValueError(f"{text!r} is no lifetime: give a number with s, m or h, at most 24h (for example 1h)")
+        raise ValueError(
+            f"{text!r} is no lifetime: give a number with s, m or h, at most 24h (for example 1h)"
+        )
     return value
 
 
@@ -65,7 +69,9 @@ def ensure(data: paths.Data) -> None:
 
 def issue(data: paths.Data, subject: str, ttl: int) -> str:
     ensure(data)
-    return credentials.issue(data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl)
+    return credentials.issue(
+        data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl
+    )
 
 
 def renew_page_credential(data: paths.Data) -> None:

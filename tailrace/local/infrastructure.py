@@ -14,7 +14,8 @@ KAFKA_PORT = 9092
 REDIS_PORT = 6379
 POLL_SECONDS = 0.05
 
-# Between the look for a free port and the bind another program may take it (two deployments starting at once).
+# Between the look for a free port and the bind another program may take it (two deployments
+# starting at once).
 PORT_TRIES = 5
 PORT_TAKEN = "Address already in use"
 
@@ -46,7 +47,9 @@ class Infrastructure:
         self._data = data
         self._run = run
         self._say = say
-        self._parts: dict[str, LocalPart] = {}  # what was started here, by name, in the order of starting
+        self._parts: dict[
+            str, LocalPart
+        ] = {}  # what was started here, by name, in the order of starting
 
     @property
     def kafka_port(self) -> int:
@@ -57,9 +60,16 @@ class Infrastructure:
     def pids(self) -> set[int]:
         return {part.child.pid for part in self._parts.values() if part.child}
 
-    def start(self, kafka_port: int, *, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]) -> None:
-        """Start what is not given and wait until it serves. `kafka_port`: the broker's last time, 0 for the usual one. `recorded` is told of
-        every process as soon as it exists; `check` may raise to break off. Raises StartError."""
+    def start(
+        self,
+        kafka_port: int,
+        *,
+        recorded: Callable[[list[state.Part]], None],
+        check: Callable[[], None],
+    ) -> None:
+        """Start what is not given and wait until it serves. `kafka_port`: the broker's last time, 0
+        for the usual one. `recorded` is told of every process as soon as it exists; `check` may
+        raise to break off. Raises StartError."""
         if self.kafka:
             self._say(f"Kafka at {self.kafka} (given)")
         else:
@@ -76,13 +86,19 @@ class Infrastructure:
             self._say(f"Redis at {without_password(self.redis)} (given)")
         else:
             self._parts["redis"] = redis_server.Server(
-                self._data.redis, _first_free(REDIS_PORT), run=self._run, log=fresh_log(self._data.logs / "redis.log")
+                self._data.redis,
+                _first_free(REDIS_PORT),
+                run=self._run,
+                log=fresh_log(self._data.logs / "redis.log"),
             )
         for part in self._parts.values():
             part.start()
         recorded(self.parts())
         self._wait(recorded, check)
-        self.kafka, self.redis = self._address("kafka", self.kafka), self._address("redis", self.redis)
+        self.kafka, self.redis = (
+            self._address("kafka", self.kafka),
+            self._address("redis", self.redis),
+        )
 
     def _address(self, name: str, given: str) -> str:
         part = self._parts.get(name)
@@ -90,7 +106,9 @@ class Infrastructure:
             return given
         return part.bootstrap if isinstance(part, kafka_broker.Broker) else part.url
 
-    def _wait(self, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]) -> None:
+    def _wait(
+        self, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]
+    ) -> None:
         waiting = dict(self._parts)
         tries = PORT_TRIES
         deadline = time.monotonic() + kafka_broker.START_SECONDS
@@ -110,7 +128,10 @@ class Infrastructure:
             if waiting and time.monotonic() >= deadline:
                 name, part = next(iter(waiting.items()))
                 shown = part.child.last_lines(50) if part.child else ""
-                raise processes.StartError(f"{name} was not ready after {kafka_broker.START_SECONDS:.0f} s; its last lines:\n{shown}")
+                raise processes.StartError(
+                    f"{name} was not ready after {kafka_broker.START_SECONDS:.0f} s; its "
+                    f"last lines:\n{shown}"
+                )
             time.sleep(POLL_SECONDS)
 
     def _move(self, part: LocalPart) -> None:
@@ -130,7 +151,15 @@ class Infrastructure:
             role: state.Role = "kafka" if isinstance(part, kafka_broker.Broker) else "redis"
             who = part.child.identity
             found.append(
-                state.Part(name=name, role=role, pid=who.pid, started=who.started, address=self._address(name, ""), log=str(part.log), ready=True)
+                state.Part(
+                    name=name,
+                    role=role,
+                    pid=who.pid,
+                    started=who.started,
+                    address=self._address(name, ""),
+                    log=str(part.log),
+                    ready=True,
+                )
             )
         return found
 

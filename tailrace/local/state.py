@@ -1,6 +1,8 @@
-"""What the supervisor writes down while it runs (`state.json`), so that `ps`, `down` and a later `up` know what there is.
+"""What the supervisor writes down while it runs (`state.json`), so that `ps`, `down` and a later
+`up` know what there is.
 
-The lock, not the file, says whether a supervisor lives: the kernel lets go of it whatever way the process ends.
+The lock, not the file, says whether a supervisor lives: the kernel lets go of it whatever way the
+process ends.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ Phase = Literal["starting", "serving", "ready", "stopping", "stopped"]
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One process. `started` is its start in clock ticks since boot: with the pid it names the process for certain."""
+    """One process. `started` is its start in clock ticks since boot: with the pid it names the
+    process for certain."""
 
     name: str
     role: Role
     pid: int
     started: int
     address: str = ""  # what clients of this part use
-    probe: str = ""  # URL that answers 200 when it is ready; empty for parts that are ready when they accept connections
+    # URL that answers 200 when it is ready; empty for parts that are ready when they accept
+    # connections
+    probe: str = ""
     log: str = ""
     exit_code: int | None = None  # None while it runs
     ready: bool = False
@@ -76,7 +81,8 @@ class AlreadyRunning(Exception):
 
 
 def hold(path: Path) -> IO[bytes]:
-    """Take the data folder; held until the returned file is closed or the process ends (children do not inherit it)."""
+    """Take the data folder; held until the returned file is closed or the process ends (children do
+    not inherit it)."""
     lock = path.open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,8 @@
-"""Starts a whole deployment on this machine, watches it, and takes every process down again, whatever happens.
+"""Starts a whole deployment on this machine, watches it, and takes every process down again,
+whatever happens.
 
-One loop in one thread: children are started from it (the kernel's parent-death signal follows the thread that forked), polled by it, probed by
-it. Signals only set a flag that the loop reads.
+One loop in one thread: children are started from it (the kernel's parent-death signal follows the
+thread that forked), polled by it, probed by it. Signals only set a flag that the loop reads.
 """
 
 from __future__ import annotations
@@ -21,16 +22,29 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tailrace import log as wire_log
-from tailrace.local import banner, dev_credentials, infrastructure, install, logs, models, paths, plan, processes, state
+from tailrace.local import (
+    banner,
+    dev_credentials,
+    infrastructure,
+    install,
+    logs,
+    models,
+    paths,
+    plan,
+    processes,
+    state,
+)
 
 TICK_SECONDS = 0.1
 PROBE_STARTING_SECONDS = 0.25
 PROBE_RUNNING_SECONDS = 2.0
 PROBE_TIMEOUT = 1.0
 
-# How long a part may take to stop by itself. A worker ends its answers with YIELD within its own drain deadline; ten seconds more is stuck.
+# How long a part may take to stop by itself. A worker ends its answers with YIELD within its own
+# drain deadline; ten seconds more is stuck.
 SERVICE_GRACE = 25.0
-EDGE_READY_SECONDS = 120.0  # gateway and push; engines may take as long as they like, as long as they say that they load
+# gateway and push; engines may take as long as they like, as long as they say that they load
+EDGE_READY_SECONDS = 120.0
 TOPICS_SECONDS = 60.0
 
 PARTITIONS = 8
@@ -65,14 +79,19 @@ def ask(url: str) -> Probe:
 
 
 def read_probe(status: int, body: bytes) -> Probe:
-    """From a /ready answer: `{"ready": bool, "state": "...", "detail": "..."}`, or the status code alone."""
+    """From a /ready answer: `{"ready": bool, "state": "...", "detail": "..."}`, or the status code
+    alone."""
     try:
         fields: Any = json.loads(body)
     except ValueError:
         fields = {}
     if not isinstance(fields, dict):
         fields = {}
-    return Probe(ready=status == 200, state=str(fields.get("state") or ""), detail=str(fields.get("detail") or ""))
+    return Probe(
+        ready=status == 200,
+        state=str(fields.get("state") or ""),
+        detail=str(fields.get("detail") or ""),
+    )
 
 
 @dataclass(slots=True)
@@ -95,7 +114,14 @@ class Supervised:
 class Supervisor:
     """One `tailrace up`. `follow`: show the services' logs, as in a terminal."""
 
-    def __init__(self, options: plan.Options, data: paths.Data, *, follow: bool, say: Callable[[str], None] = print) -> None:
+    def __init__(
+        self,
+        options: plan.Options,
+        data: paths.Data,
+        *,
+        follow: bool,
+        say: Callable[[str], None] = print,
+    ) -> None:
         self._options = options
         self._data = data
         self._follow = follow
@@ -120,7 +146,8 @@ class Supervisor:
     # Life
 
     def run(self) -> int:
-        """Until the user stops it or it cannot start; nothing that it started is left afterwards. Returns an exit code."""
+        """Until the user stops it or it cannot start; nothing that it started is left afterwards.
+        Returns an exit code."""
         processes.become_subreaper()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
@@ -142,7 +169,9 @@ class Supervisor:
 
     def _own_part(self) -> state.Part:
         who = processes.identity(os.getpid())
-        return state.Part(name="supervisor", role="supervisor", pid=os.getpid(), started=who.started if who else 0)
+        return state.Part(
+            name="supervisor", role="supervisor", pid=os.getpid(), started=who.started if who else 0
+        )
 
     def _save(self) -> None:
         encoded = repr(self._state).encode()
@@ -162,7 +191,11 @@ class Supervisor:
         self._check_ports()
         dev_credentials.ensure(self._data)
         dev_credentials.renew_page_credential(self._data)
-        self._state.engine, self._state.model, self._state.pools = self._options.engine, model.name, plan.pools(model)
+        self._state.engine, self._state.model, self._state.pools = (
+            self._options.engine,
+            model.name,
+            plan.pools(model),
+        )
         self._state.kafka_port = previous.kafka_port if previous else 0
         self._below.start(self._state.kafka_port, recorded=self._record, check=self._check_stopped)
         self._state.kafka, self._state.redis = self._below.kafka, self._below.redis
@@ -176,16 +209,22 @@ class Supervisor:
         self._save()
 
     def _clear_leftovers(self, previous: state.State) -> None:
-        """The data folder's lock is ours, so whatever carries the previous run's mark has no supervisor."""
+        """The data folder's lock is ours, so whatever carries the previous run's mark has no
+        supervisor."""
         left = processes.sweep(previous.run, grace=5.0)
         if left:
             self._say(f"ended {len(left)} processes left by a supervisor that was killed")
 
     def _check_engine(self) -> None:
         python = install.ENGINE_ENVIRONMENT / "bin" / "python"
-        if plan.kind(self._options.engine) == "vllm" and self._options.workers and not python.exists():
+        if (
+            plan.kind(self._options.engine) == "vllm"
+            and self._options.workers
+            and not python.exists()
+        ):
             raise processes.StartError(
-                "the model engine is not installed: run `make install`, or use --engine scripted or --engine URL of an OpenAI-compatible server"
+                "the model engine is not installed: run `make install`, or use --engine "
+                "scripted or --engine URL of an OpenAI-compatible server"
             )
 
     def _check_ports(self) -> None:
@@ -193,12 +232,20 @@ class Supervisor:
         for option, ports in (("--port", gateway_ports), ("--push-port", push_ports)):
             for port in ports:
                 if not processes.port_is_free(port):
-                    raise processes.StartError(f"port {port} is taken{_holder(port)}; stop that, or choose another with {option}")
+                    raise processes.StartError(
+                        f"port {port} is taken{_holder(port)}; stop that, or choose another "
+                        f"with {option}"
+                    )
 
     def _apply_topics(self) -> None:
         pools = tuple(json.loads(self._state.pools))
         try:
-            created = asyncio.run(asyncio.wait_for(wire_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS), TOPICS_SECONDS))
+            created = asyncio.run(
+                asyncio.wait_for(
+                    wire_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS),
+                    TOPICS_SECONDS,
+                )
+            )
         except TimeoutError:
             raise processes.StartError(f"Kafka at {self._state.kafka} does not answer") from None
         self._say(f"topics: {len(created)} created" if created else "topics: all there")
@@ -206,7 +253,9 @@ class Supervisor:
     def _start_services(self, model: plan.Model) -> None:
         page = install.PAGE if (install.PAGE / "index.html").exists() else None
         if page is None:
-            self._say("no page: the front end is not built (make install); the API works without it")
+            self._say(
+                "no page: the front end is not built (make install); the API works without it"
+            )
         around = plan.Surroundings(
             kafka=self._state.kafka,
             redis=self._state.redis,
@@ -233,10 +282,23 @@ class Supervisor:
 
     def _start_service(self, service: plan.Service) -> None:
         log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
-        child = processes.Child(service.name, service.command, environ={**os.environ, **service.environ}, log=log, run=self._run, cwd=paths.ROOT)
+        child = processes.Child(
+            service.name,
+            service.command,
+            environ={**os.environ, **service.environ},
+            log=log,
+            run=self._run,
+            cwd=paths.ROOT,
+        )
         who = child.identity
         part = state.Part(
-            name=service.name, role=service.role, pid=who.pid, started=who.started, address=service.address, probe=service.probe, log=str(log)
+            name=service.name,
+            role=service.role,
+            pid=who.pid,
+            started=who.started,
+            address=service.address,
+            probe=service.probe,
+            log=str(log),
         )
         self._services.append(Supervised(service, child, part, shown=self._follow))
         self._state.parts.append(part)
@@ -244,7 +306,8 @@ class Supervisor:
         self._save()
 
     def _wait_serving(self) -> None:
-        """Gateway and push answer in seconds; the engine's readiness is awaited in `_serve`, since a question can wait in Kafka."""
+        """Gateway and push answer in seconds; the engine's readiness is awaited in `_serve`, since
+        a question can wait in Kafka."""
         deadline = time.monotonic() + EDGE_READY_SECONDS
         edge = [one for one in self._services if one.service.role != "worker"]
         while not all(one.probe.ready for one in edge):
@@ -254,10 +317,15 @@ class Supervisor:
                     raise processes.StartError(_why(one))
             if time.monotonic() >= deadline:
                 late = next(one for one in edge if not one.probe.ready)
-                raise processes.StartError(f"{late.service.name} was not ready after {EDGE_READY_SECONDS:.0f} s; {_last_lines(late)}")
+                raise processes.StartError(
+                    f"{late.service.name} was not ready after {EDGE_READY_SECONDS:.0f} s; "
+                    f"{_last_lines(late)}"
+                )
         self._state.phase = "serving"
         self._save()
-        for line in banner.lines(self._state, dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)):
+        for line in banner.lines(
+            self._state, dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)
+        ):
             self._say_plainly(line)
 
     # Running
@@ -265,7 +333,10 @@ class Supervisor:
     def _serve(self) -> None:
         workers = [one for one in self._services if one.service.role == "worker"]
         if workers and not all(one.probe.ready for one in workers):
-            self._say(f"the engine ({self._options.engine}) is loading; a question asked now waits in Kafka and is answered when it is ready")
+            self._say(
+                f"the engine ({self._options.engine}) is loading; a question asked now waits "
+                f"in Kafka and is answered when it is ready"
+            )
         while True:
             self._tick()
             if self._state.phase != "serving":
@@ -304,15 +375,23 @@ class Supervisor:
         taken_along = f"; {len(left)} processes it left were ended" if left else ""
         self._say(f"{one.service.name} {_ended(code)}{taken_along}")
         if self._state.phase == "ready":
-            elsewhere = "" if self._data.root == paths.default_data() else f" --data {self._data.root}"
-            self._say(f"  one in its place: {banner.program()} {one.service.role}{elsewhere}; its log: {one.part.log}; the other parts go on")
+            elsewhere = (
+                "" if self._data.root == paths.default_data() else f" --data {self._data.root}"
+            )
+            self._say(
+                f"  one in its place: {banner.program()} {one.service.role}{elsewhere}; its "
+                f"log: {one.part.log}; the other parts go on"
+            )
 
     def _notice_end_below(self) -> None:
         for name, code, last_lines in self._below.ended():
             known = next(part for part in self._state.parts if part.name == name)
             if known.exit_code is None:
                 known.exit_code, known.ready = code, False
-                self._say(f"{name} {_ended(code)}; nothing new can be answered. Stop and start again (`tailrace up`). Its last lines:")
+                self._say(
+                    f"{name} {_ended(code)}; nothing new can be answered. Stop and start "
+                    f"again (`tailrace up`). Its last lines:"
+                )
                 self._say_plainly(last_lines)
 
     def _probe(self, one: Supervised) -> None:
@@ -321,13 +400,23 @@ class Supervisor:
             return
         before = one.probe
         one.probe = ask(one.service.probe)
-        one.next_probe = time.monotonic() + (PROBE_RUNNING_SECONDS if one.probe.ready else PROBE_STARTING_SECONDS)
+        one.next_probe = time.monotonic() + (
+            PROBE_RUNNING_SECONDS if one.probe.ready else PROBE_STARTING_SECONDS
+        )
         one.part.ready, one.part.detail = one.probe.ready, one.probe.detail
         if one.probe.ready and not before.ready:
-            self._say(f"{one.service.name} ready{f' at {one.service.address}' if one.service.address else ''}")
+            self._say(
+                f"{one.service.name} ready{f' at {one.service.address}' if one.service.address else ''}"
+            )
         elif not one.probe.ready and before.ready:
-            self._say(f"{one.service.name} is not ready{f': {one.probe.detail}' if one.probe.detail else ''}")
-        elif one.probe.detail and (one.probe.state, one.probe.detail) != (before.state, before.detail) and not one.probe.ready:
+            self._say(
+                f"{one.service.name} is not ready{f': {one.probe.detail}' if one.probe.detail else ''}"
+            )
+        elif (
+            one.probe.detail
+            and (one.probe.state, one.probe.detail) != (before.state, before.detail)
+            and not one.probe.ready
+        ):
             self._say(f"{one.service.name}: {one.probe.detail}")
 
     def _reap_orphans(self) -> None:
@@ -342,7 +431,8 @@ class Supervisor:
     # Stopping
 
     def _stop(self) -> None:
-        """Services first, since they need Redis and Kafka to end their answers; every wait is bounded; a second signal ends the patience."""
+        """Services first, since they need Redis and Kafka to end their answers; every wait is
+        bounded; a second signal ends the patience."""
         self._state.phase = "stopping"
         self._save()
         asked_before = self._signals
@@ -352,7 +442,11 @@ class Supervisor:
         for one in running:
             one.child.send(signal.SIGTERM)
         deadline = time.monotonic() + SERVICE_GRACE
-        while any(one.child.returncode is None for one in running) and time.monotonic() < deadline and self._signals <= asked_before:
+        while (
+            any(one.child.returncode is None for one in running)
+            and time.monotonic() < deadline
+            and self._signals <= asked_before
+        ):
             self._show_logs()
             time.sleep(0.05)
         for one in self._services:
@@ -363,7 +457,8 @@ class Supervisor:
         processes.sweep(self._run)
         if self._state.parts:
             self._say("everything is stopped")
-        # What stays is the broker's port, for the next start, and the mark, in case anything was missed.
+        # What stays is the broker's port, for the next start, and the mark, in case anything was
+        # missed.
         self._state.phase, self._state.parts = "stopped", []
         self._save()
 

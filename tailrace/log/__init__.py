@@ -1,10 +1,15 @@
-"""The Kafka client: one writer that heals by replacement, readers by `assign()`, group intake, and administration.
+"""The Kafka client: one writer that heals by replacement, readers by `assign()`, group intake, and
+administration.
 
 What aiokafka 0.14 forces (`docs/design.md`, the log client):
-- any failed or ambiguous send makes its producer worthless (an expired batch has used up sequence numbers): replace it, and let writers claim anew;
-- `stop()` may wait for ever while the broker is away, and a producer goes on sending meanwhile: every shutdown has its own deadline;
-- `assign()` forgets the positions of partitions it already had: they are read before and sought after;
-- requests on one connection are answered in order, so an offset query behind a long poll waits for it: queries have a client of their own.
+- any failed or ambiguous send makes its producer worthless (an expired batch has used up sequence
+  numbers): replace it, and let writers claim anew;
+- `stop()` may wait for ever while the broker is away, and a producer goes on sending meanwhile:
+  every shutdown has its own deadline;
+- `assign()` forgets the positions of partitions it already had: they are read before and sought
+  after;
+- requests on one connection are answered in order, so an offset query behind a long poll waits for
+  it: queries have a client of their own.
 """
 
 from tailrace.log.admin import Layout, apply_topics, layout, wait_until_ready
@@ -13,7 +18,16 @@ from tailrace.log.group_consumer import Intake
 from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
 from tailrace.log.writer import RECORD_OVERHEAD_BYTES, Writer
-from tailrace.protocol.log_words import Appended, AppendFailed, Headers, HistoryLost, LogChanged, LogUnavailable, Record, TooLarge
+from tailrace.protocol.log_words import (
+    Appended,
+    AppendFailed,
+    Headers,
+    HistoryLost,
+    LogChanged,
+    LogUnavailable,
+    Record,
+    TooLarge,
+)
 
 __all__ = [
     "RECORD_OVERHEAD_BYTES",

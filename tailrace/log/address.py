@@ -3,7 +3,8 @@
     host:port,host:port                                                          plain, for the loopback and for tests
     sasl+ssl://USER@host:port,host:port?password_file=PATH&ca_file=PATH          TLS, then SCRAM-SHA-512
 
-The password is never in the text itself: environments are shown by `ps`, by crash reports and by whoever may read a pod's description.
+The password is never in the text itself: environments are shown by `ps`, by crash reports and by
+whoever may read a pod's description.
 """
 
 from __future__ import annotations
@@ -37,22 +38,30 @@ def parse(text: str) -> Bootstrap:
     """
     if "://" not in text:
         if not text or "@" in text or "?" in text:
-            raise InvalidBootstrap("expected host:port, or sasl+ssl://user@host:port?password_file=…&ca_file=…")
+            raise InvalidBootstrap(
+                "expected host:port, or sasl+ssl://user@host:port?password_file=…&ca_file=…"
+            )
         return Bootstrap(text)
     parts = urlsplit(text)
     user, _, servers = parts.netloc.rpartition("@")
     if parts.scheme != SCHEME or not servers or parts.path not in ("", "/"):
         raise InvalidBootstrap(f"expected {SCHEME}://user@host:port, not {parts.scheme}://…")
     if not user or ":" in user:
-        raise InvalidBootstrap("expected a user without a password: the password is in the file that password_file names")
+        raise InvalidBootstrap(
+            "expected a user without a password: the password is in the file that "
+            "password_file names"
+        )
     options = parse_qs(parts.query, strict_parsing=bool(parts.query))
     if options.keys() != {"password_file", "ca_file"}:
-        raise InvalidBootstrap(f"expected password_file and ca_file, not {', '.join(sorted(options)) or 'nothing'}")
+        raise InvalidBootstrap(
+            f"expected password_file and ca_file, not {', '.join(sorted(options)) or 'nothing'}"
+        )
     return Bootstrap(servers, unquote(user), options["password_file"][-1], options["ca_file"][-1])
 
 
 def options(text: str) -> dict[str, Any]:
-    """Constructor arguments of every aiokafka client. The files are read anew each time, so a rotated password or CA serves the next connection.
+    """Constructor arguments of every aiokafka client. The files are read anew each time, so a
+    rotated password or CA serves the next connection.
 
     Raises:
         InvalidBootstrap: also when a file is missing.
@@ -63,8 +72,10 @@ def options(text: str) -> dict[str, Any]:
     try:
         password = Path(address.password_file).read_text().strip()
         context = ssl.create_default_context(cafile=address.ca_file)
-    except OSError as e:
-        raise InvalidBootstrap(f"{e.filename or address.ca_file}: {e.strerror or e}") from e
+    except OSError as error:
+        raise InvalidBootstrap(
+            f"{error.filename or address.ca_file}: {error.strerror or error}"
+        ) from error
     return {
         "bootstrap_servers": address.servers,
         "security_protocol": "SASL_SSL",

@@ -19,7 +19,8 @@ _TOPIC_EXISTS = 36
 
 
 class Layout(NamedTuple):
-    """What a service must know of the log before it serves: which log it is and how many partitions it has."""
+    """What a service must know of the log before it serves: which log it is and how many partitions
+    it has."""
 
     incarnation: str
     tag: bytes
@@ -43,23 +44,34 @@ async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
             if cluster.get("brokers") and cluster.get("controller_id", -1) not in (-1, None):
                 return
             reason = "no controller yet"
-        except (aiokafka.errors.KafkaError, OSError, AttributeError, TimeoutError) as e:
-            reason = type(e).__name__
+        except (aiokafka.errors.KafkaError, OSError, AttributeError, TimeoutError) as error:
+            reason = type(error).__name__
         finally:
             await clients.close_admin(admin)
         await asyncio.sleep(0.1)
     raise log_words.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}")
 
 
-async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int = 8, replication: int = 1, min_insync: int = 1) -> list[str]:
-    """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's incarnation when `llm.tokens` is new. Returns what was created.
+async def apply_topics(
+    bootstrap: str,
+    pools: Sequence[str],
+    *,
+    partitions: int = 8,
+    replication: int = 1,
+    min_insync: int = 1,
+) -> list[str]:
+    """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's
+    incarnation when `llm.tokens` is new. Returns what was created.
 
-    The token topic comes first: a request partition without its token partition would have nowhere to put its answer (log rule P9).
+    The token topic comes first: a request partition without its token partition would have nowhere
+    to put its answer (log rule P9).
 
     Raises:
         LogUnavailable: the broker refused; the message names topic and error.
     """
-    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap), request_timeout_ms=30_000)
+    admin = aiokafka.admin.AIOKafkaAdminClient(
+        **address.options(bootstrap), request_timeout_ms=30_000
+    )
     try:
         await admin.start()
         existing = set(await admin.list_topics())
@@ -69,12 +81,22 @@ async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int 
             partitions = len(described[0]["partitions"])
         created = []
         for row in rows:
-            config = {**row.config, **({"min.insync.replicas": str(min_insync)} if min_insync > 1 else {})}
-            if row.name not in existing and await _create(admin, row.name, row.partitions or partitions, replication, config):
+            config = {
+                **row.config,
+                **({"min.insync.replicas": str(min_insync)} if min_insync > 1 else {}),
+            }
+            if row.name not in existing and await _create(
+                admin, row.name, row.partitions or partitions, replication, config
+            ):
                 created.append(row.name)
         await _known(admin, created)
-    except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as e:  # AttributeError: there is no controller (aiokafka 0.14)
-        raise log_words.LogUnavailable(f"topics could not be applied: {e!r}") from e
+    except (
+        aiokafka.errors.KafkaError,
+        OSError,
+        TimeoutError,
+        AttributeError,
+    ) as error:  # AttributeError: there is no controller (aiokafka 0.14)
+        raise log_words.LogUnavailable(f"topics could not be applied: {error!r}") from error
     finally:
         await clients.close_admin(admin)
     if topics.TOKENS in created or await _named(bootstrap) is None:
@@ -82,8 +104,15 @@ async def apply_topics(bootstrap: str, pools: Sequence[str], *, partitions: int 
     return created
 
 
-async def _create(admin: aiokafka.admin.AIOKafkaAdminClient, name: str, partitions: int, replication: int, config: dict[str, str]) -> bool:
-    """Whether it was this call that created the topic: only one of two that run at once may name the log's incarnation."""
+async def _create(
+    admin: aiokafka.admin.AIOKafkaAdminClient,
+    name: str,
+    partitions: int,
+    replication: int,
+    config: dict[str, str],
+) -> bool:
+    """Whether it was this call that created the topic: only one of two that run at once may name
+    the log's incarnation."""
     new = aiokafka.admin.NewTopic(name, partitions, replication, topic_configs=config)
     answer = await admin.create_topics([new])
     for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
@@ -94,7 +123,8 @@ async def _create(admin: aiokafka.admin.AIOKafkaAdminClient, name: str, partitio
 
 
 async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
-    """Wait until brokers tell of these topics: their metadata follows the controller's, and a busy one lags by seconds."""
+    """Wait until brokers tell of these topics: their metadata follows the controller's, and a busy
+    one lags by seconds."""
     async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
         while names and any(d["error_code"] for d in await admin.describe_topics(names)):  # noqa: ASYNC110 - a broker tells nobody
             await asyncio.sleep(0.05)
@@ -107,14 +137,17 @@ async def _name_incarnation(bootstrap: str) -> None:
             await producer.start()
             value = records.encode(records.Incarnation(uuid.uuid4().hex))
             await producer.send_and_wait(topics.META, value=value, key=b"incarnation", partition=0)
-    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-        raise log_words.LogUnavailable(f"the log's incarnation could not be written: {type(e).__name__}") from e
+    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
+        raise log_words.LogUnavailable(
+            f"the log's incarnation could not be written: {type(error).__name__}"
+        ) from error
     finally:
         await clients.abandon(producer)
 
 
 async def _named(bootstrap: str) -> str | None:
-    """The incarnation; waits a moment for one who creates the topics at the same time and is about to name it."""
+    """The incarnation; waits a moment for one who creates the topics at the same time and is about
+    to name it."""
     for _ in range(6):
         if (found := await _incarnation(bootstrap)) is not None:
             return found
@@ -144,7 +177,9 @@ async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, An
     try:
         async with asyncio.timeout(deadline_s):
             await admin.start()
-            return {d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])}
+            return {
+                d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])
+            }
     finally:
         await clients.close_admin(admin)
 
@@ -153,24 +188,32 @@ async def layout(bootstrap: str) -> Layout:
     """Which log this is.
 
     Raises:
-        LogUnavailable: the topics are missing (then `tailrace topics apply` is due) or the broker does not answer.
+        LogUnavailable: the topics are missing (then `tailrace topics apply` is due) or the broker
+            does not answer.
     """
     give_up = time.monotonic() + clients.ANSWER_DEADLINE_S
     while True:
         try:
             described = await _describe(bootstrap, give_up - time.monotonic())
             break
-        except aiokafka.errors.NodeNotReadyError as e:
-            # It answers and names no broker, not even itself: it has only just come, or stood still for so long that it was counted out.
+        except aiokafka.errors.NodeNotReadyError as error:
+            # It answers and names no broker, not even itself: it has only just come, or stood still
+            # for so long that it was counted out.
             if time.monotonic() + clients.RETRY_S > give_up:
-                raise log_words.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from e
+                raise log_words.LogUnavailable(
+                    f"Kafka at {bootstrap}: no broker of it is ready"
+                ) from error
             await asyncio.sleep(clients.RETRY_S)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-            raise log_words.LogUnavailable(f"Kafka at {bootstrap}: {type(e).__name__}") from e
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
+            raise log_words.LogUnavailable(
+                f"Kafka at {bootstrap}: {type(error).__name__}"
+            ) from error
     counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
     if not counts.get(topics.TOKENS) or not counts.get(topics.META):
         raise log_words.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
     incarnation = await _incarnation(bootstrap)
     if incarnation is None:
-        raise log_words.LogUnavailable("the log has no incarnation record: run `tailrace topics apply`")
+        raise log_words.LogUnavailable(
+            "the log has no incarnation record: run `tailrace topics apply`"
+        )
     return Layout(incarnation, ids.incarnation_tag(incarnation), counts[topics.TOKENS])

@@ -23,7 +23,8 @@ RETRY_S = 0.5
 async def start(client: Any, deadline_s: float = float("inf")) -> None:
     """Start a client.
 
-    aiokafka leaves a connection open behind it when it is cancelled while it makes one: it may finish first, for a moment.
+    aiokafka leaves a connection open behind it when it is cancelled while it makes one: it may
+    finish first, for a moment.
 
     Raises:
         TimeoutError: not within the deadline.
@@ -46,8 +47,9 @@ _leftovers: set[asyncio.Task[Any]] = set()
 
 
 async def ends(work: Coroutine[Any, Any, Any], deadline_s: float) -> bool:
-    """Whether the work ends well within the deadline. Otherwise it is cancelled and left alone: aiokafka swallows cancellations while it
-    closes, and `wait_for` would wait for it without limit."""
+    """Whether the work ends well within the deadline. Otherwise it is cancelled and left alone:
+    aiokafka swallows cancellations while it closes, and `wait_for` would wait for it without
+    limit."""
     task = asyncio.create_task(work)
     _leftovers.add(task)
     task.add_done_callback(_leftovers.discard)
@@ -66,8 +68,8 @@ async def stop(consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
 
 
 async def abandon(producer: aiokafka.AIOKafkaProducer) -> None:
-    """Get rid of a producer without flushing: its own `stop()` would go on sending records that were told to have failed, and leave its task
-    behind when it is not let finish."""
+    """Get rid of a producer without flushing: its own `stop()` would go on sending records that
+    were told to have failed, and leave its task behind when it is not let finish."""
     producer._closed = True
     sender = producer._sender.sender_task
     if sender is not None:
@@ -93,7 +95,9 @@ def consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
     )
 
 
-async def started(make: Callable[[], aiokafka.AIOKafkaConsumer], deadline_s: float = float("inf")) -> aiokafka.AIOKafkaConsumer:
+async def started(
+    make: Callable[[], aiokafka.AIOKafkaConsumer], deadline_s: float = float("inf")
+) -> aiokafka.AIOKafkaConsumer:
     """A started consumer; waits for a broker that is away.
 
     Raises:
@@ -104,10 +108,12 @@ async def started(make: Callable[[], aiokafka.AIOKafkaConsumer], deadline_s: flo
         consumer = make()
         try:
             await start(consumer, give_up - time.monotonic())
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             await stop(consumer, 1.0)
             if time.monotonic() + RETRY_S > give_up:
-                raise log_words.LogUnavailable(f"no connection in {deadline_s:.0f} s: {type(e).__name__}") from e
+                raise log_words.LogUnavailable(
+                    f"no connection in {deadline_s:.0f} s: {type(error).__name__}"
+                ) from error
             await asyncio.sleep(RETRY_S)
         except BaseException:  # cancelled: a consumer half started would go on by itself
             await stop(consumer, 1.0)

@@ -14,15 +14,21 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tailrace.log import address, clients
 from tailrace.protocol import log_words
 
-WAIT_MS = 200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
-HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
+WAIT_MS = (
+    200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
+)
+# a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
+HEARTBEAT_MS = 1_000
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Forwards rebalances. Both sides must be short: aiokafka drops their exceptions and bounds them by the rebalance timeout."""
+    """Forwards rebalances. Both sides must be short: aiokafka drops their exceptions and bounds
+    them by the rebalance timeout."""
 
     def __init__(
-        self, assigned: Callable[[set[tuple[str, int]]], Awaitable[None]], revoked: Callable[[set[tuple[str, int]]], Awaitable[None]]
+        self,
+        assigned: Callable[[set[tuple[str, int]]], Awaitable[None]],
+        revoked: Callable[[set[tuple[str, int]]], Awaitable[None]],
     ) -> None:
         self._assigned, self._revoked = assigned, revoked
 
@@ -34,7 +40,8 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class Intake:
-    """Group membership of one worker on its pool's request topics; range assignment keeps equal numbers of all classes together (log rule P7)."""
+    """Group membership of one worker on its pool's request topics; range assignment keeps equal
+    numbers of all classes together (log rule P7)."""
 
     def __init__(
         self,
@@ -89,21 +96,23 @@ class Intake:
             raise log_words.LogUnavailable("the intake was stopped")
 
     async def poll(self, max_records: int, timeout_ms: int = 50) -> list[log_words.Record]:
-        """Next request records of partitions that are not paused; must be called often even when all are paused (heartbeat of the poll interval).
+        """Next request records of partitions that are not paused; must be called often even when
+        all are paused (heartbeat of the poll interval).
 
         Raises:
-            LogUnavailable: the membership broke and was given up, everything is revoked; the next poll joins again.
+            LogUnavailable: the membership broke and was given up, everything is revoked; the next
+                poll joins again.
         """
         if self._consumer is None:
             await self.start()
         consumer = self._member()
         try:
             batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=max(1, max_records))
-        except (aiokafka.errors.KafkaError, OSError) as e:
-            # aiokafka's position may have passed records that it did not return, and a coordinator that failed stays failed: only a new member
-            # starts from the committed offsets.
+        except (aiokafka.errors.KafkaError, OSError) as error:
+            # aiokafka's position may have passed records that it did not return, and a coordinator
+            # that failed stays failed: only a new member starts from the committed offsets.
             await self._leave()
-            raise log_words.LogUnavailable(type(e).__name__) from e
+            raise log_words.LogUnavailable(type(error).__name__) from error
         return [log_words.record(r) for batch in batches.values() for r in batch]
 
     def assignment(self) -> set[tuple[str, int]]:
@@ -119,14 +128,17 @@ class Intake:
         self._member().resume(*self._mine(partitions))
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read this partition from `offset` on (used to put back what could not be taken); one just revoked is ignored."""
+        """Read this partition from `offset` on (used to put back what could not be taken); one just
+        revoked is ignored."""
         for tp in self._mine([(topic, partition)]):
             self._member().seek(tp, offset)
 
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
-        """Commit (next offset, metadata) by partition; False when the group has moved on (rebalance), which is no error.
+        """Commit (next offset, metadata) by partition; False when the group has moved on
+        (rebalance), which is no error.
 
-        Of partitions that are no longer owned nothing is committed: the broker would take it, and move another owner's offset back.
+        Of partitions that are no longer owned nothing is committed: the broker would take it, and
+        move another owner's offset back.
         """
         mine = {tp: offsets[(tp.topic, tp.partition)] for tp in self._mine(offsets)}
         if not mine:
@@ -135,8 +147,8 @@ class Intake:
             await asyncio.wait_for(self._member().commit(mine), 5.0)
         except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
             return False
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
-            raise log_words.LogUnavailable(f"commit: {type(e).__name__}") from e
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
+            raise log_words.LogUnavailable(f"commit: {type(error).__name__}") from error
         return len(mine) == len(offsets)
 
     async def stop(self) -> None:

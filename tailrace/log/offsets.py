@@ -39,10 +39,16 @@ class Offsets:
             async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
                 admin = await self._administrator()
                 found = await self._committed(admin, group)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as e:
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
             await self._drop_admin(admin)
-            raise log_words.LogUnavailable(f"committed offsets of {group}: {type(e).__name__}") from e
-        return {(tp.topic, tp.partition): (o.offset, o.metadata) for tp, o in found.items() if o.offset >= 0}
+            raise log_words.LogUnavailable(
+                f"committed offsets of {group}: {type(error).__name__}"
+            ) from error
+        return {
+            (tp.topic, tp.partition): (o.offset, o.metadata)
+            for tp, o in found.items()
+            if o.offset >= 0
+        }
 
     async def partitions(self, topic: str) -> int:
         """How many partitions `topic` has."""
@@ -51,9 +57,11 @@ class Offsets:
             async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
                 consumer = await self._asker()
                 await consumer._client._wait_on_metadata(topic)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             await self._drop(consumer)
-            raise log_words.LogUnavailable(f"partitions of {topic}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(
+                f"partitions of {topic}: {type(error).__name__}"
+            ) from error
         return len(consumer.partitions_for_topic(topic) or ())
 
     async def stop(self) -> None:
@@ -68,8 +76,13 @@ class Offsets:
         while True:
             try:
                 found: dict[Any, Any] = await admin.list_consumer_group_offsets(group)
-            except (aiokafka.errors.GroupCoordinatorNotAvailableError, aiokafka.errors.NotCoordinatorForGroupError):
-                await asyncio.sleep(0.1)  # the first question of a new cluster makes the broker create its offsets topic
+            except (
+                aiokafka.errors.GroupCoordinatorNotAvailableError,
+                aiokafka.errors.NotCoordinatorForGroupError,
+            ):
+                await asyncio.sleep(
+                    0.1
+                )  # the first question of a new cluster makes the broker create its offsets topic
             else:
                 return found
 
@@ -77,12 +90,14 @@ class Offsets:
         async with self._lock:
             if self._consumer is None:
                 self._consumer = await clients.started(
-                    lambda: clients.consumer(self._bootstrap, client_id=self._client_id), clients.ANSWER_DEADLINE_S
+                    lambda: clients.consumer(self._bootstrap, client_id=self._client_id),
+                    clients.ANSWER_DEADLINE_S,
                 )
             return self._consumer
 
     async def _drop(self, consumer: aiokafka.AIOKafkaConsumer | None) -> None:
-        """After an error. The one that failed only: another question may have made a new one since."""
+        """After an error. The one that failed only: another question may have made a new one
+        since."""
         if consumer is not None and self._consumer is consumer:
             self._consumer = None
             await clients.stop(consumer, 1.0)
@@ -90,7 +105,9 @@ class Offsets:
     async def _administrator(self) -> aiokafka.admin.AIOKafkaAdminClient:
         async with self._lock:
             if self._admin is None:
-                admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(self._bootstrap), client_id=self._client_id)
+                admin = aiokafka.admin.AIOKafkaAdminClient(
+                    **address.options(self._bootstrap), client_id=self._client_id
+                )
                 try:
                     await admin.start()
                 except BaseException:
@@ -113,7 +130,9 @@ class Offsets:
             async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
                 consumer = await self._asker()
                 found = await getattr(consumer, method)(tps)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as e:
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             await self._drop(consumer)
-            raise log_words.LogUnavailable(f"{method} of {topic}: {type(e).__name__}") from e
+            raise log_words.LogUnavailable(
+                f"{method} of {topic}: {type(error).__name__}"
+            ) from error
         return {tp.partition: offset for tp, offset in found.items()}

@@ -18,18 +18,31 @@ MAX_POLL_RECORDS = 2_000
 
 
 class Reader:
-    """Tails partitions of one topic by `assign()`, without a group; partitions come and go while it runs.
+    """Tails partitions of one topic by `assign()`, without a group; partitions come and go while it
+    runs.
 
-    One task calls `poll`; `follow` and `leave` may be called by anyone and take effect before the next fetch.
+    One task calls `poll`; `follow` and `leave` may be called by anyone and take effect before the
+    next fetch.
 
     Attributes:
-        positions: next offset of each followed partition: everything below it was returned by `poll`.
+        positions: next offset of each followed partition: everything below it was returned by
+            `poll`.
         _changes: partitions to add (with offset) or drop (None), applied in `poll`.
         _consumer: None until the first poll and after an error.
     """
 
-    def __init__(self, bootstrap: str, topic: str, *, wait_ms: int = 50, min_bytes: int = 1, client_id: str = "tailrace") -> None:
-        self._make = lambda: clients.consumer(bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes)
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        wait_ms: int = 50,
+        min_bytes: int = 1,
+        client_id: str = "tailrace",
+    ) -> None:
+        self._make = lambda: clients.consumer(
+            bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes
+        )
         self._topic = topic
         self._wait_ms = wait_ms
         self._changes: dict[int, int | None] = {}
@@ -49,19 +62,26 @@ class Reader:
 
     def follows(self, partition: int) -> bool:
         """Whether `partition` is, or is about to be, followed."""
-        return self._changes[partition] is not None if partition in self._changes else partition in self.positions
+        return (
+            self._changes[partition] is not None
+            if partition in self._changes
+            else partition in self.positions
+        )
 
     def next_offset(self, partition: int) -> int:
-        """Next offset of a followed partition (also of one about to be followed): everything below it was returned, or lies before the start."""
+        """Next offset of a followed partition (also of one about to be followed): everything below
+        it was returned, or lies before the start."""
         pending = self._changes.get(partition)
         return self.positions[partition] if pending is None else pending
 
     async def poll(self) -> list[log_words.Record]:
-        """The next records, in order within each partition; an empty list after the long poll ran out.
+        """The next records, in order within each partition; an empty list after the long poll ran
+        out.
 
         Raises:
             HistoryLost: a followed offset is no longer in the log.
-            LogUnavailable: no connection, or the fetch failed; the next poll starts afresh from `positions`.
+            LogUnavailable: no connection, or the fetch failed; the next poll starts afresh from
+                `positions`.
         """
         if self._consumer is None:
             self._consumer = await clients.started(self._make, clients.ANSWER_DEADLINE_S)
@@ -104,12 +124,12 @@ class Reader:
     async def _fetch(self, consumer: aiokafka.AIOKafkaConsumer) -> list[log_words.Record]:
         try:
             batches = await consumer.getmany(timeout_ms=self._wait_ms, max_records=MAX_POLL_RECORDS)
-        except aiokafka.errors.OffsetOutOfRangeError as e:
+        except aiokafka.errors.OffsetOutOfRangeError as error:
             await self.stop()
-            raise log_words.HistoryLost(str(e)) from e
-        except (aiokafka.errors.KafkaError, OSError) as e:
+            raise log_words.HistoryLost(str(error)) from error
+        except (aiokafka.errors.KafkaError, OSError) as error:
             await self.stop()
-            raise log_words.LogUnavailable(type(e).__name__) from e
+            raise log_words.LogUnavailable(type(error).__name__) from error
         out: list[log_words.Record] = []
         for tp, batch in batches.items():
             if tp.partition in self.positions and batch:
@@ -117,14 +137,19 @@ class Reader:
                 self.positions[tp.partition] = batch[-1].offset + 1
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
-                telemetry.KAFKA_LAG.labels(self._topic, str(tp.partition)).set(max(0, end - self.positions[tp.partition]))
+                telemetry.KAFKA_LAG.labels(self._topic, str(tp.partition)).set(
+                    max(0, end - self.positions[tp.partition])
+                )
         return out
 
 
 class Replays:
-    """A few connected consumers that read bounded ranges at once, beside the tail, so that no replay waits for a long poll."""
+    """A few connected consumers that read bounded ranges at once, beside the tail, so that no
+    replay waits for a long poll."""
 
-    def __init__(self, bootstrap: str, *, size: int = 2, client_id: str = "tailrace-replay") -> None:
+    def __init__(
+        self, bootstrap: str, *, size: int = 2, client_id: str = "tailrace-replay"
+    ) -> None:
         self._make = lambda: clients.consumer(bootstrap, client_id=client_id, fetch_max_wait_ms=10)
         self._size = size
         self._stopped = False
@@ -146,8 +171,11 @@ class Replays:
             if consumer is not None:
                 await clients.stop(consumer, 1.0)
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncGenerator[list[log_words.Record], None]:
-        """Records of [start, end) in order, in batches. Close the generator (`contextlib.aclosing`) when leaving it early: it holds a connection.
+    async def read(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> AsyncGenerator[list[log_words.Record], None]:
+        """Records of [start, end) in order, in batches. Close the generator (`contextlib.aclosing`)
+        when leaving it early: it holds a connection.
 
         Raises:
             HistoryLost: `start` is below the log's beginning, or above its end.
@@ -158,16 +186,21 @@ class Replays:
         consumer = await self._take(clients.ANSWER_DEADLINE_S)
         healthy = False
         try:
-            async for batch in _read_range(consumer, aiokafka.TopicPartition(topic, partition), start, end):
+            async for batch in _read_range(
+                consumer, aiokafka.TopicPartition(topic, partition), start, end
+            ):
                 yield batch
             consumer.unsubscribe()
             healthy = not self._stopped
-        except aiokafka.errors.OffsetOutOfRangeError as e:
-            raise log_words.HistoryLost(f"{topic}[{partition}] no longer holds offset {start}") from e
-        except (aiokafka.errors.KafkaError, OSError) as e:
-            raise log_words.LogUnavailable(type(e).__name__) from e
+        except aiokafka.errors.OffsetOutOfRangeError as error:
+            raise log_words.HistoryLost(
+                f"{topic}[{partition}] no longer holds offset {start}"
+            ) from error
+        except (aiokafka.errors.KafkaError, OSError) as error:
+            raise log_words.LogUnavailable(type(error).__name__) from error
         finally:
-            # One that was left in mid-read may hold a half-read assignment: a new one is made at the next use.
+            # One that was left in mid-read may hold a half-read assignment: a new one is made at
+            # the next use.
             self._idle.put_nowait(consumer if healthy else None)
             if not healthy:
                 await clients.stop(consumer, 1.0)
@@ -196,7 +229,9 @@ async def _read_range(
             position = got[-1].offset + 1
             if wanted := [log_words.record(r) for r in got if r.offset < end]:
                 yield wanted
-            give_up = time.monotonic() + clients.ANSWER_DEADLINE_S  # from here: the time a caller takes over a batch is not the broker's
+            give_up = (
+                time.monotonic() + clients.ANSWER_DEADLINE_S
+            )  # from here: the time a caller takes over a batch is not the broker's
         elif await consumer.position(tp) > position:  # compaction and control records leave holes
             position = await consumer.position(tp)
         elif time.monotonic() > give_up:

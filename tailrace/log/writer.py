@@ -14,7 +14,9 @@ import aiokafka.errors
 from tailrace.log import address, clients
 from tailrace.protocol import log_words, records
 
-RECORD_OVERHEAD_BYTES = 1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
+RECORD_OVERHEAD_BYTES = (
+    1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
+)
 
 
 class _Pending(NamedTuple):
@@ -32,7 +34,8 @@ class Writer:
 
     Attributes:
         incarnation: counts producers; a change means that everything in flight was failed.
-        _queue: records not yet handed to the producer, oldest first; only `append` adds, only the sender takes.
+        _queue: records not yet handed to the producer, oldest first; only `append` adds, only the
+            sender takes.
         _flight: (deadline, future) of sends not yet acknowledged, oldest first.
         _wake: set while `_queue` may hold something.
         _producer: the current producer; None while there is none.
@@ -55,7 +58,9 @@ class Writer:
         self._deadline_s = deadline_s
         self._on_replaced = on_replaced
         self._queue: collections.deque[_Pending] = collections.deque()
-        self._flight: collections.deque[tuple[float, asyncio.Future[log_words.Appended]]] = collections.deque()
+        self._flight: collections.deque[tuple[float, asyncio.Future[log_words.Appended]]] = (
+            collections.deque()
+        )
         self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
         self._sender: asyncio.Task[None] | None = None
@@ -74,24 +79,40 @@ class Writer:
         """Records accepted but not acknowledged."""
         return len(self._queue) + len(self._flight)
 
-    def append(self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()) -> asyncio.Future[log_words.Appended]:
-        """Append one record; the future fails with AppendFailed when the outcome is unknown, with TooLarge when it was not tried. Never waits."""
+    def append(
+        self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()
+    ) -> asyncio.Future[log_words.Appended]:
+        """Append one record; the future fails with AppendFailed when the outcome is unknown, with
+        TooLarge when it was not tried. Never waits."""
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
         size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
             done.set_exception(log_words.AppendFailed("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
-            # Here, and not in the producer: there it would count as a failed send and cost everybody else's records in flight.
+            # Here, and not in the producer: there it would count as a failed send and cost
+            # everybody else's records in flight.
             done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
         else:
-            self._queue.append(_Pending(topic, partition, key.encode(), value, headers, done, time.monotonic() + self._deadline_s))
+            self._queue.append(
+                _Pending(
+                    topic,
+                    partition,
+                    key.encode(),
+                    value,
+                    headers,
+                    done,
+                    time.monotonic() + self._deadline_s,
+                )
+            )
             self._wake.set()
-        # Callers may drop the future (fire and forget); a failure is then still counted through on_replaced.
+        # Callers may drop the future (fire and forget); a failure is then still counted through
+        # on_replaced.
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
         return done
 
     async def run(self) -> None:
-        """Send until cancelled; replaces the producer whenever a send failed, and waits for a broker that is away."""
+        """Send until cancelled; replaces the producer whenever a send failed, and waits for a
+        broker that is away."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch())
@@ -111,7 +132,8 @@ class Writer:
                 await asyncio.wait(self._retired, timeout=clients.STOP_DEADLINE_S)
 
     async def stop(self, deadline_s: float = clients.STOP_DEADLINE_S) -> None:
-        """Flush what was accepted, bounded; call before cancelling `run`. What could not be flushed has failed afterwards."""
+        """Flush what was accepted, bounded; call before cancelling `run`. What could not be flushed
+        has failed afterwards."""
         self._stopping = True
         end = time.monotonic() + deadline_s
         while self.backlog and time.monotonic() < end:  # noqa: ASYNC110 (the backlog is counted, not signalled; this runs once)
@@ -156,17 +178,33 @@ class Writer:
     async def _send(self, producer: aiokafka.AIOKafkaProducer, p: _Pending) -> None:
         self._flight.append((time.monotonic() + self._deadline_s, p.done))
         try:
-            sent = await producer.send(p.topic, value=p.value, key=p.key, partition=p.partition, headers=list(p.headers) or None)
-        except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as e:
-            # AssertionError, AttributeError: what a producer without leader or with a dead sender raises (aiokafka 0.14).
-            self._break(f"send: {type(e).__name__}")
+            sent = await producer.send(
+                p.topic,
+                value=p.value,
+                key=p.key,
+                partition=p.partition,
+                headers=list(p.headers) or None,
+            )
+        except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
+            # AssertionError, AttributeError: what a producer without leader or with a dead sender
+            # raises (aiokafka 0.14).
+            self._break(f"send: {type(error).__name__}")
             return
         sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
 
-    def _acknowledged(self, producer: aiokafka.AIOKafkaProducer, sent: asyncio.Future[Any], done: asyncio.Future[log_words.Appended]) -> None:
+    def _acknowledged(
+        self,
+        producer: aiokafka.AIOKafkaProducer,
+        sent: asyncio.Future[Any],
+        done: asyncio.Future[log_words.Appended],
+    ) -> None:
         if sent.cancelled() or sent.exception() is not None:
             error = "cancelled" if sent.cancelled() else type(sent.exception()).__name__
-            if producer is self._producer:  # whether or not anybody still waits for this record; what a former producer says is known already
+            if (
+                producer is self._producer
+                # whether or not anybody still waits for this record; what a former producer says is
+                # known already
+            ):
                 self._break(f"acknowledgement: {error}")
             return
         if not done.done():
@@ -208,13 +246,16 @@ class Writer:
 
     def _fail_expired(self) -> None:
         """What waits for a producer must not wait for ever."""
-        while self._queue and (self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()):
+        while self._queue and (
+            self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()
+        ):
             done = self._queue.popleft().done
             if not done.done():
                 done.set_exception(log_words.AppendFailed("not sent within the deadline"))
 
     async def _watch(self) -> None:
-        """aiokafka has no delivery timeout of its own with idempotence on, and its sender task can die quietly: look once a second."""
+        """aiokafka has no delivery timeout of its own with idempotence on, and its sender task can
+        die quietly: look once a second."""
         while True:
             await asyncio.sleep(min(1.0, self._deadline_s / 4))
             self._fail_expired()

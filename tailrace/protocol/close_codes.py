@@ -1,5 +1,6 @@
-"""Close codes of every WebSocket, one table. The range alone tells a client whether to come back (4000-4499 yes, 4500-4999 no),
-so a client that meets a code newer than itself still does the right thing."""
+"""Close codes of every WebSocket, one table. The range alone tells a client whether to come back
+(4000-4499 yes, 4500-4999 no), so a client that meets a code newer than itself still does the right
+thing."""
 
 import enum
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ class Closing:
 
 
 TABLE: Final[dict[CloseCode, Closing]] = {
-    # Ours never sends 1000 or 1001 while a response is running: SDK iterators take them for a normal end and truncate silently.
+    # Ours never sends 1000 or 1001 while a response is running: SDK iterators take them for a
+    # normal end and truncate silently.
     CloseCode.NORMAL: Closing("done", Reconnect.NEVER),
     CloseCode.GOING_AWAY: Closing("the client went away", Reconnect.RESUME),
     CloseCode.POLICY: Closing("policy violation", Reconnect.NEVER),
@@ -53,16 +55,21 @@ TABLE: Final[dict[CloseCode, Closing]] = {
     CloseCode.TRY_AGAIN: Closing("try again later", Reconnect.RESUME),
     CloseCode.SLOW: Closing("too slow, resume by position", Reconnect.RESUME),
     CloseCode.DRAINING: Closing("draining, resume elsewhere", Reconnect.RESUME),
-    CloseCode.CREDENTIAL_EXPIRED: Closing("credential expired, come back with a new one", Reconnect.NEW_CREDENTIAL),
+    CloseCode.CREDENTIAL_EXPIRED: Closing(
+        "credential expired, come back with a new one", Reconnect.NEW_CREDENTIAL
+    ),
     CloseCode.GAP: Closing("gap noticed, resume by position", Reconnect.RESUME),
-    CloseCode.LIFETIME: Closing("connection lifetime reached, resume on a new one", Reconnect.RESUME),
+    CloseCode.LIFETIME: Closing(
+        "connection lifetime reached, resume on a new one", Reconnect.RESUME
+    ),
     CloseCode.CREDENTIAL_REFUSED: Closing("credential refused", Reconnect.NEVER),
     CloseCode.FORBIDDEN_ORIGIN: Closing("origin not allowed", Reconnect.NEVER),
     CloseCode.HISTORY_LOST: Closing("history lost", Reconnect.NEVER),
     CloseCode.UNSUPPORTED_VERSION: Closing("unsupported protocol version", Reconnect.NEVER),
 }
 
-# What the OpenAI SDKs and browsers treat as a cut, not an end. 1005, 1006 and 1015 never travel in a frame.
+# What the OpenAI SDKs and browsers treat as a cut, not an end. 1005, 1006 and 1015 never travel in
+# a frame.
 _STANDARD_RECONNECT: Final = frozenset({1001, 1005, 1006, 1011, 1012, 1013, 1015})
 
 
@@ -76,7 +83,8 @@ def reconnect(code: int) -> Reconnect:
 
 
 def for_sdk(code: CloseCode) -> CloseCode:
-    """The code for a socket that speaks OpenAI's protocol: SDKs know no private ranges, so every "come back" is 1012 or 1013."""
+    """The code for a socket that speaks OpenAI's protocol: SDKs know no private ranges, so every
+    "come back" is 1012 or 1013."""
     if code < 4000 or TABLE[code].reconnect is Reconnect.NEVER:
         return code
     return CloseCode.TRY_AGAIN if code is CloseCode.SLOW else CloseCode.RESTART

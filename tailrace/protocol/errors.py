@@ -1,7 +1,8 @@
 """Every error a client can be told, and the three shapes it is told in.
 
-One constructor per case; nothing else in the product makes up a status, a code or a message. The wording and codes follow OpenAI's,
-because clients recover on exact strings (`previous_response_not_found`, `websocket_connection_limit_reached`).
+One constructor per case; nothing else in the product makes up a status, a code or a message. The
+wording and codes follow OpenAI's, because clients recover on exact strings
+(`previous_response_not_found`, `websocket_connection_limit_reached`).
 """
 
 import math
@@ -20,8 +21,9 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ApiError(Exception):
-    """Fields are never assigned after construction. It is no frozen dataclass: `contextlib` and `add_note` set attributes on
-    exceptions in flight, and a frozen one would answer them with FrozenInstanceError in place of the error."""
+    """Fields are never assigned after construction. It is no frozen dataclass: `contextlib` and
+    `add_note` set attributes on exceptions in flight, and a frozen one would answer them with
+    FrozenInstanceError in place of the error."""
 
     def __init__(
         self,
@@ -44,16 +46,27 @@ class ApiError(Exception):
         return f"{self.status} {self.code or self.type}: {self.message}"
 
 
-# ---- shapes ---------------------------------------------------------------------------------------------
+# ---- shapes
+# ---------------------------------------------------------------------------------------------
 
 
 def http_body(error: ApiError) -> dict[str, Any]:
     """All four keys always: SDKs read them without asking whether they are there."""
-    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
 
 
-def ws_event(error: ApiError, stream_id: str | None = None, sequence_number: int | None = None) -> dict[str, Any]:
-    """Nested, with `status`. `code` is a string here even where HTTP says null, because the Open Responses schema demands one."""
+def ws_event(
+    error: ApiError, stream_id: str | None = None, sequence_number: int | None = None
+) -> dict[str, Any]:
+    """Nested, with `status`. `code` is a string here even where HTTP says null, because the Open
+    Responses schema demands one."""
     detail: dict[str, Any] = {
         "type": error.type,
         "code": error.code or error.type,
@@ -81,7 +94,8 @@ def sse_event(error: ApiError, sequence_number: int) -> dict[str, Any]:
     }
 
 
-# ---- 400: the request -----------------------------------------------------------------------------------
+# ---- 400: the request
+# -----------------------------------------------------------------------------------
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -93,11 +107,15 @@ def invalid_json() -> ApiError:
 
 
 def missing_required_parameter(param: str) -> ApiError:
-    return invalid_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    return invalid_request(
+        f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
+    )
 
 
 def unsupported_parameter(param: str, message: str | None = None) -> ApiError:
-    return invalid_request(message or f"Unsupported parameter: '{param}'.", param, "unsupported_parameter")
+    return invalid_request(
+        message or f"Unsupported parameter: '{param}'.", param, "unsupported_parameter"
+    )
 
 
 def unsupported_value(param: str, message: str) -> ApiError:
@@ -109,15 +127,22 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def invalid_type(param: str, expected: str) -> ApiError:
-    return invalid_request(f"Invalid type for '{param}': expected {expected}.", param, "invalid_type")
+    return invalid_request(
+        f"Invalid type for '{param}': expected {expected}.", param, "invalid_type"
+    )
 
 
 def out_of_range(param: str, minimum: float, maximum: float) -> ApiError:
-    return invalid_request(f"Invalid '{param}': expected a value from {minimum} to {maximum}.", param, "invalid_value")
+    return invalid_request(
+        f"Invalid '{param}': expected a value from {minimum} to {maximum}.", param, "invalid_value"
+    )
 
 
 def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError:
-    message = f"Your input exceeds the context window of this model ({limit} tokens). Please adjust your input and try again."
+    message = (
+        f"Your input exceeds the context window of this model ({limit} tokens). Please "
+        f"adjust your input and try again."
+    )
     return invalid_request(message, param, "context_length_exceeded")
 
 
@@ -156,13 +181,17 @@ def websocket_connection_limit_reached() -> ApiError:
     return invalid_request(message, code="websocket_connection_limit_reached")
 
 
-# ---- 401, 403: the caller -------------------------------------------------------------------------------
+# ---- 401, 403: the caller
+# -------------------------------------------------------------------------------
 
 
 def invalid_api_key() -> ApiError:
-    """One message for every cause: what exactly was wrong with a credential helps only those who forge them."""
+    """One message for every cause: what exactly was wrong with a credential helps only those who
+    forge them."""
     message = "Incorrect or expired API key provided."
-    return ApiError(401, INVALID_REQUEST, "invalid_api_key", message, headers={"www-authenticate": "Bearer"})
+    return ApiError(
+        401, INVALID_REQUEST, "invalid_api_key", message, headers={"www-authenticate": "Bearer"}
+    )
 
 
 def forbidden(message: str = "You are not allowed to do this.") -> ApiError:
@@ -173,7 +202,8 @@ def forbidden_origin() -> ApiError:
     return ApiError(403, INVALID_REQUEST, "forbidden_origin", "This origin is not allowed.")
 
 
-# ---- 404 and its kin: the thing -------------------------------------------------------------------------
+# ---- 404 and its kin: the thing
+# -------------------------------------------------------------------------
 
 
 def model_not_found(model: str) -> ApiError:
@@ -188,7 +218,8 @@ def response_not_found(response_id: str) -> ApiError:
 
 
 def history_lost(response_id: str) -> ApiError:
-    """The log no longer reaches back to this id: a fact about the id alone, it tells nobody whether such a response ever was."""
+    """The log no longer reaches back to this id: a fact about the id alone, it tells nobody whether
+    such a response ever was."""
     message = f"The history of response {_quoted(response_id)} is no longer available."
     return ApiError(410, INVALID_REQUEST, "history_lost", message, "response_id")
 
@@ -199,7 +230,13 @@ def not_found(path: str) -> ApiError:
 
 def method_not_allowed(method: str, allow: str = "") -> ApiError:
     message = f"Not allowed to {_shown(method)} on this path."
-    return ApiError(405, INVALID_REQUEST, "method_not_allowed", message, headers={"allow": allow} if allow else {})
+    return ApiError(
+        405,
+        INVALID_REQUEST,
+        "method_not_allowed",
+        message,
+        headers={"allow": allow} if allow else {},
+    )
 
 
 def payload_too_large(limit_bytes: int) -> ApiError:
@@ -213,48 +250,76 @@ def unsupported_media_type() -> ApiError:
 
 
 def websocket_disabled() -> ApiError:
-    """426 makes a client fall back to HTTP at once; any other refused upgrade costs it its retries first."""
+    """426 makes a client fall back to HTTP at once; any other refused upgrade costs it its retries
+    first."""
     message = "WebSocket is not offered here. Use HTTP instead."
     return ApiError(426, INVALID_REQUEST, "websocket_disabled", message)
 
 
-# ---- 429, 5xx: us ---------------------------------------------------------------------------------------
+# ---- 429, 5xx: us
+# ---------------------------------------------------------------------------------------
 
 
-def rate_limit_exceeded(retry_after_s: float, kind: Literal["requests", "tokens"] = "requests", headers: Mapping[str, str] = _NO_HEADERS) -> ApiError:
+def rate_limit_exceeded(
+    retry_after_s: float,
+    kind: Literal["requests", "tokens"] = "requests",
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> ApiError:
     """The caller asked too much. `headers` may add the `x-ratelimit-*` family."""
     message = f"Rate limit reached for {kind}. Please try again in {retry_after_s:.1f}s."
-    return ApiError(429, kind, "rate_limit_exceeded", message, headers={**headers, **_retry_after(retry_after_s)})
+    return ApiError(
+        429,
+        kind,
+        "rate_limit_exceeded",
+        message,
+        headers={**headers, **_retry_after(retry_after_s)},
+    )
 
 
 def overloaded(retry_after_s: float) -> ApiError:
     """All callers together ask too much: the deadline could not be met, so nothing was queued."""
     message = f"The service is at its capacity. Please try again in {retry_after_s:.1f}s."
-    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s))
+    return ApiError(
+        429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
 
 
 def too_many_look_ups(retry_after_s: float) -> ApiError:
     """The caller asks for more responses at once than are read out of the log for one principal."""
     message = f"Too many of your responses are being looked up at once. Please try again in {retry_after_s:.1f}s."
-    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s))
+    return ApiError(
+        429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
 
 
-def server_error(message: str = "The server had an error while processing your request. Sorry about that!") -> ApiError:
+def server_error(
+    message: str = "The server had an error while processing your request. Sorry about that!",
+) -> ApiError:
     return ApiError(500, SERVER_ERROR, SERVER_ERROR, message)
 
 
-def unavailable(message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0) -> ApiError:
-    """A part we need is away (broker, Redis for a ticket, no engine), or this process is draining."""
-    return ApiError(503, SERVER_ERROR, "service_unavailable", message, headers=_retry_after(retry_after_s))
+def unavailable(
+    message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0
+) -> ApiError:
+    """A part we need is away (broker, Redis for a ticket, no engine), or this process is
+    draining."""
+    return ApiError(
+        503, SERVER_ERROR, "service_unavailable", message, headers=_retry_after(retry_after_s)
+    )
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """`Retry-After` counts whole seconds from 1; the SDKs prefer the exact milliseconds when they find them."""
-    return {"retry-after": str(max(1, math.ceil(seconds))), "retry-after-ms": str(max(1, math.ceil(seconds * 1000)))}
+    """`Retry-After` counts whole seconds from 1; the SDKs prefer the exact milliseconds when they
+    find them."""
+    return {
+        "retry-after": str(max(1, math.ceil(seconds))),
+        "retry-after-ms": str(max(1, math.ceil(seconds * 1000))),
+    }
 
 
 def _shown(value: object) -> str:
-    """A client's text inside our message: bounded, and without control characters that would break a terminal or a log line."""
+    """A client's text inside our message: bounded, and without control characters that would break
+    a terminal or a log line."""
     text = value if isinstance(value, str) else repr(value)
     return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARS])
 

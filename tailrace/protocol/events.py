@@ -1,8 +1,10 @@
-"""From the fold to what a client receives: Responses API events with dense `sequence_number`s (pure).
+"""From the fold to what a client receives: Responses API events with dense `sequence_number`s
+(pure).
 
-Everything here is a function of the request's `echo` and of the accepted records in log order, never of time or instance, so every
-instance derives the same bytes for the same response, also after a takeover. An event is encoded once and its bytes are shared between
-all sockets that show it.
+Everything here is a function of the request's `echo` and of the accepted records in log order,
+never of time or instance, so every instance derives the same bytes for the same response, also
+after a takeover. An event is encoded once and its bytes are shared between all sockets that show
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `body` is its JSON. `delta` is set on text deltas only, `response` (the public object) on lifecycle events only."""
+    """One event: `body` is its JSON. `delta` is set on text deltas only, `response` (the public
+    object) on lifecycle events only."""
 
     type: str
     sequence_number: int
@@ -39,7 +42,8 @@ class Event:
         return b"event: %s\ndata: %s\n\n" % (self.type.encode(), self.body)
 
     def on_lane(self, lane: str | None) -> bytes:
-        """The event as a WebSocket text frame of a named lane; None is the default lane, whose events carry no `stream_id`."""
+        """The event as a WebSocket text frame of a named lane; None is the default lane, whose
+        events carry no `stream_id`."""
         if lane is None:
             return self.body
         return b'{"stream_id":%s,%s' % (_encode(lane), self.body[1:])
@@ -67,7 +71,8 @@ def echo(
     prompt_cache_key: str | None = None,
     parallel_tool_calls: bool = True,
 ) -> dict[str, Any]:
-    """The static part of a Response object: the superset of what OpenAI's types and the Open Responses specification require."""
+    """The static part of a Response object: the superset of what OpenAI's types and the Open
+    Responses specification require."""
     return {
         "id": rid,
         "object": "response",
@@ -98,12 +103,14 @@ def echo(
     }
 
 
-# What code reads from an echo. Members that later versions add are not in here, or a rolling upgrade would not know its running responses.
+# What code reads from an echo. Members that later versions add are not in here, or a rolling
+# upgrade would not know its running responses.
 ESSENTIAL = frozenset({"id", "created_at", "model", "background", "store"})
 
 
 def is_echo(found: dict[str, Any], rid: str) -> bool:
-    """Whether this is the static part of `rid`: it comes from a record, and a series must not fail later for want of a member."""
+    """Whether this is the static part of `rid`: it comes from a record, and a series must not fail
+    later for want of a member."""
     return found.get("id") == rid and found.keys() >= ESSENTIAL
 
 
@@ -170,10 +177,14 @@ class Series:
         return "".join(self.parts)
 
     def open(self) -> list[Event]:
-        """`response.created`, and for background `response.queued`: what follows from the acknowledged request alone."""
+        """`response.created`, and for background `response.queued`: what follows from the
+        acknowledged request alone."""
         if not self.base["background"]:
             return [self._lifecycle("response.created", "in_progress")]
-        return [self._lifecycle("response.created", "queued"), self._lifecycle("response.queued", "queued")]
+        return [
+            self._lifecycle("response.created", "queued"),
+            self._lifecycle("response.queued", "queued"),
+        ]
 
     def apply(self, effect: fold.Effect) -> list[Event]:
         """Events that follow from one effect of the fold."""
@@ -190,10 +201,14 @@ class Series:
         if self.final is not None:
             return self.final
         status = "in_progress" if self.claimed or not self.base["background"] else "queued"
-        return response_object(self.base, status, [self._item("in_progress")] if self.opened else [])
+        return response_object(
+            self.base, status, [self._item("in_progress")] if self.opened else []
+        )
 
     def _claimed(self) -> list[Event]:
-        if self.claimed:  # a takeover continues the series without a reset: stock accumulators know no other way
+        if (
+            self.claimed
+        ):  # a takeover continues the series without a reset: stock accumulators know no other way
             return []
         self.claimed = True
         return [self._lifecycle("response.in_progress", "in_progress")]
@@ -238,8 +253,13 @@ class Series:
         if self.opened:
             item = self._item(item_status)
             out += [
-                self._event("response.output_text.done", {**self._place(), "text": self.text, "logprobs": []}),
-                self._event("response.content_part.done", {**self._place(), "part": item["content"][0]}),
+                self._event(
+                    "response.output_text.done",
+                    {**self._place(), "text": self.text, "logprobs": []},
+                ),
+                self._event(
+                    "response.content_part.done", {**self._place(), "part": item["content"][0]}
+                ),
                 self._event("response.output_item.done", {"output_index": 0, "item": item}),
             ]
         out.append(self._terminal(end, [self._item(item_status)] if self.opened else []))
@@ -248,7 +268,10 @@ class Series:
     def _terminal(self, end: fold.Ended, output: list[dict[str, Any]]) -> Event:
         error = None
         if end.status == "failed":
-            code, message = end.error or ("server_error", _FAILURES.get(end.reason, "The response failed."))
+            code, message = end.error or (
+                "server_error",
+                _FAILURES.get(end.reason, "The response failed."),
+            )
             error = {"code": code, "message": message}
         self.final = response_object(
             self.base,
@@ -266,9 +289,16 @@ class Series:
         response = response_object(self.base, status, [])
         return self._event(kind, {"response": response}, response=response)
 
-    def _event(self, kind: str, fields: dict[str, Any], response: dict[str, Any] | None = None) -> Event:
+    def _event(
+        self, kind: str, fields: dict[str, Any], response: dict[str, Any] | None = None
+    ) -> Event:
         number = self._number()
-        return Event(kind, number, _encode({"type": kind, "sequence_number": number, **fields}), response=response)
+        return Event(
+            kind,
+            number,
+            _encode({"type": kind, "sequence_number": number, **fields}),
+            response=response,
+        )
 
     def _number(self) -> int:
         number = self.next
@@ -283,7 +313,16 @@ class Series:
 
     def _item(self, status: str) -> dict[str, Any]:
         part = {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
-        return {"id": self._item_id(), "type": "message", "status": status, "role": "assistant", "content": [part]}
+        return {
+            "id": self._item_id(),
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "content": [part],
+        }
 
 
-_FAILURES = {"expired": "The response was not started before its deadline.", "failed": "The response failed."}
+_FAILURES = {
+    "expired": "The response was not started before its deadline.",
+    "failed": "The response failed.",
+}

@@ -1,11 +1,13 @@
-"""The reader rule: how records of one response become exactly one token sequence (`docs/log-rule` §4; pure).
+"""The reader rule: how records of one response become exactly one token sequence (`docs/log-rule`
+§4; pure).
 
     phase NEW  --CLAIM prev==null-->  LIVE  --END of the owner, complete-->  DONE
                                       LIVE  --CLAIM prev==owner-->           LIVE (epoch + 1)
     phase NEW or LIVE                 --CANCEL-->                            DONE
     everything else                   void, counted by reason, no effect
 
-Every reader that applies the same prefix of the partition holds the same state; what was accepted is never taken back; there is at most one end.
+Every reader that applies the same prefix of the partition holds the same state; what was accepted
+is never taken back; there is at most one end.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Void(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A CLAIM took effect; `epoch` 1 is the first, a higher one is a takeover (readers may tell "resumed")."""
+    """A CLAIM took effect; `epoch` 1 is the first, a higher one is a takeover (readers may tell
+    "resumed")."""
 
     claim: records.Claim
     epoch: int
@@ -60,7 +63,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The one end. `status` is the client's: completed, incomplete, failed, cancelled; `timestamp` the broker's clock in ms."""
+    """The one end. `status` is the client's: completed, incomplete, failed, cancelled; `timestamp`
+    the broker's clock in ms."""
 
     reason: str
     status: str
@@ -80,11 +84,18 @@ class Yielded:
 Effect = Claimed | Accepted | Ended | Yielded
 Outcome = Effect | Void
 
-STATUS_OF_REASON = {"stop": "completed", "warmup": "completed", "length": "incomplete", "expired": "failed", "failed": "failed"}
+STATUS_OF_REASON = {
+    "stop": "completed",
+    "warmup": "completed",
+    "length": "incomplete",
+    "expired": "failed",
+    "failed": "failed",
+}
 
 
 def roll(h: str, ids: Iterable[int]) -> str:
-    """The rolling 8-byte hash after `ids`; per token, so that it does not depend on how tokens were cut into frames."""
+    """The rolling 8-byte hash after `ids`; per token, so that it does not depend on how tokens were
+    cut into frames."""
     state = bytes.fromhex(h)
     for token in ids:
         state = hashlib.blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
@@ -101,13 +112,15 @@ class Fold:
         next: index of the next token.
         h: rolling hash of all accepted ids.
         phase: NEW, LIVE or DONE.
-        ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader does not), else empty.
+        ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader
+            does not), else empty.
         text_length: characters of text accepted so far.
         first: the first accepted claim; None while NEW.
         claims: accepted claims in order as (own, worker).
         yielded: nonces that asked to be taken over.
         ended: the end; None until DONE.
-        last_offset: offset of the last applied record, -1 before; older offsets were seen before (reconnects re-read).
+        last_offset: offset of the last applied record, -1 before; older offsets were seen before
+            (reconnects re-read).
         last_active: broker time (ms) of the last accepted record, 0 before.
         voids: count by reason.
     """
@@ -150,7 +163,9 @@ class Fold:
         if isinstance(record, records.End):
             return self._end(record, timestamp)
         if isinstance(record, records.Cancel):
-            usage = records.Usage(input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next)
+            usage = records.Usage(
+                input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
+            )
             return self._finish(Ended("cancelled", "cancelled", "", usage, None, timestamp))
         return self._yield(record)
 
@@ -184,7 +199,9 @@ class Fold:
         if record.own != self.owner or record.seq != self.next or record.digest != self.h:
             return Void.END
         status = STATUS_OF_REASON.get(record.reason, "failed")
-        return self._finish(Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp))
+        return self._finish(
+            Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
+        )
 
     def _finish(self, ended: Ended) -> Ended:
         self.phase = Phase.DONE

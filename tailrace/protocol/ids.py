@@ -28,7 +28,8 @@ _MAX_OFFSET = 2**48 - 1
 
 
 class InvalidId(ValueError):
-    """Not an id this format can have minted; to a client it is the same 404 as an unknown response (log rule P8)."""
+    """Not an id this format can have minted; to a client it is the same 404 as an unknown response
+    (log rule P8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ def incarnation_tag(incarnation: str) -> bytes:
 
 
 def mint(address: Address, entropy: bytes) -> str:
-    """Write an id. `entropy` is 11 fresh random bytes: ids come in as arguments, never from a clock."""
+    """Write an id. `entropy` is 11 fresh random bytes: ids come in as arguments, never from a
+    clock."""
     if len(entropy) != RANDOM_BYTES or len(address.incarnation) != 4:
         raise ValueError("an id takes 11 random bytes and a 4-byte incarnation tag")
     if not (0 <= address.partition <= _MAX_PARTITION and 0 <= address.offset <= _MAX_OFFSET):
@@ -73,8 +75,11 @@ def parse(rid: str, partitions: int | None = None) -> Address:
         raise InvalidId("not a response id")
     try:
         raw = base64.urlsafe_b64decode(rid[len(PREFIX) :])
-    except (binascii.Error, ValueError) as e:  # the shape admits only the alphabet; kept so that no text can raise otherwise
-        raise InvalidId("not a response id") from e
+    except (
+        binascii.Error,
+        ValueError,
+    ) as error:  # the shape admits only the alphabet; kept so that no text can raise otherwise
+        raise InvalidId("not a response id") from error
     if raw[0] != FORMAT:
         raise InvalidId(f"unknown id format {raw[0]}")
     partition = int.from_bytes(raw[5:7], "big")

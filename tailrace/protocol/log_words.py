@@ -13,11 +13,13 @@ class LogUnavailable(Exception):
 
 
 class AppendFailed(LogUnavailable):
-    """An append failed or is ambiguous: the record may or may not be in the log. Its owner nonce must never be used again (log rule W4)."""
+    """An append failed or is ambiguous: the record may or may not be in the log. Its owner nonce
+    must never be used again (log rule W4)."""
 
 
 class TooLarge(AppendFailed):
-    """The record is larger than the log takes. It is not in the log, and nothing else was disturbed."""
+    """The record is larger than the log takes. It is not in the log, and nothing else was
+    disturbed."""
 
 
 class HistoryLost(Exception):
@@ -25,7 +27,8 @@ class HistoryLost(Exception):
 
 
 class LogChanged(Exception):
-    """The log under this process is another one (its incarnation changed): every position held is meaningless. The process must start anew."""
+    """The log under this process is another one (its incarnation changed): every position held is
+    meaningless. The process must start anew."""
 
 
 class Appended(NamedTuple):

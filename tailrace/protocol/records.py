@@ -1,7 +1,8 @@
 """Records of the log: JSON by msgspec, tagged by `t`, versioned by `v`.
 
-JSON, so that Flink SQL, kcat and any console can read them. A record that does not parse, or has an unknown type or version, is *garbage*: `decode`
-says so by returning None and never raises, because one bad record must not stall a partition (log rule §4).
+JSON, so that Flink SQL, kcat and any console can read them. A record that does not parse, or has an
+unknown type or version, is *garbage*: `decode` says so by returning None and never raises, because
+one bad record must not stall a partition (log rule §4).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Token counts of one response. `output_tokens` is END.seq for engines that give ids; `cached_tokens` were served from the prefix cache."""
+    """Token counts of one response. `output_tokens` is END.seq for engines that give ids;
+    `cached_tokens` were served from the prefix cache."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0
@@ -43,7 +45,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bounded sampling parameters, already checked by the gateway. `max_tokens` counts output tokens of the whole response."""
+    """Bounded sampling parameters, already checked by the gateway. `max_tokens` counts output
+    tokens of the whole response."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -59,9 +62,11 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
     """What to generate; on `llm.requests.<pool>.<class>[p]`, key = rid.
 
-    `messages` is the whole resolved context (chat messages, instructions first), so that a lost session is rebuilt from one record and the answer.
-    `echo` is the static part of the public Response object; it is copied verbatim into the first CLAIM so that `llm.tokens` explains itself.
-    `input` are this turn's items as the client gave them; `generate` false is a warm-up that ends at once with no output.
+    `messages` is the whole resolved context (chat messages, instructions first), so that a lost
+    session is rebuilt from one record and the answer. `echo` is the static part of the public
+    Response object; it is copied verbatim into the first CLAIM so that `llm.tokens` explains
+    itself. `input` are this turn's items as the client gave them; `generate` false is a warm-up
+    that ends at once with no output.
     """
 
     rid: str
@@ -101,7 +106,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
 
 
 class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=True):
-    """One frame: `ids[0]` is token `seq`; `parent` is the rolling hash before it; `ts` the worker's send time in ms (for measuring hops only)."""
+    """One frame: `ids[0]` is token `seq`; `parent` is the rolling hash before it; `ts` the worker's
+    send time in ms (for measuring hops only)."""
 
     rid: str
     own: str
@@ -114,7 +120,8 @@ class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=T
 
 
 class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=True):
-    """The end, written once. `reason`: stop, length, expired, failed, warmup. `error` is (code, message) for failed."""
+    """The end, written once. `reason`: stop, length, expired, failed, warmup. `error` is (code,
+    message) for failed."""
 
     rid: str
     own: str
@@ -128,7 +135,8 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
 
 
 class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defaults=True):
-    """Cancel, by the owner `by`. `echo` makes a response that was cancelled before any CLAIM readable from `llm.tokens` alone."""
+    """Cancel, by the owner `by`. `echo` makes a response that was cancelled before any CLAIM
+    readable from `llm.tokens` alone."""
 
     rid: str
     by: Owner
@@ -146,15 +154,19 @@ class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaul
 
 
 class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_defaults=True):
-    """On `llm.conversations`, key = rid: the owner deleted the response; reads answer 404 from here on."""
+    """On `llm.conversations`, key = rid: the owner deleted the response; reads answer 404 from here
+    on."""
 
     rid: str
     by: Owner
     v: int = VERSION
 
 
-class Incarnation(msgspec.Struct, tag_field="t", tag="INCARNATION", frozen=True, omit_defaults=True):
-    """On `llm.meta`, key `incarnation`: which log this is. Written once, when `llm.tokens` is created."""
+class Incarnation(
+    msgspec.Struct, tag_field="t", tag="INCARNATION", frozen=True, omit_defaults=True
+):
+    """On `llm.meta`, key `incarnation`: which log this is. Written once, when `llm.tokens` is
+    created."""
 
     id: str
     v: int = VERSION
@@ -227,9 +239,12 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 def _too_deep(value: bytes) -> bool:
     """Whether arrays and objects are nested deeper than MAX_DEPTH.
 
-    The parser's own bound depends on how deep the caller's stack is, so two readers could disagree on whether a record is garbage.
+    The parser's own bound depends on how deep the caller's stack is, so two readers could disagree
+    on whether a record is garbage.
     """
-    if value.count(b"[") + value.count(b"{") <= MAX_DEPTH:  # nearly every record; brackets inside text only cost the walk below
+    if (
+        value.count(b"[") + value.count(b"{") <= MAX_DEPTH
+    ):  # nearly every record; brackets inside text only cost the walk below
         return False
     depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", value)):
@@ -245,7 +260,8 @@ def decode_token(value: bytes | None) -> TokenRecord | None:
 
 
 def token_of(key: bytes | None, value: bytes | None) -> TokenRecord | None:
-    """As `decode_token`, and None where the key names another response: readers that look at keys and readers that do not must agree."""
+    """As `decode_token`, and None where the key names another response: readers that look at keys
+    and readers that do not must agree."""
     record = decode_token(value)
     return record if record is not None and key == record.rid.encode() else None
 
@@ -267,4 +283,6 @@ def decode_meta(value: bytes | None) -> Incarnation | None:
 
 def prompt_digest(messages: list[dict[str, Any]]) -> str:
     """Digest of a prompt, for audit and dead letters, which must not hold the prompt itself."""
-    return hashlib.blake2b(msgspec.json.encode(messages, order="sorted"), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        msgspec.json.encode(messages, order="sorted"), digest_size=16
+    ).hexdigest()

@@ -1,6 +1,7 @@
 """The one table of topics: names, partitions, clean-up, and which service writes them.
 
-It is applied by one command (`tailrace topics apply`), never by a service at import. `k8s/` and the ACL matrix are checked against it.
+It is applied by one command (`tailrace topics apply`), never by a service at import. `k8s/` and the
+ACL matrix are checked against it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Service = Literal["gateway", "push", "worker", "operator"]
 class Topic:
     """One row of the table.
 
-    `partitions` 0 means "the log's partition count" (co-partitioned with `llm.tokens`, log rule P1); `config` are Kafka topic settings.
+    `partitions` 0 means "the log's partition count" (co-partitioned with `llm.tokens`, log rule
+    P1); `config` are Kafka topic settings.
     """
 
     name: str
@@ -53,22 +55,34 @@ def group(pool: str) -> str:
 
 
 def _deleted_after(ms: int, **more: str) -> dict[str, str]:
-    return {"cleanup.policy": "delete", "retention.ms": str(ms), "message.timestamp.type": "LogAppendTime", **more}
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": str(ms),
+        "message.timestamp.type": "LogAppendTime",
+        **more,
+    }
 
 
-_COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.ms": "600000",
+}
 
 
 def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
     """All topics of a deployment with these pools.
 
-    Retention: tokens outlive requests by an hour, so a redelivered request never looks new because its first records expired before it did.
+    Retention: tokens outlive requests by an hour, so a redelivered request never looks new because
+    its first records expired before it did.
     """
     rows = [
         Topic(
             requests(pool, priority),
             0,
-            _deleted_after(DAY_MS, **{"segment.ms": "600000"}),  # else a busy partition keeps requests for days (7 by default) beyond their tokens
+            _deleted_after(
+                DAY_MS, **{"segment.ms": "600000"}
+            ),  # else a busy partition keeps requests for days (7 by default) beyond their tokens
             frozenset({"gateway"}),
             frozenset({"gateway", "push", "worker", "operator"}),
         )
@@ -79,15 +93,39 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             TOKENS,
             0,
-            # Retention works on closed segments, so a segment is much shorter than the retention. Bytes never delete (log rule §8).
-            _deleted_after(DAY_MS + HOUR_MS, **{"retention.bytes": "-1", "segment.ms": "600000", "segment.bytes": str(64 * 2**20)}),
+            # Retention works on closed segments, so a segment is much shorter than the retention.
+            # Bytes never delete (log rule §8).
+            _deleted_after(
+                DAY_MS + HOUR_MS,
+                **{
+                    "retention.bytes": "-1",
+                    "segment.ms": "600000",
+                    "segment.bytes": str(64 * 2**20),
+                },
+            ),
             frozenset({"gateway", "worker"}),
             frozenset({"gateway", "push", "worker", "operator"}),
         ),
-        Topic(CONVERSATIONS, 6, dict(_COMPACTED), frozenset({"gateway"}), frozenset({"gateway", "push", "operator"})),
-        Topic(META, 1, dict(_COMPACTED), frozenset({"operator"}), frozenset({"gateway", "push", "worker", "operator"})),
+        Topic(
+            CONVERSATIONS,
+            6,
+            dict(_COMPACTED),
+            frozenset({"gateway"}),
+            frozenset({"gateway", "push", "operator"}),
+        ),
+        Topic(
+            META,
+            1,
+            dict(_COMPACTED),
+            frozenset({"operator"}),
+            frozenset({"gateway", "push", "worker", "operator"}),
+        ),
         Topic(DLQ, 1, _deleted_after(14 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})),
-        Topic(AUDIT, 1, _deleted_after(365 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})),
-        Topic(USAGE, 6, _deleted_after(30 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})),
+        Topic(
+            AUDIT, 1, _deleted_after(365 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})
+        ),
+        Topic(
+            USAGE, 6, _deleted_after(30 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})
+        ),
     ]
     return rows

@@ -10,8 +10,9 @@
     rate:<kind>:<hash>          token bucket                       till full    gateway          a fresh bucket
     revoked:<hash>              1                                  given        operator         see `is_revoked`
 
-Hashed keys keep names of people and secrets out of key listings and bound the length of what clients choose. Braces are cluster hash tags.
-Only commands of Redis 6.2; time inside scripts is the server's, so that no clock of ours matters.
+Hashed keys keep names of people and secrets out of key listings and bound the length of what
+clients choose. Braces are cluster hash tags. Only commands of Redis 6.2; time inside scripts is the
+server's, so that no clock of ours matters.
 """
 
 import asyncio
@@ -32,9 +33,15 @@ from tailrace import telemetry
 from tailrace.auth import credentials
 
 CALL_TIMEOUT_S: Final = 0.25
-PATIENCE: Final = 8  # times as long for what nobody can do without: a browser whose ticket is refused because Redis was slow cannot do anything
-AWAY_S: Final = 1.0  # after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per second, not one per request
-MAX_CONNECTIONS: Final = 4  # batches go one after the other; one that was given up may still be closing
+# times as long for what nobody can do without: a browser whose ticket is refused because Redis was
+# slow cannot do anything
+PATIENCE: Final = 8
+# after a call without an answer nobody asks: a Redis that hangs costs one call's timeout per
+# second, not one per request
+AWAY_S: Final = 1.0
+MAX_CONNECTIONS: Final = (
+    4  # batches go one after the other; one that was given up may still be closing
+)
 TICKET_TTL_S: Final = 30
 SESSION_IDLE_S: Final = 30 * 60
 MAX_SESSION_BYTES: Final = 1 << 20
@@ -124,7 +131,8 @@ return {allowed, string.format('%.6f', wait), string.format('%.6f', tokens)}
 
 
 class SessionsUnavailable(Exception):
-    """Redis is away, too slow, or refuses us. What then holds is the caller's rule: tickets fail closed, caches are skipped."""
+    """Redis is away, too slow, or refuses us. What then holds is the caller's rule: tickets fail
+    closed, caches are skipped."""
 
 
 class PrefixHit(NamedTuple):
@@ -157,7 +165,8 @@ _Asked = tuple[tuple[Any, ...], asyncio.Future[Any]]  # a command and its answer
 
 
 class _Batches:
-    """Commands in pipelines: what is asked while one is under way goes out as the next. So a busy service pays by the round trip, not by the command.
+    """Commands in pipelines: what is asked while one is under way goes out as the next. So a busy
+    service pays by the round trip, not by the command.
 
     Attributes:
         _waiting: those not sent yet.
@@ -170,7 +179,8 @@ class _Batches:
         self._sender: asyncio.Task[None] | None = None
 
     def call(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """The answer. Whoever gives up cancels it; an exchange that nobody waits for any more ends."""
+        """The answer. Whoever gives up cancels it; an exchange that nobody waits for any more
+        ends."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((command, answer))
         if self._sender is None:
@@ -193,7 +203,9 @@ class _Batches:
                     await self._one(batch)
         finally:
             self._sender = None
-            for _, answer in batch + self._waiting:  # closed under them; a cancellation would end whoever asked
+            for _, answer in (
+                batch + self._waiting
+            ):  # closed under them; a cancellation would end whoever asked
                 _settle(answer, redis.ConnectionError("closed"))
 
     async def _one(self, batch: list[_Asked]) -> None:
@@ -233,27 +245,35 @@ def _settle(asked: asyncio.Future[Any], answer: Any) -> None:
 
 
 class Sessions:
-    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S (tickets: PATIENCE times that), by
-    SessionsUnavailable if it must.
+    """Connects at the first call and again by itself; every call ends within CALL_TIMEOUT_S
+    (tickets: PATIENCE times that), by SessionsUnavailable if it must.
 
     Attributes:
         _away_until: monotonic seconds; before it Redis is not asked.
         _away: the last call asked got no answer.
     """
 
-    def __init__(self, url: str, timeout_s: float = CALL_TIMEOUT_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = CALL_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
         self._away_until = -math.inf
         self._away = False
-        # Not the blocking pool, whose locks cost half of what a command does: exchanges are one at a time.
+        # Not the blocking pool, whose locks cost half of what a command does: exchanges are one at
+        # a time.
         pool = redis.asyncio.ConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
-            # Callers' own bounds are in `_ask`; an exchange ends when the last of them has given up.
+            # Callers' own bounds are in `_ask`; an exchange ends when the last of them has given
+            # up.
             socket_timeout=timeout_s * PATIENCE,
             socket_connect_timeout=timeout_s * PATIENCE,
-            # A retry would double the time a caller waits, and a repeated GETDEL or token bucket would take twice.
+            # A retry would double the time a caller waits, and a repeated GETDEL or token bucket
+            # would take twice.
             retry=Retry(NoBackoff(), 0),
         )
         self._redis = redis.asyncio.Redis.from_pool(pool)
@@ -279,12 +299,30 @@ class Sessions:
 
     # ---- tickets ---------------------------------------------------------------------------------
 
-    async def mint_ticket(self, principal: credentials.Principal, origin: str | None, now: float) -> str:
-        """A one-time stand-in for a credential, usable as a WebSocket subprotocol. Never outlives the credential by more than a second."""
+    async def mint_ticket(
+        self, principal: credentials.Principal, origin: str | None, now: float
+    ) -> str:
+        """A one-time stand-in for a credential, usable as a WebSocket subprotocol. Never outlives
+        the credential by more than a second."""
         ticket = secrets.token_urlsafe(16)
-        stored = _Ticket(principal.issuer, principal.subject, principal.tenant, sorted(principal.scopes), principal.expires_at, origin)
+        stored = _Ticket(
+            principal.issuer,
+            principal.subject,
+            principal.tenant,
+            sorted(principal.scopes),
+            principal.expires_at,
+            origin,
+        )
         life_s = min(TICKET_TTL_S, max(1.0, principal.expires_at - now))
-        await self._ask("SET", _ticket_key(ticket), msgspec.json.encode(stored), "PX", _ms(life_s), "NX", patient=True)
+        await self._ask(
+            "SET",
+            _ticket_key(ticket),
+            msgspec.json.encode(stored),
+            "PX",
+            _ms(life_s),
+            "NX",
+            patient=True,
+        )
         return ticket
 
     async def take_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
@@ -298,12 +336,19 @@ class Sessions:
             raise credentials.InvalidCredential(credentials.Reason.TICKET) from error
         if stored.origin != origin:
             raise credentials.InvalidCredential(credentials.Reason.TICKET_ORIGIN)
-        return credentials.Principal(stored.issuer, stored.subject, stored.tenant, frozenset(stored.scopes), stored.expires_at)
+        return credentials.Principal(
+            stored.issuer,
+            stored.subject,
+            stored.tenant,
+            frozenset(stored.scopes),
+            stored.expires_at,
+        )
 
     # ---- conversation sessions -------------------------------------------------------------------
 
     async def put_turn(self, rid: str, state: bytes) -> bool:
-        """False when the state is too big to be worth caching: it is rebuilt from the log when needed."""
+        """False when the state is too big to be worth caching: it is rebuilt from the log when
+        needed."""
         if len(state) > MAX_SESSION_BYTES:
             return False
         await self._ask("SET", f"session:{rid}", state, "PX", _ms(SESSION_IDLE_S))
@@ -321,22 +366,37 @@ class Sessions:
 
     async def claim_key(self, principal_key: str, key: str, rid: str, ttl_s: float) -> str:
         """The response id that owns `key`: ours if we came first, else the first one's."""
-        value: bytes = await self._ask("EVAL", _CLAIM, 1, _idempotency_key(principal_key, key), rid, _ms(ttl_s))
+        value: bytes = await self._ask(
+            "EVAL", _CLAIM, 1, _idempotency_key(principal_key, key), rid, _ms(ttl_s)
+        )
         return value.decode()
 
     async def release_key(self, principal_key: str, key: str, rid: str) -> None:
-        """After a submission that certainly failed, so that a retry is not attached to a response that will never exist."""
+        """After a submission that certainly failed, so that a retry is not attached to a response
+        that will never exist."""
         await self._ask("EVAL", _RELEASE, 1, _idempotency_key(principal_key, key), rid)
 
     # ---- prompt-prefix cache metadata ------------------------------------------------------------
 
-    async def publish_prefix(self, pool: str, digests: Sequence[str], partition: int, cached_tokens: int, worker: str) -> None:
-        """`digests` longest first: the chain of prefix digests that the engine of `partition` now holds."""
+    async def publish_prefix(
+        self, pool: str, digests: Sequence[str], partition: int, cached_tokens: int, worker: str
+    ) -> None:
+        """`digests` longest first: the chain of prefix digests that the engine of `partition` now
+        holds."""
         if not digests:
             return
         value = msgspec.json.encode(_Prefix(partition, cached_tokens, worker))
         newest = digests[:MAX_DIGESTS_PER_CALL]
-        await self._ask("EVAL", _PUBLISH, 1, _prefix_index(pool), _ms(PREFIX_TTL_S), MAX_PREFIXES_PER_POOL, value, *newest)
+        await self._ask(
+            "EVAL",
+            _PUBLISH,
+            1,
+            _prefix_index(pool),
+            _ms(PREFIX_TTL_S),
+            MAX_PREFIXES_PER_POOL,
+            value,
+            *newest,
+        )
 
     async def lookup_prefix(self, pool: str, digests: Sequence[str]) -> PrefixHit | None:
         """`digests` longest first; the longest one known wins."""
@@ -352,16 +412,33 @@ class Sessions:
 
     # ---- workers ---------------------------------------------------------------------------------
 
-    async def heartbeat(self, pool: str, worker_name: str, info: dict[str, Any], ttl_s: float = HEARTBEAT_TTL_S) -> None:
-        """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s, partitions ..."""
-        await self._ask("EVAL", _HEARTBEAT, 1, _workers_key(pool), worker_name, _ms(ttl_s), msgspec.json.encode(info))
+    async def heartbeat(
+        self, pool: str, worker_name: str, info: dict[str, Any], ttl_s: float = HEARTBEAT_TTL_S
+    ) -> None:
+        """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s,
+        partitions ..."""
+        await self._ask(
+            "EVAL",
+            _HEARTBEAT,
+            1,
+            _workers_key(pool),
+            worker_name,
+            _ms(ttl_s),
+            msgspec.json.encode(info),
+        )
 
     async def workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last beat has not run out, by name, each as its `info` plus `name`."""
         flat: list[bytes] = await self._ask("EVAL", _WORKERS, 1, _workers_key(pool))
         pairs = zip(flat[::2], flat[1::2], strict=True)
-        beats = [(name.decode(errors="replace"), _decoded(info, dict[str, Any])) for name, info in pairs]
-        return [{**info, "name": name} for name, info in sorted(beats, key=lambda beat: beat[0]) if info is not None]
+        beats = [
+            (name.decode(errors="replace"), _decoded(info, dict[str, Any])) for name, info in pairs
+        ]
+        return [
+            {**info, "name": name}
+            for name, info in sorted(beats, key=lambda beat: beat[0])
+            if info is not None
+        ]
 
     async def forget_worker(self, pool: str, worker_name: str) -> None:
         """A worker that leaves in order says so instead of running out."""
@@ -374,16 +451,35 @@ class Sessions:
         await self._ask("SET", f"revoked:{_digest(principal_key)}", b"1", "PX", _ms(ttl_s))
 
     async def is_revoked(self, principal_key: str) -> bool:
-        """With Redis away this raises; whether that lets the caller in or not is stated by each deployment, never guessed here."""
+        """With Redis away this raises; whether that lets the caller in or not is stated by each
+        deployment, never guessed here."""
         return bool(await self._ask("EXISTS", f"revoked:{_digest(principal_key)}"))
 
-    async def take(self, principal_key: str, cost: float, rate: float, burst: float, now: float | None = None, kind: str = "requests") -> Taken:
-        """One token bucket per principal and kind: `rate` per second up to `burst`. A cost above `burst` empties a full bucket, else it could
-        never be paid. `now` is for tests; without it the server's clock counts, which all gateways share."""
+    async def take(
+        self,
+        principal_key: str,
+        cost: float,
+        rate: float,
+        burst: float,
+        now: float | None = None,
+        kind: str = "requests",
+    ) -> Taken:
+        """One token bucket per principal and kind: `rate` per second up to `burst`. A cost above
+        `burst` empties a full bucket, else it could never be paid. `now` is for tests; without it
+        the server's clock counts, which all gateways share."""
         if not (rate > 0 and burst > 0 and cost >= 0):
             raise ValueError(f"no such bucket: cost {cost}, rate {rate}, burst {burst}")
         bucket = f"rate:{kind}:{_digest(principal_key)}"
-        allowed, wait, remaining = await self._ask("EVAL", _TAKE, 1, bucket, min(cost, burst), rate, burst, "" if now is None else repr(now))
+        allowed, wait, remaining = await self._ask(
+            "EVAL",
+            _TAKE,
+            1,
+            bucket,
+            min(cost, burst),
+            rate,
+            burst,
+            "" if now is None else repr(now),
+        )
         return Taken(bool(allowed), float(wait), float(remaining))
 
     # ---- how every call is made ------------------------------------------------------------------
@@ -420,7 +516,9 @@ def _decoded(value: bytes | None, type_: Any) -> Any:
 
 def _digest(*parts: str) -> str:
     """Each part is hashed by itself first, so that no two lists of parts run together."""
-    return hashlib.sha256(b"".join(hashlib.sha256(part.encode("utf-8", "surrogatepass")).digest() for part in parts)).hexdigest()[:40]
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(part.encode("utf-8", "surrogatepass")).digest() for part in parts)
+    ).hexdigest()[:40]
 
 
 def _ticket_key(ticket: str) -> str:

@@ -1,11 +1,13 @@
-"""What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans (`tailrace.telemetry.health` shows the metrics).
+"""What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans
+(`tailrace.telemetry.health` shows the metrics).
 
     setup(role, name)                  once, first thing in a process
     log(Action.X, field=value)         a line; the actions are a closed set
     REQUESTS.labels(...).inc()         every metric of the product is defined here and nowhere else
     span(...), trace_headers()         context through Kafka headers
 
-Never in a line, label or span: prompts, outputs, credentials, tickets. `guarded` and the formatter are the second line behind that rule.
+Never in a line, label or span: prompts, outputs, credentials, tickets. `guarded` and the formatter
+are the second line behind that rule.
 """
 
 import asyncio
@@ -31,7 +33,8 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter
 from prometheus_client import Counter, Gauge, Histogram
 
-# ---- lines -----------------------------------------------------------------------------------------
+# ---- lines
+# -----------------------------------------------------------------------------------------
 
 
 class Action(enum.StrEnum):
@@ -94,12 +97,28 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def log(action: Action, *, exc_info: BaseException | None = None, **fields: Any) -> None:
-    """One line. Fields are numbers, short texts and lists of them; anything else is named by its type only."""
+    """One line. Fields are numbers, short texts and lists of them; anything else is named by its
+    type only."""
     level = _LEVELS.get(action, logging.INFO)
     if _logger.isEnabledFor(level):
-        caught = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
-        # Not Logger.log, which walks the stack for a file and a line that no line shows: half of what a line costs.
-        _logger.handle(_logger.makeRecord(_logger.name, level, "", 0, action.value, (), caught, None, {"action": action.value, "fields": fields}))
+        caught = (
+            (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
+        )
+        # Not Logger.log, which walks the stack for a file and a line that no line shows: half of
+        # what a line costs.
+        _logger.handle(
+            _logger.makeRecord(
+                _logger.name,
+                level,
+                "",
+                0,
+                action.value,
+                (),
+                caught,
+                None,
+                {"action": action.value, "fields": fields},
+            )
+        )
 
 
 MAX_TEXT: Final = 300  # characters of a text in a line
@@ -107,10 +126,39 @@ _MAX_ITEMS: Final = 64
 _MAX_DEPTH: Final = 4
 _REDACTED: Final = "[redacted]"
 
-# Fields of these names, alone or as the last word of a longer name, never show a text. Numbers pass: `output_tokens=12` is what lines are for.
+# Fields of these names, alone or as the last word of a longer name, never show a text. Numbers
+# pass: `output_tokens=12` is what lines are for.
 _CLOSED_FIELDS: Final = (
-    frozenset(("token", "ticket", "credential", "credentials", "authorization", "cookie", "secret", "password", "header", "headers", "query"))
-    | frozenset(("prompt", "prompts", "input", "inputs", "output", "outputs", "text", "delta", "content", "messages", "instructions"))
+    frozenset(
+        (
+            "token",
+            "ticket",
+            "credential",
+            "credentials",
+            "authorization",
+            "cookie",
+            "secret",
+            "password",
+            "header",
+            "headers",
+            "query",
+        )
+    )
+    | frozenset(
+        (
+            "prompt",
+            "prompts",
+            "input",
+            "inputs",
+            "output",
+            "outputs",
+            "text",
+            "delta",
+            "content",
+            "messages",
+            "instructions",
+        )
+    )
     | frozenset(("body", "payload", "arguments", "metadata", "ids"))
 )
 _SECRET_TEXT: Final = re.compile(
@@ -134,7 +182,10 @@ def guarded(name: str, value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-        return {redacted(str(key)): guarded(str(key), value[key], depth + 1) for key in list(value)[:_MAX_ITEMS]}
+        return {
+            redacted(str(key)): guarded(str(key), value[key], depth + 1)
+            for key in list(value)[:_MAX_ITEMS]
+        }
     if isinstance(value, list | tuple | set | frozenset) and depth < _MAX_DEPTH:
         return [guarded("", each, depth + 1) for each in list(value)[:_MAX_ITEMS]]
     return f"<{type(value).__name__}>"  # its repr could hold anything
@@ -145,15 +196,22 @@ def redacted(text: str) -> str:
     return shown if len(shown) <= MAX_TEXT else shown[:MAX_TEXT] + "…"
 
 
-# Their messages say what went wrong in words of the program or the system. Those of the others (ValueError, KeyError, validation) like to quote
-# the value that was wrong, which may be somebody's prompt.
+# Their messages say what went wrong in words of the program or the system. Those of the others
+# (ValueError, KeyError, validation) like to quote the value that was wrong, which may be somebody's
+# prompt.
 _PLAIN_ERRORS: Final = (OSError, RuntimeError, ImportError, MemoryError)
-_PLAIN_PACKAGES: Final = frozenset({"gateway", "push", "worker", "tailrace", "aiokafka", "redis", "httpx"})
+_PLAIN_PACKAGES: Final = frozenset(
+    {"gateway", "push", "worker", "tailrace", "aiokafka", "redis", "httpx"}
+)
 
 
 def describe(error: BaseException) -> str:
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     plain = isinstance(error, _PLAIN_ERRORS) or kind.__module__.partition(".")[0] in _PLAIN_PACKAGES
     text = redacted(str(error)) if plain else ""
     return f"{name}: {text}" if text else name
@@ -161,7 +219,10 @@ def describe(error: BaseException) -> str:
 
 def _frames(error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)[-12:]
-    return [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno} {frame.name}" for frame in frames]
+    return [
+        f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno} {frame.name}"
+        for frame in frames
+    ]
 
 
 def _error_fields(error: BaseException) -> dict[str, Any]:
@@ -182,15 +243,21 @@ class JsonFormatter(logging.Formatter):
         self._who = {"service": role, "name": name}
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(
+            timespec="milliseconds"
+        )
         line: dict[str, Any] = {"time": when, "level": record.levelname.lower(), **self._who}
         action = getattr(record, "action", None)
         if action is None:
-            # The first line only: asyncio, for one, writes the repr of a task and its exception below it.
+            # The first line only: asyncio, for one, writes the repr of a task and its exception
+            # below it.
             message = redacted(record.getMessage().partition("\n")[0])
             line |= {"action": Action.NOTE.value, "logger": record.name, "message": message}
         else:
-            line |= {"action": action, **{key: guarded(key, value) for key, value in record.__dict__["fields"].items()}}
+            line |= {
+                "action": action,
+                **{key: guarded(key, value) for key, value in record.__dict__["fields"].items()},
+            }
         if record.exc_info and record.exc_info[1] is not None:
             line |= _error_fields(record.exc_info[1])
         current = trace.get_current_span().get_span_context()
@@ -205,9 +272,11 @@ class JsonFormatter(logging.Formatter):
         )  # five times as slow, but it can spell everything
 
 
-# ---- Kafka's client while the broker is away ---------------------------------------------------------
+# ---- Kafka's client while the broker is away
+# ---------------------------------------------------------
 
-QUIET_S: Final = 5.0  # without a complaint for so long, the broker is back (the client complains several times a second)
+# without a complaint for so long, the broker is back (the client complains several times a second)
+QUIET_S: Final = 5.0
 REPEAT_S: Final = 60.0  # other complaints of the client: each kind at most once in this time
 
 _AWAY_MESSAGES: Final = (
@@ -222,7 +291,8 @@ _AWAY_MESSAGES: Final = (
 
 
 class KafkaComplaints:
-    """Folds what aiokafka logs, hundreds of lines in ten seconds, into what a person wants to know. Decides only; times come in as arguments.
+    """Folds what aiokafka logs, hundreds of lines in ten seconds, into what a person wants to know.
+    Decides only; times come in as arguments.
 
     Attributes:
         away_since: when the first connection complaint came; None while all is well
@@ -259,7 +329,8 @@ class KafkaComplaints:
 
 
 class KafkaHandler(logging.Handler):
-    """On the logger "aiokafka". The return is noticed by a timer of the running loop, or else at the next complaint."""
+    """On the logger "aiokafka". The return is noticed by a timer of the running loop, or else at
+    the next complaint."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
@@ -296,57 +367,161 @@ class KafkaHandler(logging.Handler):
             self._look_later()
 
 
-# ---- metrics ---------------------------------------------------------------------------------------
-# Labels are closed sets. Ids, users, models named by clients and texts never are labels.
+# ---- metrics
+# --------------------------------------------------------------------------------------- Labels are
+# closed sets. Ids, users, models named by clients and texts never are labels.
 
-_FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60)
-_SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
+_FAST: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.25,
+    0.35,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+)
+_SHORT: Final = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+)
 
 # edge
-REQUESTS: Final = Counter("tailrace_requests", "Requests to generate, by what became of them at the gateway", ["outcome"])
+REQUESTS: Final = Counter(
+    "tailrace_requests", "Requests to generate, by what became of them at the gateway", ["outcome"]
+)
 ERRORS: Final = Counter("tailrace_errors", "Errors told to clients", ["code", "status"])
-CREDENTIAL_REFUSALS: Final = Counter("tailrace_credential_refusals", "Credentials and tickets refused", ["reason"])
+CREDENTIAL_REFUSALS: Final = Counter(
+    "tailrace_credential_refusals", "Credentials and tickets refused", ["reason"]
+)
 OPEN_SOCKETS: Final = Gauge("tailrace_open_sockets", "WebSockets open now", ["kind"])
 OPEN_STREAMS: Final = Gauge("tailrace_open_streams", "SSE streams open now")
-SOCKET_CLOSES: Final = Counter("tailrace_socket_closes", "WebSockets closed, by close code or `client`", ["code"])
-OUTBOX_CLOSES: Final = Counter("tailrace_outbox_closes", "Connections given up by their outbox", ["verdict"])
-RUNNING_RESPONSES: Final = Gauge("tailrace_running_responses", "Responses this process has in flight")
+SOCKET_CLOSES: Final = Counter(
+    "tailrace_socket_closes", "WebSockets closed, by close code or `client`", ["code"]
+)
+OUTBOX_CLOSES: Final = Counter(
+    "tailrace_outbox_closes", "Connections given up by their outbox", ["verdict"]
+)
+RUNNING_RESPONSES: Final = Gauge(
+    "tailrace_running_responses", "Responses this process has in flight"
+)
 
 # latency: what a user feels, and where it went
-FIRST_TOKEN_SECONDS: Final = Histogram("tailrace_first_token_seconds", "Request read to its first token taken for delivery", ["pool"], buckets=_FAST)
+FIRST_TOKEN_SECONDS: Final = Histogram(
+    "tailrace_first_token_seconds",
+    "Request read to its first token taken for delivery",
+    ["pool"],
+    buckets=_FAST,
+)
 INTER_TOKEN_SECONDS: Final = Histogram(
-    "tailrace_inter_token_seconds", "Gap between tokens of one response as taken for delivery", ["pool"], buckets=_SHORT
+    "tailrace_inter_token_seconds",
+    "Gap between tokens of one response as taken for delivery",
+    ["pool"],
+    buckets=_SHORT,
 )
 STAGE_SECONDS: Final = Histogram(
-    "tailrace_stage_seconds", "Time in one stage: ingress, queue, tokenise, prefill, decode, append, push, egress", ["stage"], buckets=_FAST
+    "tailrace_stage_seconds",
+    "Time in one stage: ingress, queue, tokenise, prefill, decode, append, push, egress",
+    ["stage"],
+    buckets=_FAST,
 )
-SUBMIT_SECONDS: Final = Histogram("tailrace_submit_seconds", "Request read to request acknowledged by the log", buckets=_FAST)
-REPLAY_SECONDS: Final = Histogram("tailrace_replay_seconds", "Reading one response's history out of the log", buckets=_FAST)
+SUBMIT_SECONDS: Final = Histogram(
+    "tailrace_submit_seconds", "Request read to request acknowledged by the log", buckets=_FAST
+)
+REPLAY_SECONDS: Final = Histogram(
+    "tailrace_replay_seconds", "Reading one response's history out of the log", buckets=_FAST
+)
 REPLAYED_RECORDS: Final = Counter("tailrace_replayed_records", "Records read for replays")
 
 # the log
 FRAMES: Final = Counter("tailrace_frames_appended", "Token frames appended and acknowledged")
-TOKENS: Final = Counter("tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"])
-FLUSHES: Final = Counter("tailrace_flushes", "Times token frames were gathered and appended together: a round trip to the broker each")
-FRAME_TOKENS: Final = Histogram("tailrace_frame_tokens", "Tokens in one frame", buckets=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
-VOID_RECORDS: Final = Counter("tailrace_void_records", "Records of the token log that the fold left without effect", ["reason"])
-CLAIMS: Final = Counter("tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"])
-TAKEOVERS: Final = Counter("tailrace_takeovers", "Responses taken over, by whether tokens were already accepted", ["tokens"])
-RESPONSES_ENDED: Final = Counter("tailrace_responses_ended", "Terminals written by this worker", ["status"])
+TOKENS: Final = Counter(
+    "tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"]
+)
+FLUSHES: Final = Counter(
+    "tailrace_flushes",
+    "Times token frames were gathered and appended together: a round trip to the broker each",
+)
+FRAME_TOKENS: Final = Histogram(
+    "tailrace_frame_tokens", "Tokens in one frame", buckets=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+)
+VOID_RECORDS: Final = Counter(
+    "tailrace_void_records",
+    "Records of the token log that the fold left without effect",
+    ["reason"],
+)
+CLAIMS: Final = Counter(
+    "tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"]
+)
+TAKEOVERS: Final = Counter(
+    "tailrace_takeovers",
+    "Responses taken over, by whether tokens were already accepted",
+    ["tokens"],
+)
+RESPONSES_ENDED: Final = Counter(
+    "tailrace_responses_ended", "Terminals written by this worker", ["status"]
+)
 DEAD_LETTERS: Final = Counter("tailrace_dead_letters", "Requests given up", ["reason"])
-PRODUCERS_REPLACED: Final = Counter("tailrace_producers_replaced", "Kafka producers thrown away after an error", ["reason"])
-KAFKA_LAG: Final = Gauge("tailrace_kafka_lag", "Records this process has still to read, by its last fetch", ["topic", "partition"])
+PRODUCERS_REPLACED: Final = Counter(
+    "tailrace_producers_replaced", "Kafka producers thrown away after an error", ["reason"]
+)
+KAFKA_LAG: Final = Gauge(
+    "tailrace_kafka_lag",
+    "Records this process has still to read, by its last fetch",
+    ["topic", "partition"],
+)
 KAFKA_AWAY: Final = Gauge("tailrace_kafka_away", "1 while the Kafka client cannot reach the broker")
-REDIS_FAILURES: Final = Counter("tailrace_redis_failures", "Calls that Redis did not answer in time")
+REDIS_FAILURES: Final = Counter(
+    "tailrace_redis_failures", "Calls that Redis did not answer in time"
+)
 
 # engine and placement
 ENGINE_RUNNING: Final = Gauge("tailrace_engine_running", "Responses the engine is generating")
-ENGINE_WAITING: Final = Gauge("tailrace_engine_waiting", "Responses taken by this worker that the engine has not started")
-ENGINE_CAPACITY: Final = Gauge("tailrace_engine_capacity", "Responses the engine generates in parallel at most")
-ENGINE_TOKENS_PER_SECOND: Final = Gauge("tailrace_engine_tokens_per_second", "Output tokens per second over the last seconds")
+ENGINE_WAITING: Final = Gauge(
+    "tailrace_engine_waiting", "Responses taken by this worker that the engine has not started"
+)
+ENGINE_CAPACITY: Final = Gauge(
+    "tailrace_engine_capacity", "Responses the engine generates in parallel at most"
+)
+ENGINE_TOKENS_PER_SECOND: Final = Gauge(
+    "tailrace_engine_tokens_per_second", "Output tokens per second over the last seconds"
+)
 ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
-PREFIX_LOOKUPS: Final = Counter("tailrace_prefix_lookups", "Placement by prompt prefix: hit, miss, overridden by load", ["outcome"])
-SESSION_LOOKUPS: Final = Counter("tailrace_session_lookups", "Conversation sessions: hit, rebuilt from the log, lost", ["outcome"])
+PREFIX_LOOKUPS: Final = Counter(
+    "tailrace_prefix_lookups",
+    "Placement by prompt prefix: hit, miss, overridden by load",
+    ["outcome"],
+)
+SESSION_LOOKUPS: Final = Counter(
+    "tailrace_session_lookups",
+    "Conversation sessions: hit, rebuilt from the log, lost",
+    ["outcome"],
+)
 
 
 @functools.cache  # pools are few, and this is asked for at every event
@@ -359,7 +534,8 @@ def exposed() -> tuple[bytes, str]:
     return prometheus_client.generate_latest(), prometheus_client.CONTENT_TYPE_LATEST
 
 
-# ---- spans -----------------------------------------------------------------------------------------
+# ---- spans
+# -----------------------------------------------------------------------------------------
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -382,7 +558,8 @@ _GETTER: Final = _HeaderGetter()
 
 
 def trace_headers() -> list[tuple[str, bytes]]:
-    """Kafka headers that carry the current span's context (W3C `traceparent`); empty without one."""
+    """Kafka headers that carry the current span's context (W3C `traceparent`); empty without
+    one."""
     headers: list[tuple[str, bytes]] = []
     if context.get_current():
         propagate.inject(headers, setter=_SETTER)
@@ -394,8 +571,11 @@ def trace_context(headers: Headers) -> Context:
     return propagate.extract(headers, getter=_GETTER) if headers else Context()
 
 
-def span(name: str, parent: Context | None = None, **attributes: str | int | float | bool) -> contextlib.AbstractContextManager[trace.Span]:
-    """Attributes under the rules of lines: no content. An exception is recorded by its class alone, because its message may quote content.
+def span(
+    name: str, parent: Context | None = None, **attributes: str | int | float | bool
+) -> contextlib.AbstractContextManager[trace.Span]:
+    """Attributes under the rules of lines: no content. An exception is recorded by its class alone,
+    because its message may quote content.
 
     Where nobody collects spans none is made, and the parent's context is handed on.
     """
@@ -417,10 +597,14 @@ def _handed_on(parent: Context) -> Iterator[trace.Span]:
 
 
 @contextlib.contextmanager
-def _span(name: str, parent: Context | None, attributes: Mapping[str, str | int | float | bool]) -> Iterator[trace.Span]:
+def _span(
+    name: str, parent: Context | None, attributes: Mapping[str, str | int | float | bool]
+) -> Iterator[trace.Span]:
     tracer = trace.get_tracer("tailrace")
     shown = {f"tailrace.{key}": guarded(key, value) for key, value in attributes.items()}
-    with tracer.start_as_current_span(name, parent, attributes=shown, record_exception=False, set_status_on_exception=False) as current:
+    with tracer.start_as_current_span(
+        name, parent, attributes=shown, record_exception=False, set_status_on_exception=False
+    ) as current:
         try:
             yield current
         except Exception as error:
@@ -434,7 +618,9 @@ def instrument(app: Any) -> None:
 
     if exporting():
         # A span per message would drown the request's own.
-        FastAPIInstrumentor.instrument_app(app, excluded_urls="health,ready,metrics", exclude_spans=["receive", "send"])
+        FastAPIInstrumentor.instrument_app(
+            app, excluded_urls="health,ready,metrics", exclude_spans=["receive", "send"]
+        )
 
 
 def exporting() -> bool:
@@ -445,34 +631,52 @@ def exporting() -> bool:
 
 
 def _export_spans(role: str, name: str) -> None:
-    # Imported where they are used: without an endpoint a process saves a third of a second of imports.
+    # Imported where they are used: without an endpoint a process saves a third of a second of
+    # imports.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=Resource.create({"service.name": f"tailrace-{role}", "service.instance.id": name}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))  # reads OTEL_EXPORTER_OTLP_* itself
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": f"tailrace-{role}", "service.instance.id": name})
+    )
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter())
+    )  # reads OTEL_EXPORTER_OTLP_* itself
     trace.set_tracer_provider(provider)
 
 
-# ---- setup -----------------------------------------------------------------------------------------
+# ---- setup
+# -----------------------------------------------------------------------------------------
 
 # Libraries that tell more than anybody asked for at INFO, urls and addresses of users among it.
-_QUIET_LOGGERS: Final = ("uvicorn.access", "uvicorn.error", "httpx", "httpcore", "opentelemetry", "asyncio")
+_QUIET_LOGGERS: Final = (
+    "uvicorn.access",
+    "uvicorn.error",
+    "httpx",
+    "httpcore",
+    "opentelemetry",
+    "asyncio",
+)
 
 
 def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Lines to stderr for the whole process, and spans to OTEL_EXPORTER_OTLP_ENDPOINT when that is set. May be called again."""
+    """Lines to stderr for the whole process, and spans to OTEL_EXPORTER_OTLP_ENDPOINT when that is
+    set. May be called again."""
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if isinstance(handler.formatter, JsonFormatter)]:
+    for old in [
+        handler for handler in root.handlers if isinstance(handler.formatter, JsonFormatter)
+    ]:
         root.removeHandler(old)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(role, name))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    logging.logThreads = logging.logMultiprocessing = False  # a record asks for them one by one, and no line shows them; vLLM's show the process
+    logging.logThreads = logging.logMultiprocessing = (
+        False  # a record asks for them one by one, and no line shows them; vLLM's show the process
+    )
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
     kafka = logging.getLogger("aiokafka")

@@ -1,8 +1,9 @@
 """Short pauses of Python's garbage collector.
 
-A full collection walks every container object: some 100,000 after the imports of a service (45 to 120 ms on a small machine), and many more
-with an inference engine. For so long nothing else runs. What is there when a service begins to serve stays for its lifetime, so it is taken out
-of every later collection.
+A full collection walks every container object: some 100,000 after the imports of a service (45 to
+120 ms on a small machine), and many more with an inference engine. For so long nothing else runs.
+What is there when a service begins to serve stays for its lifetime, so it is taken out of every
+later collection.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-YOUNGEST: Final = 5_000  # allocations between collections of the youngest; CPython's 700 is meant for programs, not for servers
+# allocations between collections of the youngest; CPython's 700 is meant for programs, not for
+# servers
+YOUNGEST: Final = 5_000
 
 
 def settle() -> None:

@@ -15,14 +15,20 @@ Readiness = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 _REQUEST_BYTES: Final = 8192
 _REQUEST_S: Final = 5.0
 _READY_S: Final = 2.0
-_STATUS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_STATUS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 class AdminServer:
     """Health, readiness and metrics on an address of their own, one answer per connection.
 
-    Plain asyncio: it takes no signal handlers, logs nothing, and ends when the task that runs it is cancelled.
-    `ready` gives the JSON of /ready, whose member `ready` decides between 200 and 503.
+    Plain asyncio: it takes no signal handlers, logs nothing, and ends when the task that runs it is
+    cancelled. `ready` gives the JSON of /ready, whose member `ready` decides between 200 and 503.
     `port` is the one listened on, also when 0 was asked for, as soon as `listening` is set.
     """
 
@@ -68,7 +74,11 @@ class AdminServer:
             return _http(200, *telemetry.exposed())
         if path == b"/ready":
             state = await self._state()
-            return _http(200 if state.get("ready") is True else 503, json.dumps(state, default=str).encode(), "application/json")
+            return _http(
+                200 if state.get("ready") is True else 503,
+                json.dumps(state, default=str).encode(),
+                "application/json",
+            )
         return _http(404, b"", "text/plain")
 
     async def _state(self) -> dict[str, Any]:
@@ -81,5 +91,8 @@ class AdminServer:
 
 
 def _http(status: int, body: bytes, content_type: str) -> bytes:
-    head = f"HTTP/1.1 {status} {_STATUS[status]}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\ncontent-type: "
+        f"{content_type}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
     return head.encode() + body

@@ -18,7 +18,8 @@ class Unusable(Exception):
 
 
 def merge(into: history.History, part: history.History) -> None:
-    """What the checks of transcripts need of all partitions together; responses are judged part by part and not kept."""
+    """What the checks of transcripts need of all partitions together; responses are judged part by
+    part and not kept."""
     into.places |= part.places
     into.beginnings |= part.beginnings
     into.newest = max(into.newest, part.newest)
@@ -27,14 +28,24 @@ def merge(into: history.History, part: history.History) -> None:
 
 
 async def examine(
-    bootstrap: str, pools: Sequence[str], files: clients.Files, options: checks.Options, *, rid: str = "", fresh_ms: float = 0.0
+    bootstrap: str,
+    pools: Sequence[str],
+    files: clients.Files,
+    options: checks.Options,
+    *,
+    rid: str = "",
+    fresh_ms: float = 0.0,
 ) -> tuple[report.Report, dict[str, checks.Outcome]]:
     """Read a log and judge it, with the transcripts if there are any (only then outcomes are kept).
 
     Raises:
         log.LogUnavailable, log.HistoryLost, ids.InvalidId
     """
-    out, outcomes, every = report.Report(), dict[str, checks.Outcome](), history.History(complete=not rid)
+    out, outcomes, every = (
+        report.Report(),
+        dict[str, checks.Outcome](),
+        history.History(complete=not rid),
+    )
     every.digests = {} if files else None
     reading = source.Source(bootstrap, source.What(pools, rid, digests=bool(files)))
     try:
@@ -62,20 +73,37 @@ def transcripts(pattern: str) -> clients.Files:
         raise Unusable(f"--transcripts {pattern}: no such file")
     try:
         return [(Path(path).name, transcript.read(Path(path).read_bytes(), path)) for path in paths]
-    except (OSError, transcript.Unreadable) as e:
-        raise Unusable(f"--transcripts: {e}") from e
+    except (OSError, transcript.Unreadable) as error:
+        raise Unusable(f"--transcripts: {error}") from error
 
 
 def run(
-    bootstrap: str, pools: Sequence[str], *, pattern: str, rid: str, settle_s: float, fresh_ms: float, as_json: bool, say: Callable[[str], None]
+    bootstrap: str,
+    pools: Sequence[str],
+    *,
+    pattern: str,
+    rid: str,
+    settle_s: float,
+    fresh_ms: float,
+    as_json: bool,
+    say: Callable[[str], None],
 ) -> int:
     """The exit code: 0 pass, 1 fail, 2 inconclusive or unusable."""
     try:
         files = transcripts(pattern) if pattern else []
-        found, _ = asyncio.run(examine(bootstrap, pools, files, checks.Options(settle_s=settle_s), rid=rid, fresh_ms=fresh_ms))
-    except ids.InvalidId as e:
-        raise Unusable(f"--rid: {e}") from e
-    except (log.LogUnavailable, log.HistoryLost) as e:
-        raise Unusable(f"the log at {bootstrap} cannot be read: {e}") from e
+        found, _ = asyncio.run(
+            examine(
+                bootstrap,
+                pools,
+                files,
+                checks.Options(settle_s=settle_s),
+                rid=rid,
+                fresh_ms=fresh_ms,
+            )
+        )
+    except ids.InvalidId as error:
+        raise Unusable(f"--rid: {error}") from error
+    except (log.LogUnavailable, log.HistoryLost) as error:
+        raise Unusable(f"the log at {bootstrap} cannot be read: {error}") from error
     say(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(found.lines()))
     return found.exit_code

@@ -1,4 +1,5 @@
-"""Records of the log as the checks take them: by response, from one partition or from all (pure)."""
+"""Records of the log as the checks take them: by response, from one partition or from all
+(pure)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Response:
 
     Attributes:
         entries: its token records by offset, void ones included.
-        asked: its requests by topic and offset; more than one when a gateway repeated an ambiguous append. Empty once retention passed them.
+        asked: its requests by topic and offset; more than one when a gateway repeated an ambiguous
+            append. Empty once retention passed them.
         whole: the log still has everything from the lower bound in the id on.
         foreign: minted on another log.
     """
@@ -70,12 +72,17 @@ class Response:
     @property
     def oldest(self) -> int:
         """Broker time of its first record, ms."""
-        return min([*(e.timestamp for e in self.entries[:1]), *(a.timestamp for a in self.asked[:1])], default=0)
+        return min(
+            [*(e.timestamp for e in self.entries[:1]), *(a.timestamp for a in self.asked[:1])],
+            default=0,
+        )
 
     @property
     def newest(self) -> int:
         """Broker time of its last record, ms."""
-        return max([*(e.timestamp for e in self.entries), *(a.timestamp for a in self.asked)], default=0)
+        return max(
+            [*(e.timestamp for e in self.entries), *(a.timestamp for a in self.asked)], default=0
+        )
 
 
 @dataclass(slots=True)
@@ -91,7 +98,8 @@ class History:
     """What was read of a log.
 
     Attributes:
-        places: (topic, partition) -> offset -> rid, or None for a record that is no request; only request topics.
+        places: (topic, partition) -> offset -> rid, or None for a record that is no request; only
+            request topics.
         beginnings: (topic, partition) -> the oldest offset held.
         ends: (topic, partition) -> the offset up to which it was read.
         committed: by request (topic, partition).
@@ -99,7 +107,8 @@ class History:
         garbage: records that are void for every reader, by topic.
         newest: highest broker time seen, ms.
         complete: every partition of the log is in it; else a response that is missing says nothing.
-        digests: (topic, partition) -> offset -> digest of the record's bytes; None unless someone asks for L4.
+        digests: (topic, partition) -> offset -> digest of the record's bytes; None unless someone
+            asks for L4.
     """
 
     tag: bytes | None = None
@@ -122,14 +131,18 @@ class History:
         if found is None:
             foreign = self.tag is not None and address.incarnation != self.tag
             whole = self.beginnings.get((topics.TOKENS, address.partition), 0) <= address.offset
-            found = self.responses[rid] = Response(rid, address.partition, whole=whole and not foreign, foreign=foreign)
+            found = self.responses[rid] = Response(
+                rid, address.partition, whole=whole and not foreign, foreign=foreign
+            )
         return found
 
     def add(self, r: log.Record) -> None:
         """One record; within a partition in the order of offsets."""
         self.newest = max(self.newest, r.timestamp)
         if self.digests is not None:
-            self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(r.value or b"")
+            self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(
+                r.value or b""
+            )
         if r.topic == topics.TOKENS:
             self._add_token(r)
         elif r.topic in (topics.USAGE, topics.DLQ):
@@ -161,7 +174,9 @@ class History:
             self.garbage[r.topic] += request is None or address is not None
             return
         place[r.offset] = request.rid
-        self.response(request.rid, address).asked.append(Asked(r.topic, r.offset, r.timestamp, request))
+        self.response(request.rid, address).asked.append(
+            Asked(r.topic, r.offset, r.timestamp, request)
+        )
 
     def _add_beside(self, r: log.Record) -> None:
         record = beside(r)
@@ -184,7 +199,9 @@ def beside(r: log.Record) -> records.Metered | records.Dead | None:
         return None
 
 
-def gather(found: Iterable[log.Record], *, incarnation: str | None = None, partitions: int | None = None) -> History:
+def gather(
+    found: Iterable[log.Record], *, incarnation: str | None = None, partitions: int | None = None
+) -> History:
     """A history from records of all topics."""
     tag = ids.incarnation_tag(incarnation) if incarnation else None
     history = History(tag=tag, partitions=partitions, has_usage=True, has_dead=True)
@@ -207,7 +224,12 @@ class Line(msgspec.Struct, omit_defaults=True):
 def dump(found: Iterable[log.Record]) -> Iterator[bytes]:
     """Records as JSON lines."""
     for r in found:
-        yield msgspec.json.encode(Line(r.topic, r.partition, r.offset, r.timestamp, _text(r.key), _text(r.value))) + b"\n"
+        yield (
+            msgspec.json.encode(
+                Line(r.topic, r.partition, r.offset, r.timestamp, _text(r.key), _text(r.value))
+            )
+            + b"\n"
+        )
 
 
 def undump(lines: Iterable[bytes]) -> Iterator[log.Record]:
@@ -218,7 +240,9 @@ def undump(lines: Iterable[bytes]) -> Iterator[log.Record]:
     """
     for line in lines:
         at = msgspec.json.decode(line, type=Line)
-        yield log.Record(at.topic, at.partition, at.offset, at.timestamp, _bytes(at.key), _bytes(at.value), ())
+        yield log.Record(
+            at.topic, at.partition, at.offset, at.timestamp, _bytes(at.key), _bytes(at.value), ()
+        )
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -1,7 +1,9 @@
-"""The reader rule once more, for the judge: in another shape than `tailrace.protocol.fold`, which walks records with a state (log rule §4; pure).
+"""The reader rule once more, for the judge: in another shape than `tailrace.protocol.fold`, which
+walks records with a state (log rule §4; pure).
 
-Here questions about a whole history are answered one after the other. Who owned the response, and from where to where, follows from the claims alone.
-In each tenure the owner's frames are strung together where they fit. Then the first record that ends the response cuts everything behind it: a
+Here questions about a whole history are answered one after the other. Who owned the response, and
+from where to where, follows from the claims alone. In each tenure the owner's frames are strung
+together where they fit. Then the first record that ends the response cuts everything behind it: a
 later record can change nothing before it, so the cut may come last.
 """
 
@@ -21,14 +23,18 @@ STATUS = {"stop": "completed", "warmup": "completed", "length": "incomplete"}
 
 
 def link(chain: bytes, ids: Sequence[int]) -> bytes:
-    """The chain after `ids`: eight bytes of blake2b over the chain before and each id as four bytes, least first."""
+    """The chain after `ids`: eight bytes of blake2b over the chain before and each id as four
+    bytes, least first."""
     for i in ids:
-        chain = hashlib.blake2b(chain + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8).digest()
+        chain = hashlib.blake2b(
+            chain + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8
+        ).digest()
     return chain
 
 
 class Tenure(NamedTuple):
-    """One owner's time: its claim at position `start` of the entries, up to the position where it is replaced."""
+    """One owner's time: its claim at position `start` of the entries, up to the position where it
+    is replaced."""
 
     claim: records.Claim
     start: int
@@ -53,8 +59,10 @@ class Account:
         frames: accepted frames in order.
         ended_at: position of the record that ended it; None while it is open.
         end: that record; None for a cancel or while it is open.
-        torn: positions of records by the right owner at the right index whose hash contradicts the prefix: a writer continued something else.
-        yielded: owners that asked to be taken over while they were owners, with the position where they first did.
+        torn: positions of records by the right owner at the right index whose hash contradicts the
+            prefix: a writer continued something else.
+        yielded: owners that asked to be taken over while they were owners, with the position where
+            they first did.
     """
 
     entries: Sequence[history.Placed]
@@ -80,7 +88,9 @@ class Account:
     @property
     def text(self) -> str:
         """What every reader holds at the end, or so far."""
-        return "".join([f.tok.text for f in self.frames] + ([self.end.text_tail] if self.end else []))
+        return "".join(
+            [f.tok.text for f in self.frames] + ([self.end.text_tail] if self.end else [])
+        )
 
     @property
     def status(self) -> str | None:
@@ -116,7 +126,8 @@ class Account:
 
 
 def account(entries: Sequence[history.Placed]) -> Account:
-    """Judge one response's records, given in offset order; an offset that comes again is the same record read twice."""
+    """Judge one response's records, given in offset order; an offset that comes again is the same
+    record read twice."""
     once = [e for i, e in enumerate(entries) if i == 0 or e.offset > entries[i - 1].offset]
     found = Account(once)
     found.tenures = _tenures(once)
@@ -153,13 +164,19 @@ def _string(found: Account, tenure: Tenure) -> None:
         record = found.entries[at].record
         if isinstance(record, records.Yield) and record.own == tenure.claim.own:
             found.yielded.setdefault(record.own, at)
-        if not isinstance(record, records.Tok) or record.own != tenure.claim.own or record.seq != found.total:
+        if (
+            not isinstance(record, records.Tok)
+            or record.own != tenure.claim.own
+            or record.seq != found.total
+        ):
             continue
         chain = found.frames[-1].chain if found.frames else START
         if record.parent != chain.hex():
             found.torn.append(at)
             continue
-        found.frames.append(Frame(at, record, record.seq + len(record.ids), link(chain, record.ids)))
+        found.frames.append(
+            Frame(at, record, record.seq + len(record.ids), link(chain, record.ids))
+        )
 
 
 def _cut(found: Account) -> None:
@@ -170,7 +187,11 @@ def _cut(found: Account) -> None:
             found.ended_at = at
             break
         tenure = found.tenures[n - 1] if (n := bisect.bisect_left(starts, at)) else None
-        if isinstance(e.record, records.End) and tenure is not None and _complete(found, at, e.record, tenure):
+        if (
+            isinstance(e.record, records.End)
+            and tenure is not None
+            and _complete(found, at, e.record, tenure)
+        ):
             found.ended_at, found.end = at, e.record
             break
     last = len(found.entries) if found.ended_at is None else found.ended_at

@@ -1,4 +1,5 @@
-"""L8: replicas of a partition hold the same batches up to the high watermark (pure). The input are segment files as brokers keep them."""
+"""L8: replicas of a partition hold the same batches up to the high watermark (pure). The input are
+segment files as brokers keep them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import NamedTuple
 
 from tailrace.verify.report import Report, Witness
 
-_HEADER = struct.Struct(">qiibIhi")  # base offset, length behind it, leader epoch, magic, crc, attributes, last offset delta
+_HEADER = struct.Struct(
+    ">qiibIhi"
+)  # base offset, length behind it, leader epoch, magic, crc, attributes, last offset delta
 _PREFIX = 12  # base offset and length do not count into the length
 
 
@@ -32,19 +35,47 @@ def batches(segment: bytes) -> list[Batch]:
     return found
 
 
-def judge(out: Report, partition: str, replicas: Mapping[str, Iterable[Batch]], high_watermark: int) -> None:
-    """Compare the replicas of one partition; a replica may begin later (retention), but not end below the high watermark."""
-    held = {name: {b.first: b for b in found if b.last < high_watermark} for name, found in replicas.items()}
+def judge(
+    out: Report, partition: str, replicas: Mapping[str, Iterable[Batch]], high_watermark: int
+) -> None:
+    """Compare the replicas of one partition; a replica may begin later (retention), but not end
+    below the high watermark."""
+    held = {
+        name: {b.first: b for b in found if b.last < high_watermark}
+        for name, found in replicas.items()
+    }
     out.judged("L8")
     begin = max((min(found, default=high_watermark) for found in held.values()), default=0)
     names = sorted(held)
     reference = {first: b for first, b in held[names[0]].items() if first >= begin}
     for name in names[1:]:
         mine = {first: b for first, b in held[name].items() if first >= begin}
-        differing = next((first for first in sorted(reference.keys() | mine.keys()) if reference.get(first) != mine.get(first)), None)
+        differing = next(
+            (
+                first
+                for first in sorted(reference.keys() | mine.keys())
+                if reference.get(first) != mine.get(first)
+            ),
+            None,
+        )
         if differing is not None:
-            out.fail("L8", Witness(f"{partition}: replicas {names[0]} and {name} differ at offset {differing}", size=1))
+            out.fail(
+                "L8",
+                Witness(
+                    f"{partition}: replicas {names[0]} and {name} differ at offset {differing}",
+                    size=1,
+                ),
+            )
             return
     end = max((b.last for b in reference.values()), default=begin - 1) + 1
     if end < high_watermark:
-        out.fail("L8", Witness(f"{partition}: all replicas end at {end}, below the high watermark {high_watermark}", size=1))
+        out.fail(
+            "L8",
+            Witness(
+                (
+                    f"{partition}: all replicas end at {end}, below the high watermark "
+                    f"{high_watermark}"
+                ),
+                size=1,
+            ),
+        )

@@ -45,7 +45,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What shows that a check failed. `size`: how much one must read to see it; the smallest witnesses are kept."""
+    """What shows that a check failed. `size`: how much one must read to see it; the smallest
+    witnesses are kept."""
 
     what: str
     rid: str = ""
@@ -55,7 +56,8 @@ class Witness:
 
 @dataclass(slots=True)
 class Result:
-    """One check. `judged`: how many things were looked at; `unknown`: reason -> how many could not be."""
+    """One check. `judged`: how many things were looked at; `unknown`: reason -> how many could not
+    be."""
 
     judged: int = 0
     failed: int = 0
@@ -88,7 +90,9 @@ class Report:
         """One of them contradicts the check."""
         result = self.results[check]
         result.failed += 1
-        result.witnesses = sorted([*result.witnesses, witness], key=lambda w: w.size)[:MAX_WITNESSES]
+        result.witnesses = sorted([*result.witnesses, witness], key=lambda w: w.size)[
+            :MAX_WITNESSES
+        ]
 
     def unknown(self, check: str, why: str) -> None:
         """One of them cannot be judged."""
@@ -126,7 +130,9 @@ class Report:
             mine = self.results[name]
             mine.judged += theirs.judged
             mine.failed += theirs.failed
-            mine.witnesses = sorted([*mine.witnesses, *theirs.witnesses], key=lambda w: w.size)[:MAX_WITNESSES]
+            mine.witnesses = sorted([*mine.witnesses, *theirs.witnesses], key=lambda w: w.size)[
+                :MAX_WITNESSES
+            ]
             mine.unknown += theirs.unknown
         self.figures += other.figures
         self.notes += other.notes
@@ -144,21 +150,31 @@ class Report:
                     "judged": r.judged,
                     "failed": r.failed,
                     "unknown": dict(r.unknown),
-                    "witnesses": [{"rid": w.rid, "what": w.what, "records": list(w.excerpt)} for w in r.witnesses],
+                    "witnesses": [
+                        {"rid": w.rid, "what": w.what, "records": list(w.excerpt)}
+                        for w in r.witnesses
+                    ],
                 }
                 for name, r in self.results.items()
             },
-            "figures": dict(self.figures) | {name: summary(values) for name, values in self.samples.items()},
+            "figures": dict(self.figures)
+            | {name: summary(values) for name, values in self.samples.items()},
             "notes": dict(self.notes),
         }
 
     def lines(self) -> list[str]:
         """The table, then witnesses, then figures."""
         out = [f"{'CHECK':<6}{'VERDICT':<9}{'JUDGED':>8} {'FAILED':>7}  WHAT"]
-        out += [f"{name:<6}{r.verdict.value:<9}{r.judged:>8} {r.failed:>7}  {CHECKS[name]}" for name, r in self.results.items()]
+        out += [
+            f"{name:<6}{r.verdict.value:<9}{r.judged:>8} {r.failed:>7}  {CHECKS[name]}"
+            for name, r in self.results.items()
+        ]
         for name, r in self.results.items():
             for witness in r.witnesses:
-                out += ["", f"{name} failed: {witness.what}" + (f" [{witness.rid}]" if witness.rid else "")]
+                out += [
+                    "",
+                    f"{name} failed: {witness.what}" + (f" [{witness.rid}]" if witness.rid else ""),
+                ]
                 out += [f"    {line}" for line in witness.excerpt]
             out += [f"{name} unknown: {n} x {why}" for why, n in r.unknown.items()]
         out.append("")
@@ -176,7 +192,12 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    return {"n": len(values), "p50": quantile(values, 0.5), "p99": quantile(values, 0.99), "max": max(values)}
+    return {
+        "n": len(values),
+        "p50": quantile(values, 0.5),
+        "p99": quantile(values, 0.99),
+        "max": max(values),
+    }
 
 
 def figure(values: Sequence[float]) -> str:

@@ -1,4 +1,5 @@
-"""A log, read cold: from the beginning of every partition to the end it has now, on connections of its own."""
+"""A log, read cold: from the beginning of every partition to the end it has now, on connections of
+its own."""
 
 from __future__ import annotations
 
@@ -50,22 +51,39 @@ class Source:
         wanted = range(layout.partitions)
         if self._what.rid:
             wanted = range((p := ids.parse(self._what.rid, layout.partitions).partition), p + 1)
-        requests = [topics.requests(pool, priority) for pool in self._what.pools for priority in topics.CLASSES]
-        committed = {tp: at for pool in self._what.pools for tp, at in (await self._offsets.committed(topics.group(pool))).items()}
-        # On a log that is being written, effects are measured before their causes: whatever a commit or a bill speaks of then lies below the ends.
+        requests = [
+            topics.requests(pool, priority)
+            for pool in self._what.pools
+            for priority in topics.CLASSES
+        ]
+        committed = {
+            tp: at
+            for pool in self._what.pools
+            for tp, at in (await self._offsets.committed(topics.group(pool))).items()
+        }
+        # On a log that is being written, effects are measured before their causes: whatever a
+        # commit or a bill speaks of then lies below the ends.
         for topic in (topics.USAGE, topics.DLQ, *requests, topics.TOKENS):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
         for partition in wanted:
-            found = history.History(tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True)
+            found = history.History(
+                tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True
+            )
             found.digests = {} if self._what.digests else None
             for topic in (*requests, topics.TOKENS):
                 await self._read(found, topic, partition)
             for r in beside.pop(partition, []):
                 found.add(r)
-            found.committed = {tp: history.Commit(*at) for tp, at in committed.items() if tp[1] == partition and tp[0] in requests}
+            found.committed = {
+                tp: history.Commit(*at)
+                for tp, at in committed.items()
+                if tp[1] == partition and tp[0] in requests
+            }
             if self._what.rid:
-                found.responses = {rid: r for rid, r in found.responses.items() if rid == self._what.rid}
+                found.responses = {
+                    rid: r for rid, r in found.responses.items() if rid == self._what.rid
+                }
                 found.committed = {}
             yield found
 
@@ -76,7 +94,10 @@ class Source:
 
     async def _measure(self, topic: str) -> None:
         partitions = range(await self._offsets.partitions(topic))
-        self._ranges[topic] = Ranges(await self._offsets.beginnings(topic, partitions), await self._offsets.ends(topic, partitions))
+        self._ranges[topic] = Ranges(
+            await self._offsets.beginnings(topic, partitions),
+            await self._offsets.ends(topic, partitions),
+        )
 
     async def _read(self, found: history.History, topic: str, partition: int) -> None:
         begin, end = self._ranges[topic].begin[partition], self._ranges[topic].end[partition]
@@ -89,7 +110,8 @@ class Source:
                 found.add(r)
 
     async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
-        """Usage and dead letters are keyed otherwise: sorted here by the token partition of the response they are about."""
+        """Usage and dead letters are keyed otherwise: sorted here by the token partition of the
+        response they are about."""
         found: dict[int, list[log.Record]] = defaultdict(list)
         for topic in (topics.USAGE, topics.DLQ):
             for p, begin in self._ranges[topic].begin.items():
@@ -97,5 +119,7 @@ class Source:
                     for r in batch:
                         record = history.beside(r)
                         with contextlib.suppress(ids.InvalidId):
-                            found[ids.parse(record.rid, partitions).partition if record else 0].append(r)
+                            found[
+                                ids.parse(record.rid, partitions).partition if record else 0
+                            ].append(r)
         return found

@@ -1,16 +1,19 @@
-"""What clients, workers and the fault injector saw: JSON lines, one file per process and incarnation, flushed per line (pure).
+"""What clients, workers and the fault injector saw: JSON lines, one file per process and
+incarnation, flushed per line (pure).
 
-    {"op": "submit", "f": "invoke", "n": 1, "user": "alice", "mark": "m-1", "key": "k-1", "wall": 1.5, "mono": 2.5}
+    {"op": "submit", "f": "invoke", "n": 1, "user": "alice", "mark": "m-1", "key": "k-1", "wall":
+    1.5, "mono": 2.5}
     {"op": "submit", "f": "ok",     "n": 1, "rid": "resp_…"}         fail: it was refused; info: nobody knows
     {"op": "watch",  "f": "invoke", "n": 2, "user": "alice", "watcher": "w-1", "rid": "resp_…", "after": -1}
-    {"op": "events", "n": 2, "events": [[0, "response.created"], [5, "response.output_text.delta", " la"]]}
+    {"op": "events", "n": 2, "events": [[0, "response.created"], [5, "response.output_text.delta", "
+    la"]]}
     {"op": "end",    "n": 2, "status": "completed", "text": " la", "tokens": 1}
     {"op": "close",  "n": 2, "code": 4002}
     {"op": "cancel", "f": "invoke", "n": 3, "user": "alice", "rid": "resp_…"}
     {"op": "acked",  "topic": "llm.tokens", "partition": 0, "offset": 7, "digest": "…"}
-    {"op": "commit", "topic": "llm.requests.default.interactive", "partition": 0, "offset": 3, "metadata": "11", "wall": 1.5}
-    {"op": "nemesis", "f": "start", "kind": "kill", "target": "worker-1"}
-    {"op": "heal"}
+    {"op": "commit", "topic": "llm.requests.default.interactive", "partition": 0, "offset": 3,
+    "metadata": "11", "wall": 1.5} {"op": "nemesis", "f": "start", "kind": "kill", "target":
+    "worker-1"} {"op": "heal"}
 
 `n` names an operation within its file. A file may end in half a line: whoever wrote it was killed.
 """
@@ -23,7 +26,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-IN_VAIN: Final = "in_vain"  # code of a close by a client that gave up waiting for an end that was due
+IN_VAIN: Final = (
+    "in_vain"  # code of a close by a client that gave up waiting for an end that was due
+)
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -79,8 +84,8 @@ def read(raw: bytes, name: str) -> list[Line]:
     for number, text in enumerate(lines[:-1], 1):  # the last piece is empty, or half a line
         try:
             found.append(_decoder.decode(text))
-        except msgspec.MsgspecError as e:
-            raise Unreadable(f"{name}:{number}: {e}") from e
+        except msgspec.MsgspecError as error:
+            raise Unreadable(f"{name}:{number}: {error}") from error
     return found
 
 
@@ -90,7 +95,8 @@ def digest(value: bytes) -> str:
 
 
 class Operation(msgspec.Struct):
-    """One operation of one file: how it began, how it ended, and for a watch what came in between. `file` and `n` name it."""
+    """One operation of one file: how it began, how it ended, and for a watch what came in between.
+    `file` and `n` name it."""
 
     file: str
     invoke: Line

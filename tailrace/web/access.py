@@ -1,7 +1,8 @@
 """Who is calling: from the headers of a request or a WebSocket handshake to a principal.
 
-Never the query string: it ends up in logs, history and Referer. Browsers, which cannot set `Authorization` on a WebSocket, bring a one-time ticket in
-a subprotocol; only the plain protocol name is ever echoed.
+Never the query string: it ends up in logs, history and Referer. Browsers, which cannot set
+`Authorization` on a WebSocket, bring a one-time ticket in a subprotocol; only the plain protocol
+name is ever echoed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def owner_of(principal: credentials.Principal) -> records.Owner:
 
 def key_sets(issuers: credentials.Issuers) -> jwks.KeySets:
     """The keys of all issuers; `run` keeps those fresh that are published (JWKS)."""
-    client = httpx.AsyncClient(timeout=jwks.FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False)
+    client = httpx.AsyncClient(
+        timeout=jwks.FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False
+    )
 
     def alarm(iss: str, what: str) -> None:
         telemetry.log(telemetry.Action.KEY_SET_FAILED, issuer=iss, reason=what)
@@ -39,7 +42,11 @@ def key_sets(issuers: credentials.Issuers) -> jwks.KeySets:
 
 def offered(connection: HTTPConnection) -> list[str]:
     """Subprotocols the client offers."""
-    return [p.strip() for p in connection.headers.get("sec-websocket-protocol", "").split(",") if p.strip()]
+    return [
+        p.strip()
+        for p in connection.headers.get("sec-websocket-protocol", "").split(",")
+        if p.strip()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +79,19 @@ class Access:
         return principal
 
     async def verified(self, connection: HTTPConnection) -> credentials.Principal:
-        """The same, but that nobody has asked yet whether it was revoked: nothing may be done in its name before `permit`.
+        """The same, but that nobody has asked yet whether it was revoked: nothing may be done in
+        its name before `permit`.
 
         Raises:
             errors.ApiError: 401, 503.
         """
         try:
             return await self._principal(connection)
-        except credentials.InvalidCredential as e:
-            telemetry.CREDENTIAL_REFUSALS.labels(reason=e.reason.value).inc()
-            raise errors.invalid_api_key() from e
-        except redis_store.SessionsUnavailable as e:
-            raise errors.unavailable("Tickets cannot be checked right now.") from e
+        except credentials.InvalidCredential as error:
+            telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
+            raise errors.invalid_api_key() from error
+        except redis_store.SessionsUnavailable as error:
+            raise errors.unavailable("Tickets cannot be checked right now.") from error
 
     async def permit(self, principal: credentials.Principal) -> None:
         """Whoever was revoked goes no further.
@@ -94,7 +102,9 @@ class Access:
         try:
             revoked = await self.store.is_revoked(principal.key)
         except redis_store.SessionsUnavailable:
-            revoked = False  # stated policy: without Redis a revocation waits for the credential's own end, live service goes on
+            # stated policy: without Redis a revocation waits for the credential's own end, live
+            # service goes on
+            revoked = False
         if revoked:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=credentials.Reason.REVOKED.value).inc()
             raise errors.invalid_api_key()
@@ -109,5 +119,7 @@ class Access:
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
                 if protocol.startswith(TICKET_PREFIX):
-                    return await self.store.take_ticket(protocol[len(TICKET_PREFIX) :], connection.headers.get("origin"))
+                    return await self.store.take_ticket(
+                        protocol[len(TICKET_PREFIX) :], connection.headers.get("origin")
+                    )
         raise credentials.InvalidCredential(credentials.Reason.MISSING)

@@ -9,10 +9,12 @@ SPREAD_S = 5.0  # sockets end within it, so that their clients do not all come b
 
 
 class Draining:
-    """Set once, when the service is told to stop; sockets and streams then end so that clients resume elsewhere.
+    """Set once, when the service is told to stop; sockets and streams then end so that clients
+    resume elsewhere.
 
     Attributes:
-        told: called when it begins; whoever has thousands of sockets cannot have a task wait for each.
+        told: called when it begins; whoever has thousands of sockets cannot have a task wait for
+            each.
     """
 
     def __init__(self) -> None:

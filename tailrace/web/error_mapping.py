@@ -41,5 +41,7 @@ def cursor(value: str | None) -> int:
     if value is None:
         return -1
     if not value.isascii() or not value.isdigit() or len(value) > 15:
-        raise errors.invalid_request("starting_after must be an integer", "starting_after", "invalid_value")
+        raise errors.invalid_request(
+            "starting_after must be an integer", "starting_after", "invalid_value"
+        )
     return int(value)

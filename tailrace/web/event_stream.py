@@ -1,4 +1,5 @@
-"""Events of one response as server-sent events, and what every body of such a stream has in common."""
+"""Events of one response as server-sent events, and what every body of such a stream has in
+common."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class EventBody(Response, abc.ABC):
-    """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end breaks the body off, because a clean early end would
-    look like a complete answer to the SDKs. Returning without the last part is how an ASGI application has its server cut the connection.
+    """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end
+    breaks the body off, because a clean early end would look like a complete answer to the SDKs.
+    Returning without the last part is how an ASGI application has its server cut the connection.
 
     Attributes:
         _writing: since when a part waits to be taken (monotonic seconds); 0 while none does.
@@ -43,11 +45,22 @@ class EventBody(Response, abc.ABC):
         telemetry.OPEN_STREAMS.inc()
         tasks: list[asyncio.Future[None]] = []
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
             self._wrote = time.monotonic()
-            tasks += [asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())]
-            # One look now and then at all that has a deadline: a timer per event would cost a tenth of what an event costs.
-            while not (await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0] and not self._overdue(time.monotonic()):
+            tasks += [
+                asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())
+            ]
+            # One look now and then at all that has a deadline: a timer per event would cost a tenth
+            # of what an event costs.
+            while not (
+                await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            )[0] and not self._overdue(time.monotonic()):
                 pass
         finally:
             for task in tasks:
@@ -59,7 +72,8 @@ class EventBody(Response, abc.ABC):
             self.release()
 
     def _overdue(self, now: float) -> bool:
-        """Whether the client does not take what is written; one that has had nothing for long gets a sign of life."""
+        """Whether the client does not take what is written; one that has had nothing for long gets
+        a sign of life."""
         if self._writing:
             if now - self._writing < WRITE_DEADLINE_S:
                 return False
@@ -95,7 +109,9 @@ class EventBody(Response, abc.ABC):
     def broken(self, e: Exception) -> None:
         """Say why a body was broken off."""
         if isinstance(e, outbox.Slow | TimeoutError):
-            telemetry.OUTBOX_CLOSES.labels(verdict="slow" if isinstance(e, outbox.Slow) else "blocked").inc()
+            telemetry.OUTBOX_CLOSES.labels(
+                verdict="slow" if isinstance(e, outbox.Slow) else "blocked"
+            ).inc()
         telemetry.log(telemetry.Action.STREAM_BROKEN, response=self._rid, reason=type(e).__name__)
 
 
@@ -119,10 +135,12 @@ class EventStream(EventBody):
     async def pump(self, send: Send) -> None:
         try:
             while not self._subscription.ended:
-                await self.write(send, b"".join(e.sse() for e in await self._subscription.take()) or KEEP_ALIVE)
+                await self.write(
+                    send, b"".join(e.sse() for e in await self._subscription.take()) or KEEP_ALIVE
+                )
             await self.write(send, DONE, more=False)
-        except (outbox.Slow, log.HistoryLost) as e:
-            self.broken(e)
+        except (outbox.Slow, log.HistoryLost) as error:
+            self.broken(error)
 
 
 async def gone(receive: Receive) -> None:

@@ -1,6 +1,7 @@
 """The outermost layer of the HTTP side: what holds for every answer, whatever produced it.
 
-An id on each, security headers, CORS for listed origins, and the one shape of errors also for what nobody caught.
+An id on each, security headers, CORS for listed origins, and the one shape of errors also for what
+nobody caught.
 """
 
 from __future__ import annotations
@@ -63,18 +64,32 @@ class Edge:
                     headers.setdefault(name, value)
             await send(message)
 
-        if scope["method"] == "OPTIONS" and cors and "access-control-request-method" in (asked := Headers(scope=scope)):
-            allowed = {**PREFLIGHT, "access-control-allow-headers": asked.get("access-control-request-headers", "")}
+        if (
+            scope["method"] == "OPTIONS"
+            and cors
+            and "access-control-request-method" in (asked := Headers(scope=scope))
+        ):
+            allowed = {
+                **PREFLIGHT,
+                "access-control-allow-headers": asked.get("access-control-request-headers", ""),
+            }
             await _answer(decorated, 204, b"", allowed)
             return
         try:
             await self._app(scope, receive, decorated)
-        except Exception as e:  # the last place before the server's own 500, which has neither our shape nor our headers
+        # the last place before the server's own 500, which has neither our shape nor our headers
+        except Exception as e:
             telemetry.log(telemetry.Action.REQUEST_FAILED, request_id=request_id, exc_info=e)
             if started:
-                return  # a body that is not complete is cut by the server, which is the honest end of it
+                # a body that is not complete is cut by the server, which is the honest end of it
+                return
             error = errors.server_error()
-            await _answer(decorated, error.status, msgspec.json.encode(errors.http_body(error)), {"content-type": "application/json"})
+            await _answer(
+                decorated,
+                error.status,
+                msgspec.json.encode(errors.http_body(error)),
+                {"content-type": "application/json"},
+            )
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = "req_" + os.urandom(12).hex()
@@ -83,8 +98,15 @@ class Edge:
         async def noted(message: Message) -> None:
             nonlocal accepted
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-            accepted = accepted or message["type"] in ("websocket.accept", "websocket.http.response.start", "websocket.close")
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode()),
+                ]
+            accepted = accepted or message["type"] in (
+                "websocket.accept",
+                "websocket.http.response.start",
+                "websocket.close",
+            )
             await send(message)
 
         try:
@@ -96,7 +118,13 @@ class Edge:
             else:
                 error = errors.server_error()
                 body = msgspec.json.encode(errors.http_body(error))
-                await send({"type": "websocket.http.response.start", "status": error.status, "headers": [(b"content-type", b"application/json")]})
+                await send(
+                    {
+                        "type": "websocket.http.response.start",
+                        "status": error.status,
+                        "headers": [(b"content-type", b"application/json")],
+                    }
+                )
                 await send({"type": "websocket.http.response.body", "body": body})
 
     def _cors(self, scope: Scope) -> dict[str, str]:
@@ -113,6 +141,9 @@ class Edge:
 
 
 async def _answer(send: Send, status: int, body: bytes, headers: dict[str, Any]) -> None:
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, "content-length": str(len(body))}.items()]
+    raw = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, value in {**headers, "content-length": str(len(body))}.items()
+    ]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

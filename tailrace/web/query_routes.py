@@ -1,4 +1,5 @@
-"""The routes of queries: the Response object, its event series over SSE, and the socket on which one client follows many responses.
+"""The routes of queries: the Response object, its event series over SSE, and the socket on which
+one client follows many responses.
 
 The gateway mounts the same routes, so a client that knows only one address misses nothing.
 """
@@ -46,8 +47,9 @@ class Endpoint:
         return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"])]
 
     def before(self, app: ASGIApp) -> ASGIApp:
-        """`app` with `WS /v1/watch` in front of it: every layer of a web framework is a suspended frame for as long as a socket is open, and of these
-        sockets there are thousands that say nothing."""
+        """`app` with `WS /v1/watch` in front of it: every layer of a web framework is a suspended
+        frame for as long as a socket is open, and of these sockets there are thousands that say
+        nothing."""
 
         async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "websocket" and scope["path"] == "/v1/watch":
@@ -68,9 +70,11 @@ class Endpoint:
                 if not self._expose(found.response):
                     raise errors.response_not_found(rid)
                 return JSONResponse(found.response)
-            subscription = await self._delivery.watch(rid, owner, error_mapping.cursor(request.query_params.get("starting_after")))
-        except error_mapping.DELIVERY_ERRORS as e:
-            return error_mapping.error_response(error_mapping.api_error(rid, e))
+            subscription = await self._delivery.watch(
+                rid, owner, error_mapping.cursor(request.query_params.get("starting_after"))
+            )
+        except error_mapping.DELIVERY_ERRORS as error:
+            return error_mapping.error_response(error_mapping.api_error(rid, error))
         return event_stream.EventStream(subscription, self._draining)
 
     async def watch(self, socket: WebSocket) -> None:
@@ -89,7 +93,8 @@ class Endpoint:
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
 
     def _look(self) -> None:
-        """Now and then at all sockets, instead of a timer per message that is cancelled again at once."""
+        """Now and then at all sockets, instead of a timer per message that is cancelled again at
+        once."""
         loop = asyncio.get_running_loop()
         for connection in list(self.sockets):
             connection.look(loop.time())
@@ -103,9 +108,13 @@ class Endpoint:
             if self._draining.begun:
                 raise errors.unavailable("This instance is draining.")
             principal = await self._gate.principal(asked)
-        except errors.ApiError as e:
-            await socket.send_denial_response(error_mapping.error_response(e))
+        except errors.ApiError as error:
+            await socket.send_denial_response(error_mapping.error_response(error))
             return None
-        await socket.accept(subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None)
-        socket.scope["headers"] = []  # nobody asks for them any more, and every open socket would keep its own
+        await socket.accept(
+            subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None
+        )
+        socket.scope[
+            "headers"
+        ] = []  # nobody asks for them any more, and every open socket would keep its own
         return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate.clock)

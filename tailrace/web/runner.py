@@ -28,8 +28,8 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
         config = read()
         telemetry.setup(role, config.name)
         uvloop.run(serve(config))
-    except (settings.Misconfigured, credentials.IssuersRefused) as e:
-        sys.stderr.write(f"{role}: {e}\n")
+    except (settings.Misconfigured, credentials.IssuersRefused) as error:
+        sys.stderr.write(f"{role}: {error}\n")
         return 2
     return 0
 
@@ -68,30 +68,36 @@ def server(app: Any, host: str, port: int, ws_max_bytes: int, drain_s: float) ->
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Here and not in the server, so that a port that is taken is said at once and by name; nobody is let in before the server listens."""
+    """Here and not in the server, so that a port that is taken is said at once and by name; nobody
+    is let in before the server listens."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Inherited by every connection: one that was given up as slow still has bytes to flush, and its peer may never take them.
+            # Inherited by every connection: one that was given up as slow still has bytes to flush,
+            # and its peer may never take them.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, FLUSH_DEADLINE_MS)
-        # Inherited too: else a loopback or local network buffers megabytes per slow client before anyone notices it.
+        # Inherited too: else a loopback or local network buffers megabytes per slow client before
+        # anyone notices it.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         bound.bind((host, port))
-    except OSError as e:
+    except OSError as error:
         bound.close()
-        raise settings.Misconfigured(f"TAILRACE_HOST, TAILRACE_PORT: cannot listen on {host}:{port}: {e.strerror}") from e
+        raise settings.Misconfigured(
+            f"TAILRACE_HOST, TAILRACE_PORT: cannot listen on {host}:{port}: {error.strerror}"
+        ) from error
     return bound
 
 
 async def layout(bootstrap: str) -> log.Layout:
-    """Which log this is; waits for a broker that is still starting, and for topics that are still being applied."""
+    """Which log this is; waits for a broker that is still starting, and for topics that are still
+    being applied."""
     said = ""
     while True:
         try:
             return await log.layout(bootstrap)
-        except log.LogUnavailable as e:
-            if str(e) != said:
-                said = str(e)
+        except log.LogUnavailable as error:
+            if str(error) != said:
+                said = str(error)
                 telemetry.log(telemetry.Action.WAITING, reason=said)
             await asyncio.sleep(log.RETRY_S)

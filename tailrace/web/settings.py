@@ -22,7 +22,9 @@ class Pool(msgspec.Struct, frozen=True):
     models: list[str]
     max_model_len: int = 8192
     max_output_tokens: int = 0  # default of max_output_tokens; 0: a quarter of the context
-    temperature: float = 1.0  # for requests that name none; small models need less than the API's usual 1
+    temperature: float = (
+        1.0  # for requests that name none; small models need less than the API's usual 1
+    )
     top_p: float = 1.0
 
 
@@ -42,7 +44,9 @@ class Settings:
     drain_s: float
 
 
-def integer(env: Mapping[str, str], name: str, default: int, low: int = 0, high: int = 65535) -> int:
+def integer(
+    env: Mapping[str, str], name: str, default: int, low: int = 0, high: int = 65535
+) -> int:
     """An integer variable within bounds."""
     text = env.get(name, "") or str(default)
     if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
@@ -57,14 +61,18 @@ def pools_of(env: Mapping[str, str]) -> Mapping[str, Pool]:
         pools = msgspec.json.decode(text, type=dict[str, Pool])
         for name in pools:
             topics.requests(name, "interactive")
-    except (msgspec.MsgspecError, ValueError) as e:
-        raise Misconfigured(f"TAILRACE_POOLS is not a map of pools: {e}") from e
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Misconfigured(f"TAILRACE_POOLS is not a map of pools: {error}") from error
     if not pools or not all(pool.models for pool in pools.values()):
-        raise Misconfigured("TAILRACE_POOLS must name at least one pool, each with at least one model")
+        raise Misconfigured(
+            "TAILRACE_POOLS must name at least one pool, each with at least one model"
+        )
     return pools
 
 
-def read(env: Mapping[str, str] = os.environ, *, port: int = 8001, name: str = "push-1") -> Settings:
+def read(
+    env: Mapping[str, str] = os.environ, *, port: int = 8001, name: str = "push-1"
+) -> Settings:
     """Settings from the environment.
 
     Raises:
@@ -75,8 +83,8 @@ def read(env: Mapping[str, str] = os.environ, *, port: int = 8001, name: str = "
     kafka = env.get("TAILRACE_KAFKA") or "127.0.0.1:9092"
     try:
         address.parse(kafka)
-    except address.InvalidBootstrap as e:
-        raise Misconfigured(f"TAILRACE_KAFKA: {e}") from e
+    except address.InvalidBootstrap as error:
+        raise Misconfigured(f"TAILRACE_KAFKA: {error}") from error
     return Settings(
         name=env.get("TAILRACE_NAME") or name,
         kafka=kafka,
@@ -85,7 +93,9 @@ def read(env: Mapping[str, str] = os.environ, *, port: int = 8001, name: str = "
         port=integer(env, "TAILRACE_PORT", port, 1),
         admin_port=integer(env, "TAILRACE_ADMIN_PORT", 0),
         issuers=env["TAILRACE_ISSUERS"],
-        origins=frozenset(o.strip().rstrip("/") for o in env.get("TAILRACE_ORIGINS", "").split(",") if o.strip()),
+        origins=frozenset(
+            o.strip().rstrip("/") for o in env.get("TAILRACE_ORIGINS", "").split(",") if o.strip()
+        ),
         pools=pools_of(env),
         drain_s=float(integer(env, "TAILRACE_DRAIN_S", 10, 0, 600)),
     )

@@ -1,7 +1,8 @@
 """uvicorn's WebSocket protocol, with less of it kept while a socket is open.
 
-Of these sockets there are thousands that say nothing. What uvicorn keeps for each is a queue of four deques for messages that are read one by one,
-and the handshake, which nobody asks for again: a sixth of what an idle socket takes.
+Of these sockets there are thousands that say nothing. What uvicorn keeps for each is a queue of
+four deques for messages that are read one by one, and the handshake, which nobody asks for again: a
+sixth of what an idle socket takes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from websockets.http11 import Request
 
 
 class Inbox:
-    """As much of `asyncio.Queue` as the protocol uses: one reader, no bound (the protocol pauses reading by itself).
+    """As much of `asyncio.Queue` as the protocol uses: one reader, no bound (the protocol pauses
+    reading by itself).
 
     Attributes:
         _items: what came and was not read; None while there is nothing.

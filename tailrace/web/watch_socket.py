@@ -25,16 +25,19 @@ _encode = msgspec.json.Encoder().encode
 class WatchConnection:
     """One watch socket: commands in, events of all watched responses out, through one sender.
 
-    A socket that is idle holds the task that serves it, which reads, and one timer; the sender exists only while there is something to send.
+    A socket that is idle holds the task that serves it, which reads, and one timer; the sender
+    exists only while there is something to send.
 
     Attributes:
-        _watches: subscriptions by response id; only the reader adds and removes, the sender removes ended ones.
+        _watches: subscriptions by response id; only the reader adds and removes, the sender removes
+            ended ones.
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
         _sender: sends until `_pending` and `_notes` are empty; None then.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
         _writing: since when a message waits to be taken (the loop's clock); 0 while none does.
-        _over, _code: whether the socket ends, and what it is closed with; None when the client has left.
+        _over, _code: whether the socket ends, and what it is closed with; None when the client has
+            left.
     """
 
     __slots__ = (
@@ -42,7 +45,13 @@ class WatchConnection:
         *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches", "_writing"),
     )
 
-    def __init__(self, socket: WebSocket, deliver: delivery.Delivery, principal: credentials.Principal, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        socket: WebSocket,
+        deliver: delivery.Delivery,
+        principal: credentials.Principal,
+        clock: Callable[[], float],
+    ) -> None:
         self._socket = socket
         self._delivery = deliver
         self._principal = principal
@@ -60,8 +69,13 @@ class WatchConnection:
         self._code: close_codes.CloseCode | None = None
 
     async def run(self, draining: drain.Draining) -> None:
-        """Serve until the client leaves, the credential expires, the service drains or the client proves too slow."""
-        expiry = self._loop.call_later(max(0.0, self._principal.expires_at - self._clock()), self._end, close_codes.CloseCode.CREDENTIAL_EXPIRED)
+        """Serve until the client leaves, the credential expires, the service drains or the client
+        proves too slow."""
+        expiry = self._loop.call_later(
+            max(0.0, self._principal.expires_at - self._clock()),
+            self._end,
+            close_codes.CloseCode.CREDENTIAL_EXPIRED,
+        )
         draining.told.add(self._drain)
         if draining.begun:  # while the handshake was answered
             self._drain()
@@ -71,7 +85,10 @@ class WatchConnection:
             self._over = True
             draining.told.discard(self._drain)
             expiry.cancel()
-            tasks = [*([self._sender] if self._sender is not None else []), *self._starting.values()]
+            tasks = [
+                *([self._sender] if self._sender is not None else []),
+                *self._starting.values(),
+            ]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -80,7 +97,8 @@ class WatchConnection:
             await self._close(self._code)
 
     async def _read_until_over(self) -> None:
-        """A task of its own for the reader would be the greater part of what an idle socket takes; so whoever ends the socket ends the reading."""
+        """A task of its own for the reader would be the greater part of what an idle socket takes;
+        so whoever ends the socket ends the reading."""
         self._reader = asyncio.current_task()
         try:
             await self._read()
@@ -89,8 +107,8 @@ class WatchConnection:
                 raise  # by somebody else
         except (WebSocketDisconnect, RuntimeError):
             pass  # the client has left
-        except Exception as e:
-            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(e).__name__)
+        except Exception as error:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
             self._code = close_codes.CloseCode.INTERNAL
         finally:
             self._reader = None
@@ -129,28 +147,46 @@ class WatchConnection:
             return self._refuse(None, errors.invalid_json())
         rid = command.get("response_id") if isinstance(command, dict) else None
         if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
-            return self._refuse(None, errors.invalid_request("The 'type' must be 'watch' or 'unwatch'.", "type"))
+            return self._refuse(
+                None, errors.invalid_request("The 'type' must be 'watch' or 'unwatch'.", "type")
+            )
         if not isinstance(rid, str):
             return self._refuse(None, errors.missing_required_parameter("response_id"))
         if command["type"] == "unwatch":
             return self._unwatch(rid)
         after = command.get("starting_after", -1)
         if type(after) is not int or after < -1:
-            return self._refuse(rid, errors.invalid_request("starting_after must be an integer", "starting_after", "invalid_value"))
+            return self._refuse(
+                rid,
+                errors.invalid_request(
+                    "starting_after must be an integer", "starting_after", "invalid_value"
+                ),
+            )
         if len(self._watches) + len(self._starting) >= MAX_WATCHES:
             return self._refuse(
-                rid, errors.invalid_request(f"This connection follows its maximum of {MAX_WATCHES} responses.", "response_id", "watch_limit_reached")
+                rid,
+                errors.invalid_request(
+                    f"This connection follows its maximum of {MAX_WATCHES} responses.",
+                    "response_id",
+                    "watch_limit_reached",
+                ),
             )
-        self._unwatch(rid)  # a second watch of the same response replaces the first: the position is the client's to choose
+        self._unwatch(
+            rid
+            # a second watch of the same response replaces the first: the position is the client's to
+            # choose
+        )
         task = asyncio.create_task(self._watch(rid, after))
         self._starting[rid] = task
         return None
 
     async def _watch(self, rid: str, after: int) -> None:
         try:
-            subscription = await self._delivery.watch(rid, self._owner, after, lambda: self._ready(rid))
-        except error_mapping.DELIVERY_ERRORS as e:
-            self._refuse(rid, error_mapping.api_error(rid, e))
+            subscription = await self._delivery.watch(
+                rid, self._owner, after, lambda: self._ready(rid)
+            )
+        except error_mapping.DELIVERY_ERRORS as error:
+            self._refuse(rid, error_mapping.api_error(rid, error))
         else:
             self._watches[rid] = subscription
             self._ready(rid)
@@ -168,7 +204,9 @@ class WatchConnection:
         self._pending.pop(rid, None)
 
     def _refuse(self, rid: str | None, e: errors.ApiError) -> None:
-        self._note({"type": "watch.error", "response_id": rid, "status": e.status, **errors.http_body(e)})
+        self._note(
+            {"type": "watch.error", "response_id": rid, "status": e.status, **errors.http_body(e)}
+        )
 
     def _note(self, message: dict[str, Any]) -> None:
         self._notes.append(message)
@@ -218,24 +256,30 @@ class WatchConnection:
         return notes
 
     async def _send_one(self, rid: str) -> None:
-        """One batch of one response; what is left keeps its turn behind the others, so no response starves another."""
+        """One batch of one response; what is left keeps its turn behind the others, so no response
+        starves another."""
         del self._pending[rid]
         subscription = self._watches.get(rid)
         if subscription is None:
             return
         try:
             batch = subscription.pending()
-        except log.HistoryLost as e:
+        except log.HistoryLost as error:
             self._unwatch(rid)
-            self._refuse(rid, error_mapping.api_error(rid, e))
+            self._refuse(rid, error_mapping.api_error(rid, error))
             return
         if batch:
-            await self._write(b'{"type":"watch.events","response_id":"%s","events":[%s]}' % (rid.encode(), b",".join(e.body for e in batch)))
+            await self._write(
+                b'{"type":"watch.events","response_id":"%s","events":[%s]}'
+                % (rid.encode(), b",".join(e.body for e in batch))
+            )
         if self._watches.get(rid) is not subscription:
             return  # unwatched while the socket was being written
         if subscription.ended:
             self._unwatch(rid)
-            await self._write(_encode({"type": "watch.done", "response_id": rid, "status": subscription.status}))
+            await self._write(
+                _encode({"type": "watch.done", "response_id": rid, "status": subscription.status})
+            )
         elif batch:
             self._pending[rid] = None  # there may be more; an empty take ends the round
 
@@ -247,7 +291,8 @@ class WatchConnection:
     # -------------------------------------------------------------- deadlines
 
     def look(self, now: float) -> None:
-        """Close it if the client has not taken what is written for too long; `now` by the loop's clock."""
+        """Close it if the client has not taken what is written for too long; `now` by the loop's
+        clock."""
         if self._writing and now - self._writing >= WRITE_DEADLINE_S and not self._over:
             telemetry.OUTBOX_CLOSES.labels(verdict="blocked").inc()
             self._end(close_codes.CloseCode.SLOW)

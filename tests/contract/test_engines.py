@@ -1,4 +1,5 @@
-"""What every engine must do. vLLM's cases need its own environment: there this module is run again, by the last test."""
+"""What every engine must do. vLLM's cases need its own environment: there this module is run again,
+by the last test."""
 
 from __future__ import annotations
 
@@ -21,14 +22,21 @@ from worker.engines import base, openai, scripted
 
 ROOT = Path(__file__).parents[2]
 ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
-MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct")
+MODEL = Path(
+    os.environ.get("TAILRACE_TEST_MODEL")
+    or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct"
+)
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 MAX_MODEL_LEN = 1024
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["scripted", "openai", *(["vllm"] if HAVE_VLLM else [])])
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["scripted", "openai", *(["vllm"] if HAVE_VLLM else [])],
+)
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[base.Engine]:
     made: base.Engine
     if request.param == "openai":
@@ -49,18 +57,31 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[base.Engine]:
     await made.shutdown()
 
 
-def ask(text: str = "Say hello 5", *, temperature: float = 0.0, max_tokens: int = 40, **cues: Any) -> records.Request:
+def ask(
+    text: str = "Say hello 5", *, temperature: float = 0.0, max_tokens: int = 40, **cues: Any
+) -> records.Request:
     rid = f"resp_{os.urandom(16).hex()}"
     metadata = {"script_tokens": "60", "script_pace_ms": "1", **cues}
     echo = events.echo(rid, 0, "m", metadata=metadata)
     messages = [{"role": "user", "content": text}]
-    return records.Request(rid, records.Owner("i", "s"), "m", messages, records.Sampling(max_tokens, temperature=temperature), echo)
+    return records.Request(
+        rid,
+        records.Owner("i", "s"),
+        "m",
+        messages,
+        records.Sampling(max_tokens, temperature=temperature),
+        echo,
+    )
 
 
-async def job(engine: base.Engine, request: records.Request, before: list[int] | None = None) -> base.GenerationInput:
+async def job(
+    engine: base.Engine, request: records.Request, before: list[int] | None = None
+) -> base.GenerationInput:
     so_far = before or []
     left = request.sampling.max_tokens - (len(so_far) if engine.ids_are_tokens else 0)
-    return base.GenerationInput(request, os.urandom(16).hex(), await engine.encode(request), so_far, left)
+    return base.GenerationInput(
+        request, os.urandom(16).hex(), await engine.encode(request), so_far, left
+    )
 
 
 async def collect(engine: base.Engine, made: base.GenerationInput) -> tuple[list[int], str | None]:
@@ -102,7 +123,9 @@ async def test_an_answer_ends_with_a_reason_and_has_text(engine: base.Engine) ->
 
 async def test_greedy_answers_repeat(engine: base.Engine) -> None:
     request = ask()
-    assert await collect(engine, await job(engine, request)) == await collect(engine, await job(engine, request))
+    assert await collect(engine, await job(engine, request)) == await collect(
+        engine, await job(engine, request)
+    )
 
 
 async def test_max_tokens_bounds_the_answer_and_is_named(engine: base.Engine) -> None:
@@ -115,7 +138,9 @@ async def test_max_tokens_bounds_the_answer_and_is_named(engine: base.Engine) ->
         assert text_of(engine, request, ids).split() == ["wörd0", "wörd1", "wörd2"]
 
 
-async def test_a_greedy_answer_is_continued_as_if_it_had_not_been_interrupted(engine: base.Engine) -> None:
+async def test_a_greedy_answer_is_continued_as_if_it_had_not_been_interrupted(
+    engine: base.Engine,
+) -> None:
     if not engine.resumable:
         with pytest.raises(base.NotResumable):
             await collect(engine, await job(engine, ask(), [104, 105]))
@@ -151,7 +176,9 @@ async def test_wanting_no_more_or_cancelling_the_task_stops_the_engine(engine: b
         await asyncio.sleep(0.02)
 
 
-async def test_a_prompt_that_does_not_fit_is_refused_with_the_apis_code(engine: base.Engine) -> None:
+async def test_a_prompt_that_does_not_fit_is_refused_with_the_apis_code(
+    engine: base.Engine,
+) -> None:
     if not engine.ids_are_tokens:
         return  # the server counts
     with pytest.raises(base.Refused) as caught:
@@ -159,7 +186,9 @@ async def test_a_prompt_that_does_not_fit_is_refused_with_the_apis_code(engine: 
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_text_does_not_depend_on_how_ids_are_cut_and_holds_no_half_character(engine: base.Engine) -> None:
+async def test_text_does_not_depend_on_how_ids_are_cut_and_holds_no_half_character(
+    engine: base.Engine,
+) -> None:
     request = ask("Reply with emoji: 😀 30", max_tokens=40)
     ids, _ = await collect(engine, await job(engine, request))
     whole = text_of(engine, request, ids)
@@ -171,7 +200,9 @@ async def test_text_does_not_depend_on_how_ids_are_cut_and_holds_no_half_charact
 
 
 async def test_as_many_as_its_capacity_run_at_once(engine: base.Engine) -> None:
-    requests = [ask(f"Say the number {i} and then {i + 5}", max_tokens=8) for i in range(engine.capacity)]
+    requests = [
+        ask(f"Say the number {i} and then {i + 5}", max_tokens=8) for i in range(engine.capacity)
+    ]
     answers = await asyncio.gather(*[collect(engine, await job(engine, r)) for r in requests])
     assert all(finish in ("stop", "length") for _, finish in answers)
 
@@ -186,13 +217,17 @@ async def test_what_identifies_the_model_is_known_once_it_started(engine: base.E
 if HAVE_VLLM:
 
     @pytest.mark.parametrize("engine", ["vllm"], indirect=True)
-    async def test_vllm_stops_at_the_models_end_token_and_counts_cached_prompt_tokens(engine: base.Engine) -> None:
+    async def test_vllm_stops_at_the_models_end_token_and_counts_cached_prompt_tokens(
+        engine: base.Engine,
+    ) -> None:
         long = "Here are some facts. " * 60 + "Now say only the word yes."
         first = ask(long, max_tokens=60)
         cached = []
         for _ in range(2):
             steps: list[base.Step] = []
-            await engine.generate(await job(engine, first), lambda step, to=steps: to.append(step) is None)
+            await engine.generate(
+                await job(engine, first), lambda step, to=steps: to.append(step) is None
+            )
             assert len(steps) > 1, "steps are taken one by one"
             cached.append(steps[-1].cached_tokens)
         assert cached[0] == 0
@@ -203,13 +238,24 @@ if HAVE_VLLM:
         assert ids[-1] in engine.stop_ids
 
     @pytest.mark.parametrize("engine", ["vllm"], indirect=True)
-    async def test_vllm_refuses_bad_sampling_and_feels_the_death_of_its_engine_process(engine: base.Engine) -> None:
+    async def test_vllm_refuses_bad_sampling_and_feels_the_death_of_its_engine_process(
+        engine: base.Engine,
+    ) -> None:
         request = ask()
-        bad = records.Request(request.rid, request.owner, "m", request.messages, records.Sampling(5, logit_bias={"99999999": 5.0}), request.echo)
+        bad = records.Request(
+            request.rid,
+            request.owner,
+            "m",
+            request.messages,
+            records.Sampling(5, logit_bias={"99999999": 5.0}),
+            request.echo,
+        )
         with pytest.raises(base.Refused):
             await collect(engine, await job(engine, bad))
 
-        reading = asyncio.create_task(collect(engine, await job(engine, ask("Tell a very long story.", max_tokens=900))))
+        reading = asyncio.create_task(
+            collect(engine, await job(engine, ask("Tell a very long story.", max_tokens=900)))
+        )
         await asyncio.sleep(0.5)
         import multiprocessing
 
@@ -227,10 +273,24 @@ async def test_vllm_keeps_the_contract_in_its_own_environment() -> None:
         pytest.skip("vLLM is NOT tested: no engine environment or no model here (make install)")
     # The tests' own tools come behind everything the engine environment has.
     site = next(p for p in sys.path if p.endswith("site-packages"))
-    program = f"import sys; sys.path.append({site!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    program = (
+        f"import sys; sys.path.append({site!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
     ran = await asyncio.to_thread(
         subprocess.run,
-        [str(ENGINE_PYTHON), "-c", program, "tests/contract/test_engines.py", "-q", "-k", "vllm", "-p", "no:cacheprovider", "-W", "default"],
+        [
+            str(ENGINE_PYTHON),
+            "-c",
+            program,
+            "tests/contract/test_engines.py",
+            "-q",
+            "-k",
+            "vllm",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "default",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

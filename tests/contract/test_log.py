@@ -1,4 +1,5 @@
-"""The Kafka client against a real broker: what each part promises while all is well, and when the broker dies under it."""
+"""The Kafka client against a real broker: what each part promises while all is well, and when the
+broker dies under it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ async def delete_below(bootstrap: str, topic: str, partition: int, offset: int) 
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.delete_records({aiokafka.TopicPartition(topic, partition): RecordsToDelete(offset)})
+        await admin.delete_records(
+            {aiokafka.TopicPartition(topic, partition): RecordsToDelete(offset)}
+        )
     finally:
         await admin.close()
 
@@ -70,14 +73,19 @@ async def writing(bootstrap: str, **settings: Any) -> AsyncIterator[log.Writer]:
             await task
 
 
-async def fill(bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0) -> list[int]:
+async def fill(
+    bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0
+) -> list[int]:
     async with writing(bootstrap) as writer:
         sent = [writer.append(topic, partition, "k", value) for value in values]
         return [appended.offset for appended in await asyncio.gather(*sent)]
 
 
-async def read_all(bootstrap: str, topic: str, partitions: Iterable[int] = range(PARTITIONS)) -> dict[int, list[log.Record]]:
-    """All that the log holds, read by another client than the one under test where that matters: a plain consumer."""
+async def read_all(
+    bootstrap: str, topic: str, partitions: Iterable[int] = range(PARTITIONS)
+) -> dict[int, list[log.Record]]:
+    """All that the log holds, read by another client than the one under test where that matters: a
+    plain consumer."""
     found: dict[int, list[log.Record]] = {}
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     await consumer.start()
@@ -90,7 +98,11 @@ async def read_all(bootstrap: str, topic: str, partitions: Iterable[int] = range
             found[p] = []
             while await consumer.position(tp) < end:
                 for r in (await consumer.getmany(tp, timeout_ms=500)).get(tp, []):
-                    found[p].append(log.Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers))
+                    found[p].append(
+                        log.Record(
+                            r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers
+                        )
+                    )
     finally:
         await consumer.stop()
     return found
@@ -120,7 +132,8 @@ def offsets_by_partition(got: Iterable[log.Record]) -> dict[int, list[int]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_open() -> Iterator[None]:
-    """No client may outlive the part that made it: aiokafka warns of unclosed ones when they are collected, and a warning is an error here."""
+    """No client may outlive the part that made it: aiokafka warns of unclosed ones when they are
+    collected, and a warning is an error here."""
     yield
     gc.collect()
 
@@ -128,16 +141,23 @@ def nothing_is_left_open() -> Iterator[None]:
 # ---- Writer --------------------------------------------------------------------------------------
 
 
-async def test_records_lie_in_the_order_they_were_given_and_where_the_acknowledgement_says(kafka: str, topic: str) -> None:
+async def test_records_lie_in_the_order_they_were_given_and_where_the_acknowledgement_says(
+    kafka: str, topic: str
+) -> None:
     values = [(random.randrange(PARTITIONS), str(i).encode()) for i in range(600)]
     async with writing(kafka) as writer:
-        sent = [writer.append(topic, partition, f"key-{value.decode()}", value, [("h", value)]) for partition, value in values]
+        sent = [
+            writer.append(topic, partition, f"key-{value.decode()}", value, [("h", value)])
+            for partition, value in values
+        ]
         appended = await asyncio.gather(*sent)
         assert writer.backlog == 0
         assert writer.incarnation == 1
     found = await read_all(kafka, topic)
     for partition in range(PARTITIONS):
-        assert [r.value for r in found[partition]] == [value for p, value in values if p == partition]
+        assert [r.value for r in found[partition]] == [
+            value for p, value in values if p == partition
+        ]
     for (partition, value), where in zip(values, appended, strict=True):
         r = next(r for r in found[partition] if r.offset == where.offset)
         assert (r.value, r.key, list(r.headers)) == (value, b"key-" + value, [("h", value)])
@@ -161,7 +181,9 @@ async def test_a_record_too_large_for_the_log_is_refused_alone(kafka: str, topic
             with pytest.raises(log.TooLarge):
                 await refused
         assert (await before).offset + 1 == (await after).offset
-        assert writer.incarnation == 1  # a new producer would have failed everybody's records in flight
+        assert (
+            writer.incarnation == 1
+        )  # a new producer would have failed everybody's records in flight
 
 
 async def test_the_largest_record_that_is_accepted_fits(kafka: str, topic: str) -> None:
@@ -170,7 +192,9 @@ async def test_the_largest_record_that_is_accepted_fits(kafka: str, topic: str) 
     assert (await read_all(kafka, topic, [0]))[0][0].value == value
 
 
-async def test_an_append_to_an_unknown_partition_fails_and_the_writer_goes_on(kafka: str, topic: str) -> None:
+async def test_an_append_to_an_unknown_partition_fails_and_the_writer_goes_on(
+    kafka: str, topic: str
+) -> None:
     async with writing(kafka) as writer:
         await writer.append(topic, 0, "k", b"one")
         with pytest.raises(log.AppendFailed):
@@ -188,15 +212,20 @@ async def test_a_caller_that_stops_waiting_disturbs_nobody(kafka: str, topic: st
         await until(lambda: not writer.backlog, 5)
 
 
-async def test_a_failed_send_replaces_the_producer_also_when_nobody_waits_for_it(kafka: str, topic: str) -> None:
-    """Its sequence numbers are used up: every later record of that partition would fail, one producer too late."""
+async def test_a_failed_send_replaces_the_producer_also_when_nobody_waits_for_it(
+    kafka: str, topic: str
+) -> None:
+    """Its sequence numbers are used up: every later record of that partition would fail, one
+    producer too late."""
     async with writing(kafka) as writer:
         await writer.append(topic, 0, "k", b"one")
         assert writer._producer is not None
 
         async def lose(*_: object, **__: object) -> asyncio.Future[None]:
             sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_soon(sent.set_exception, aiokafka.errors.RequestTimedOutError())
+            asyncio.get_running_loop().call_soon(
+                sent.set_exception, aiokafka.errors.RequestTimedOutError()
+            )
             return sent
 
         writer._producer.send = lose
@@ -226,7 +255,9 @@ async def test_an_append_while_there_is_no_broker_fails_within_its_deadline() ->
         future = writer.append("t", 0, "k", b"v")
         await asyncio.sleep(0.7)
         later = writer.append("t", 0, "k", b"v")
-        assert not future.done()  # a broker that restarts within the deadline costs nothing but time
+        assert (
+            not future.done()
+        )  # a broker that restarts within the deadline costs nothing but time
         with pytest.raises(log.AppendFailed):
             await future
         assert 1.4 < time.monotonic() - started < 3.5
@@ -236,7 +267,9 @@ async def test_an_append_while_there_is_no_broker_fails_within_its_deadline() ->
         assert not writer.connected
 
 
-async def test_nothing_is_accepted_after_the_end_and_nobody_waits_for_ever(kafka: str, topic: str) -> None:
+async def test_nothing_is_accepted_after_the_end_and_nobody_waits_for_ever(
+    kafka: str, topic: str
+) -> None:
     writer = log.Writer(kafka)
     task = asyncio.create_task(writer.run())
     await writer.append(topic, 0, "k", b"v")
@@ -266,8 +299,8 @@ async def test_a_cancelled_writer_leaves_no_task_behind(kafka: str, topic: str) 
 
 
 class Mortal:
-    """A broker of this module's own, to be killed, from within a running loop. Its one thread lives as long as it does: a child whose
-    starting thread is gone gets its parent-death signal."""
+    """A broker of this module's own, to be killed, from within a running loop. Its one thread lives
+    as long as it does: a child whose starting thread is gone gets its parent-death signal."""
 
     def __init__(self, broker: local.LocalKafka) -> None:
         self.bootstrap = broker.bootstrap
@@ -288,7 +321,9 @@ def mortal() -> Iterator[Mortal]:
 
 
 @pytest.mark.timeout(120)
-async def test_no_acknowledged_record_is_lost_doubled_or_reordered_when_the_broker_is_killed(mortal: Mortal) -> None:
+async def test_no_acknowledged_record_is_lost_doubled_or_reordered_when_the_broker_is_killed(
+    mortal: Mortal,
+) -> None:
     topic = await create(mortal.bootstrap, fresh())
     acknowledged: dict[int, list[tuple[int, bytes]]] = {p: [] for p in range(PARTITIONS)}
     failed = 0
@@ -331,7 +366,9 @@ async def test_no_acknowledged_record_is_lost_doubled_or_reordered_when_the_brok
 
 
 @pytest.mark.timeout(120)
-async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bounded(mortal: Mortal) -> None:
+async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bounded(
+    mortal: Mortal,
+) -> None:
     topic = await create(mortal.bootstrap, fresh())
     before = asyncio.all_tasks()
     writer = log.Writer(mortal.bootstrap, deadline_s=2)
@@ -340,7 +377,9 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
     try:
         await mortal.kill()
         started = time.monotonic()
-        doomed = [writer.append(topic, p, "k", bytes(50_000)) for p in range(PARTITIONS) for _ in range(5)]
+        doomed = [
+            writer.append(topic, p, "k", bytes(50_000)) for p in range(PARTITIONS) for _ in range(5)
+        ]
         results = await asyncio.gather(*doomed, return_exceptions=True)
         assert {type(result) for result in results} == {log.AppendFailed}
         assert time.monotonic() - started < 5
@@ -357,17 +396,26 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
     finally:
         await mortal.start()
     await asyncio.sleep(1)
-    assert [r.value for r in (await read_all(mortal.bootstrap, topic, [0]))[0]] == [b"v"]  # nothing that had failed came after all
+    assert [r.value for r in (await read_all(mortal.bootstrap, topic, [0]))[0]] == [
+        b"v"
+    ]  # nothing that had failed came after all
 
 
-async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "MAX_POLL_RECORDS", 1)
     topic = await create(kafka, fresh())
     await fill(kafka, topic, [b"a", b"b", b"c"])
     reader = log.Reader(kafka, topic)
 
     def lag() -> list[float]:
-        return [s.value for m in telemetry.KAFKA_LAG.collect() for s in m.samples if s.labels == {"topic": topic, "partition": "0"}]
+        return [
+            s.value
+            for m in telemetry.KAFKA_LAG.collect()
+            for s in m.samples
+            if s.labels == {"topic": topic, "partition": "0"}
+        ]
 
     try:
         reader.follow(0, 0)
@@ -383,18 +431,28 @@ async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(kafka
 
 
 @pytest.mark.timeout(120)
-async def test_readers_replays_and_questions_go_on_after_the_broker_came_back(mortal: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_replays_and_questions_go_on_after_the_broker_came_back(
+    mortal: Mortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 2.0)
     topic = await create(mortal.bootstrap, fresh())
     await fill(mortal.bootstrap, topic, [b"a", b"b"])
-    reader, replays, offsets = log.Reader(mortal.bootstrap, topic), log.Replays(mortal.bootstrap, size=1), log.Offsets(mortal.bootstrap)
+    reader, replays, offsets = (
+        log.Reader(mortal.bootstrap, topic),
+        log.Replays(mortal.bootstrap, size=1),
+        log.Offsets(mortal.bootstrap),
+    )
     try:
         reader.follow(0, 0)
         assert len(await polled(reader, 2)) == 2
         assert [len(batch) async for batch in replays.read(topic, 0, 0, 2)] == [2]
         assert await offsets.ends(topic, [0]) == {0: 2}
         await mortal.kill()
-        for ask in (offsets.ends(topic, [0]), offsets.committed("no-such-group"), _drained(replays.read(topic, 0, 0, 2))):
+        for ask in (
+            offsets.ends(topic, [0]),
+            offsets.committed("no-such-group"),
+            _drained(replays.read(topic, 0, 0, 2)),
+        ):
             with pytest.raises(log.LogUnavailable):
                 await asyncio.wait_for(ask, 6)
         await mortal.start()
@@ -406,7 +464,9 @@ async def test_readers_replays_and_questions_go_on_after_the_broker_came_back(mo
                     got = await reader.poll()
             assert [r.value for r in got] == [b"c"]
             assert await _persist(lambda: offsets.ends(topic, [0])) == {0: 3}
-            assert [r.value for r in await _persist(lambda: _drained(replays.read(topic, 0, 1, 3)))] == [b"b", b"c"]
+            assert [
+                r.value for r in await _persist(lambda: _drained(replays.read(topic, 0, 1, 3)))
+            ] == [b"b", b"c"]
     finally:
         for part in (reader, replays, offsets):
             await part.stop()
@@ -427,7 +487,9 @@ async def _persist(ask: Callable[[], Awaitable[T]]) -> T:
 # ---- Reader --------------------------------------------------------------------------------------
 
 
-async def test_a_reader_returns_records_in_order_from_where_it_was_told(kafka: str, topic: str) -> None:
+async def test_a_reader_returns_records_in_order_from_where_it_was_told(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [str(i).encode() for i in range(50)])
     reader = log.Reader(kafka, topic)
     try:
@@ -442,7 +504,9 @@ async def test_a_reader_returns_records_in_order_from_where_it_was_told(kafka: s
         await reader.stop()
 
 
-async def test_partitions_come_and_go_while_reading_without_loss_or_double(kafka: str, topic: str) -> None:
+async def test_partitions_come_and_go_while_reading_without_loss_or_double(
+    kafka: str, topic: str
+) -> None:
     reader = log.Reader(kafka, topic, wait_ms=20)
     seen: dict[int, list[int]] = {p: [] for p in range(PARTITIONS)}
     rng = random.Random(5)
@@ -492,7 +556,9 @@ async def test_a_partition_taken_at_run_time_disturbs_no_other(kafka: str, topic
     assert offsets_by_partition(got) == {0: list(range(40)), 1: list(range(30))}
 
 
-async def test_what_is_left_and_taken_again_before_a_poll_counts_once(kafka: str, topic: str) -> None:
+async def test_what_is_left_and_taken_again_before_a_poll_counts_once(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [b"0", b"1", b"2"])
     reader = log.Reader(kafka, topic)
     try:
@@ -509,7 +575,9 @@ async def test_what_is_left_and_taken_again_before_a_poll_counts_once(kafka: str
         await reader.stop()
 
 
-async def test_a_reader_of_nothing_waits_quietly_and_starts_when_it_is_given_something(kafka: str, topic: str) -> None:
+async def test_a_reader_of_nothing_waits_quietly_and_starts_when_it_is_given_something(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [b"x"])
     reader = log.Reader(kafka, topic)
     try:
@@ -520,7 +588,9 @@ async def test_a_reader_of_nothing_waits_quietly_and_starts_when_it_is_given_som
         await reader.stop()
 
 
-async def test_a_position_below_the_logs_beginning_is_history_lost_and_others_go_on(kafka: str, topic: str) -> None:
+async def test_a_position_below_the_logs_beginning_is_history_lost_and_others_go_on(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [b"x"] * 10)
     await fill(kafka, topic, [b"y"] * 3, partition=1)
     await delete_below(kafka, topic, 0, 5)
@@ -569,10 +639,17 @@ async def test_a_reader_without_a_broker_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_keys_and_values_of_any_kind_pass_through(kafka: str, topic: str) -> None:
-    """Garbage is for the fold to judge; the reader must hand it on, a record without key or value included."""
+    """Garbage is for the fold to judge; the reader must hand it on, a record without key or value
+    included."""
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka)
     await producer.start()
-    kinds: list[tuple[bytes | None, bytes | None]] = [(b"\xff\x00", b"v"), (None, b"v"), (b"k", None), (b"", b""), (b"k" * 5000, b"\x80")]
+    kinds: list[tuple[bytes | None, bytes | None]] = [
+        (b"\xff\x00", b"v"),
+        (None, b"v"),
+        (b"k", None),
+        (b"", b""),
+        (b"k" * 5000, b"\x80"),
+    ]
     try:
         for key, value in kinds:
             await producer.send_and_wait(topic, value=value, key=key, partition=0)
@@ -597,7 +674,14 @@ async def test_a_replay_returns_exactly_its_range(kafka: str, topic: str) -> Non
     replays = log.Replays(kafka, size=1)
     rng = random.Random(3)
     try:
-        for start, end in [(0, 5000), (0, 1), (4999, 5000), (7, 7), (9, 3), *(sorted(rng.sample(range(5001), 2)) for _ in range(20))]:
+        for start, end in [
+            (0, 5000),
+            (0, 1),
+            (4999, 5000),
+            (7, 7),
+            (9, 3),
+            *(sorted(rng.sample(range(5001), 2)) for _ in range(20)),
+        ]:
             got = await _drained(replays.read(topic, 0, start, end))
             assert [r.offset for r in got] == list(range(start, end))
     finally:
@@ -610,13 +694,17 @@ async def test_more_replays_than_connections_all_come_to_an_end(kafka: str, topi
     await replays.start()
     try:
         async with asyncio.timeout(30):
-            all_of_them = await asyncio.gather(*(_drained(replays.read(topic, 0, i, 300)) for i in range(20)))
+            all_of_them = await asyncio.gather(
+                *(_drained(replays.read(topic, 0, i, 300)) for i in range(20))
+            )
         assert [len(got) for got in all_of_them] == [300 - i for i in range(20)]
     finally:
         await replays.stop()
 
 
-async def test_a_replay_that_is_left_or_cancelled_gives_its_connection_back(kafka: str, topic: str) -> None:
+async def test_a_replay_that_is_left_or_cancelled_gives_its_connection_back(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [bytes(1000)] * 5000)
     before = asyncio.all_tasks()
     replays = log.Replays(kafka, size=1)
@@ -637,7 +725,9 @@ async def test_a_replay_that_is_left_or_cancelled_gives_its_connection_back(kafk
     assert asyncio.all_tasks() == before
 
 
-async def test_a_replay_that_waits_for_a_connection_ends_when_the_replays_are_stopped(kafka: str, topic: str) -> None:
+async def test_a_replay_that_waits_for_a_connection_ends_when_the_replays_are_stopped(
+    kafka: str, topic: str
+) -> None:
     await fill(kafka, topic, [b"x"] * 10)
     replays = log.Replays(kafka, size=1)
     holder = replays.read(topic, 0, 0, 10)
@@ -659,12 +749,16 @@ async def test_a_replay_below_the_logs_beginning_is_history_lost(kafka: str, top
     try:
         with pytest.raises(log.HistoryLost):
             await _drained(replays.read(topic, 0, 4, 10))
-        assert len(await _drained(replays.read(topic, 0, 5, 10))) == 5  # and the connection serves on
+        assert (
+            len(await _drained(replays.read(topic, 0, 5, 10))) == 5
+        )  # and the connection serves on
     finally:
         await replays.stop()
 
 
-async def test_a_replay_beyond_the_end_says_that_there_is_no_answer(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_beyond_the_end_says_that_there_is_no_answer(
+    kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await fill(kafka, topic, [b"x"] * 3)
     monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     replays = log.Replays(kafka, size=1)
@@ -678,7 +772,9 @@ async def test_a_replay_beyond_the_end_says_that_there_is_no_answer(kafka: str, 
         await replays.stop()
 
 
-async def test_a_replay_without_a_broker_says_so_and_keeps_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_without_a_broker_says_so_and_keeps_its_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     replays = log.Replays("127.0.0.1:1", size=1)
     for _ in range(3):  # the second would wait for ever if the first had lost the place
@@ -689,7 +785,8 @@ async def test_a_replay_without_a_broker_says_so_and_keeps_its_places(monkeypatc
 
 @pytest.mark.timeout(120)
 async def test_holes_that_compaction_left_are_read_over(kafka: str) -> None:
-    """The cleaner needs closed segments, so values are large; the last records of a range may be the ones that are gone."""
+    """The cleaner needs closed segments, so values are large; the last records of a range may be
+    the ones that are gone."""
     topic = await create(
         kafka,
         fresh(),
@@ -705,7 +802,12 @@ async def test_holes_that_compaction_left_are_read_over(kafka: str) -> None:
     async with writing(kafka) as writer:
         await writer.append(topic, 0, "alone", b"stays")
         for _ in range(15):
-            await asyncio.gather(*(writer.append(topic, 0, f"k{i % 5}", secrets.token_bytes(10_000)) for i in range(20)))
+            await asyncio.gather(
+                *(
+                    writer.append(topic, 0, f"k{i % 5}", secrets.token_bytes(10_000))
+                    for i in range(20)
+                )
+            )
     end = 301
     reader, replays = log.Reader(kafka, topic), log.Replays(kafka)
     try:
@@ -757,7 +859,9 @@ async def test_a_group_that_never_committed_has_no_offsets(kafka: str) -> None:
         await offsets.stop()
 
 
-async def test_questions_without_a_broker_are_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_without_a_broker_are_answered_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.0)
     offsets = log.Offsets("127.0.0.1:1")
     started = time.monotonic()
@@ -768,7 +872,9 @@ async def test_questions_without_a_broker_are_answered_in_time(monkeypatch: pyte
     await offsets.stop()
 
 
-async def test_one_question_that_fails_does_not_take_the_connection_from_another(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_question_that_fails_does_not_take_the_connection_from_another(
+    kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 1.5)
     offsets = log.Offsets(kafka)
     try:
@@ -789,7 +895,8 @@ class Member:
     Attributes:
         owned: partitions as the callbacks told.
         on_revoke: awaited within the revoke callback.
-        revocations: how often partitions were taken away; what is owned may be back before anyone looks.
+        revocations: how often partitions were taken away; what is owned may be back before anyone
+            looks.
     """
 
     def __init__(self, bootstrap: str, group: str, names: list[str]) -> None:
@@ -799,7 +906,13 @@ class Member:
         self.revoked_commit: dict[tuple[str, int], tuple[int, str]] | None = None
         self.revoked_answer: bool | None = None
         self.intake = log.Intake(
-            bootstrap, group, names, session_timeout_ms=6000, assigned=self._assigned, revoked=self._revoked, client_id=fresh("member")
+            bootstrap,
+            group,
+            names,
+            session_timeout_ms=6000,
+            assigned=self._assigned,
+            revoked=self._revoked,
+            client_id=fresh("member"),
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -841,12 +954,19 @@ def whole(names: list[str]) -> set[tuple[str, int]]:
     return {(name, p) for name in names for p in range(PARTITIONS)}
 
 
-async def test_two_members_share_evenly_with_equal_numbers_of_all_classes_on_one(kafka: str, classes: list[str]) -> None:
+async def test_two_members_share_evenly_with_equal_numbers_of_all_classes_on_one(
+    kafka: str, classes: list[str]
+) -> None:
     group = fresh("group")
     async with Member(kafka, group, classes) as one:
         await until(lambda: one.owned == whole(classes))
         async with Member(kafka, group, classes) as two:
-            await until(lambda: len(one.owned) == len(two.owned) == PARTITIONS and one.owned | two.owned == whole(classes))
+            await until(
+                lambda: (
+                    len(one.owned) == len(two.owned) == PARTITIONS
+                    and one.owned | two.owned == whole(classes)
+                )
+            )
             for member in (one, two):
                 numbers = [{p for name, p in member.owned if name == n} for n in classes]
                 assert numbers[0] == numbers[1]
@@ -855,7 +975,9 @@ async def test_two_members_share_evenly_with_equal_numbers_of_all_classes_on_one
         await until(lambda: one.owned == whole(classes))
 
 
-async def test_requests_are_taken_where_no_one_paused_and_again_after_resume(kafka: str, classes: list[str]) -> None:
+async def test_requests_are_taken_where_no_one_paused_and_again_after_resume(
+    kafka: str, classes: list[str]
+) -> None:
     tp = (classes[0], 0)
     async with Member(kafka, fresh("group"), classes) as member:
         await until(lambda: member.owned)
@@ -873,7 +995,9 @@ async def test_requests_are_taken_where_no_one_paused_and_again_after_resume(kaf
         assert [r.value for r in member.taken] == [b"taken", b"held", b"held"]
 
 
-async def test_a_commit_keeps_its_metadata_and_a_successor_starts_there(kafka: str, classes: list[str]) -> None:
+async def test_a_commit_keeps_its_metadata_and_a_successor_starts_there(
+    kafka: str, classes: list[str]
+) -> None:
     group, tp = fresh("group"), (classes[0], 2)
     await fill(kafka, classes[0], [b"0", b"1", b"2"], partition=2)
     offsets = log.Offsets(kafka)
@@ -891,8 +1015,11 @@ async def test_a_commit_keeps_its_metadata_and_a_successor_starts_there(kafka: s
         await offsets.stop()
 
 
-async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(kafka: str, classes: list[str]) -> None:
-    """The broker takes a commit of any member for any partition: one that outlived its assignment would move the next owner's offset back."""
+async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(
+    kafka: str, classes: list[str]
+) -> None:
+    """The broker takes a commit of any member for any partition: one that outlived its assignment
+    would move the next owner's offset back."""
     group = fresh("group")
     for p in range(PARTITIONS):
         await fill(kafka, classes[0], [b"x"] * 10, partition=p)
@@ -912,12 +1039,17 @@ async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(
                 assert await one.intake.commit({moved: (5, "stale"), kept: (4, "mine")}) is False
                 committed = await offsets.committed(group)
                 assert committed[moved] == (8, "new owner")
-                assert committed[kept] == (4, "mine")  # what it still owns is not held back by what it lost
+                assert committed[kept] == (
+                    4,
+                    "mine",
+                )  # what it still owns is not held back by what it lost
     finally:
         await offsets.stop()
 
 
-async def test_an_intake_that_is_stopped_while_it_joins_leaves_no_member_behind(kafka: str, classes: list[str]) -> None:
+async def test_an_intake_that_is_stopped_while_it_joins_leaves_no_member_behind(
+    kafka: str, classes: list[str]
+) -> None:
     """A member that nobody polls would hold partitions until its session ends."""
     group = fresh("group")
     before = asyncio.all_tasks()
@@ -940,8 +1072,11 @@ async def test_an_intake_that_is_stopped_while_it_joins_leaves_no_member_behind(
 
 
 @pytest.mark.timeout(150)
-async def test_a_membership_that_broke_is_given_up_told_and_joined_again(kafka: str, classes: list[str]) -> None:
-    """aiokafka's coordinator fails once and for all: the worker stayed, took nothing and looked alive."""
+async def test_a_membership_that_broke_is_given_up_told_and_joined_again(
+    kafka: str, classes: list[str]
+) -> None:
+    """aiokafka's coordinator fails once and for all: the worker stayed, took nothing and looked
+    alive."""
     await fill(kafka, classes[0], [b"x"])
     async with Member(kafka, fresh("group"), classes) as member:
         await until(lambda: len(member.taken) == 1)
@@ -986,24 +1121,37 @@ async def partition_counts(bootstrap: str, *expected: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(120)
-async def test_topics_are_applied_once_and_a_new_pool_fits_the_log_that_is_there(bare: local.LocalKafka) -> None:
+async def test_topics_are_applied_once_and_a_new_pool_fits_the_log_that_is_there(
+    bare: local.LocalKafka,
+) -> None:
     await log.wait_until_ready(bare.bootstrap)
     with pytest.raises(log.LogUnavailable, match="topics apply"):
         await log.layout(bare.bootstrap)
-    created = await asyncio.gather(*(log.apply_topics(bare.bootstrap, ["default"], partitions=5) for _ in range(2)))
-    assert sorted(created[0] + created[1]) == sorted(row.name for row in topics.table(["default"]))  # each by one of the two
+    created = await asyncio.gather(
+        *(log.apply_topics(bare.bootstrap, ["default"], partitions=5) for _ in range(2))
+    )
+    assert sorted(created[0] + created[1]) == sorted(
+        row.name for row in topics.table(["default"])
+    )  # each by one of the two
     first = await log.layout(bare.bootstrap)
     assert first.partitions == 5
     assert first.tag == ids.incarnation_tag(first.incarnation)
-    named = [records.decode_meta(r.value) for r in (await read_all(bare.bootstrap, topics.META, [0]))[0]]
+    named = [
+        records.decode_meta(r.value) for r in (await read_all(bare.bootstrap, topics.META, [0]))[0]
+    ]
     assert named == [records.Incarnation(first.incarnation)]
 
     assert await log.apply_topics(bare.bootstrap, ["default"], partitions=5) == []
     assert await log.apply_topics(bare.bootstrap, ["default"], partitions=9) == []
     added = await log.apply_topics(bare.bootstrap, ["default", "large"], partitions=9)
-    assert sorted(added) == [topics.requests("large", "batch"), topics.requests("large", "interactive")]
+    assert sorted(added) == [
+        topics.requests("large", "batch"),
+        topics.requests("large", "interactive"),
+    ]
     counts = await partition_counts(bare.bootstrap, *added)
-    assert {counts[name] for name in (*added, topics.TOKENS, topics.requests("default", "batch"))} == {5}
+    assert {
+        counts[name] for name in (*added, topics.TOKENS, topics.requests("default", "batch"))
+    } == {5}
     assert (counts[topics.META], counts[topics.CONVERSATIONS]) == (1, 6)
     assert await log.layout(bare.bootstrap) == first
 
@@ -1023,14 +1171,19 @@ async def test_a_log_that_was_deleted_and_made_anew_is_another_log() -> None:
             await asyncio.sleep(0.1)
         with pytest.raises(log.LogUnavailable, match="topics apply"):
             await log.layout(broker.bootstrap)
-        assert await log.apply_topics(broker.bootstrap, ["default"], partitions=3) == [topics.TOKENS]
+        assert await log.apply_topics(broker.bootstrap, ["default"], partitions=3) == [
+            topics.TOKENS
+        ]
         second = await log.layout(broker.bootstrap)
         assert second.incarnation != first.incarnation
         assert second.tag != first.tag
 
 
-async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Symptom: on a busy machine, for a moment after its start, a broker's metadata names no broker at all."""
+async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: on a busy machine, for a moment after its start, a broker's metadata names no broker
+    at all."""
     nobody, asked = [True, True], []
     choose = AIOKafkaClient.get_random_node
 
@@ -1054,7 +1207,9 @@ async def test_topic_settings_reach_the_broker(kafka: str) -> None:
     await admin.start()
     try:
         for row in topics.table(["default"]):
-            [answer] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, row.name)])
+            [answer] = await admin.describe_configs(
+                [ConfigResource(ConfigResourceType.TOPIC, row.name)]
+            )
             settings = {entry[0]: entry[1] for entry in answer.resources[0][4]}
             assert {name: settings[name] for name in row.config} == row.config, row.name
     finally:

@@ -1,4 +1,5 @@
-"""The Redis client against a real Redis. Faults (killed, stopped, empty) run on a server of their own."""
+"""The Redis client against a real Redis. Faults (killed, stopped, empty) run on a server of their
+own."""
 
 import asyncio
 import os
@@ -16,14 +17,18 @@ from tailrace.store import redis_store
 if TYPE_CHECKING:
     from tests.support import local
 
-ALICE = credentials.Principal("https://issuer.test", "alice", "acme", frozenset({"read", "write"}), 2_000_000_000)
+ALICE = credentials.Principal(
+    "https://issuer.test", "alice", "acme", frozenset({"read", "write"}), 2_000_000_000
+)
 NOW = 1_900_000_000.0
 PAGE = "https://page.test"
 
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(redis_url, timeout_s=2.0) as client:  # roomy: these tests ask what is answered, not how fast
+    async with redis_store.Sessions(
+        redis_url, timeout_s=2.0
+    ) as client:  # roomy: these tests ask what is answered, not how fast
         yield client
 
 
@@ -40,7 +45,8 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"{request.node.name}-{os.getpid()}-{time.monotonic_ns()}"
 
 
-# ---- tickets -----------------------------------------------------------------------------------------
+# ---- tickets
+# -----------------------------------------------------------------------------------------
 
 
 async def test_a_ticket_gives_back_the_whole_principal_once(store: redis_store.Sessions) -> None:
@@ -51,8 +57,12 @@ async def test_a_ticket_gives_back_the_whole_principal_once(store: redis_store.S
     assert refused.value.reason is credentials.Reason.TICKET
 
 
-@pytest.mark.parametrize("origin", ["https://evil.test", "https://page.test.evil.test", "null", None, ""])
-async def test_a_ticket_of_another_origin_is_refused_and_consumed(store: redis_store.Sessions, origin: str | None) -> None:
+@pytest.mark.parametrize(
+    "origin", ["https://evil.test", "https://page.test.evil.test", "null", None, ""]
+)
+async def test_a_ticket_of_another_origin_is_refused_and_consumed(
+    store: redis_store.Sessions, origin: str | None
+) -> None:
     ticket = await store.mint_ticket(ALICE, PAGE, NOW)
     with pytest.raises(credentials.InvalidCredential) as refused:
         await store.take_ticket(ticket, origin)
@@ -61,15 +71,31 @@ async def test_a_ticket_of_another_origin_is_refused_and_consumed(store: redis_s
         await store.take_ticket(ticket, PAGE)
 
 
-async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(store: redis_store.Sessions) -> None:
+async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(
+    store: redis_store.Sessions,
+) -> None:
     for _ in range(20):
         ticket = await store.mint_ticket(ALICE, PAGE, NOW)
-        outcomes = await asyncio.gather(*(store.take_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(store.take_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True
+        )
         assert outcomes.count(ALICE) == 1
         assert sum(isinstance(outcome, credentials.InvalidCredential) for outcome in outcomes) == 4
 
 
-@pytest.mark.parametrize("ticket", ["", "x", "x" * 22, "x" * 23, "../../../../etc/passwd", "é" * 22, "x" * 21 + "\n", "x" * 100_000])
+@pytest.mark.parametrize(
+    "ticket",
+    [
+        "",
+        "x",
+        "x" * 22,
+        "x" * 23,
+        "../../../../etc/passwd",
+        "é" * 22,
+        "x" * 21 + "\n",
+        "x" * 100_000,
+    ],
+)
 async def test_a_made_up_ticket_is_refused(store: redis_store.Sessions, ticket: str) -> None:
     with pytest.raises(credentials.InvalidCredential):
         await store.take_ticket(ticket, PAGE)
@@ -80,7 +106,10 @@ async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_a
 ) -> None:
     tickets = {await store.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
     assert len(tickets) == 50
-    assert all(len(ticket) == 22 and ticket.replace("-", "").replace("_", "").isalnum() for ticket in tickets)
+    assert all(
+        len(ticket) == 22 and ticket.replace("-", "").replace("_", "").isalnum()
+        for ticket in tickets
+    )
     keys = [key async for key in raw.scan_iter("ticket:*")]
     assert not [key for key in keys for ticket in tickets if ticket.encode() in key]
     left = [await raw.pttl(key) for key in keys]
@@ -89,13 +118,16 @@ async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_a
 
 
 async def test_a_ticket_does_not_outlive_its_credential(store: redis_store.Sessions) -> None:
-    ticket = await store.mint_ticket(ALICE, PAGE, now=ALICE.expires_at + 10)  # expired, inside leeway: the least a ticket lives is 1 s
+    ticket = await store.mint_ticket(
+        ALICE, PAGE, now=ALICE.expires_at + 10
+    )  # expired, inside leeway: the least a ticket lives is 1 s
     await asyncio.sleep(1.1)
     with pytest.raises(credentials.InvalidCredential):
         await store.take_ticket(ticket, PAGE)
 
 
-# ---- conversation sessions -----------------------------------------------------------------------------
+# ---- conversation sessions
+# -----------------------------------------------------------------------------
 
 
 async def test_a_session_is_opaque_bytes(store: redis_store.Sessions, name: str) -> None:
@@ -107,7 +139,9 @@ async def test_a_session_is_opaque_bytes(store: redis_store.Sessions, name: str)
     assert await store.get_turn(name) is None
 
 
-async def test_reading_a_session_starts_its_idle_time_anew(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_reading_a_session_starts_its_idle_time_anew(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await store.put_turn(name, b"state")
     await raw.pexpire(f"session:{name}", 5_000)
     await store.get_turn(name)
@@ -119,11 +153,16 @@ async def test_a_session_over_the_cap_is_not_cached(store: redis_store.Sessions,
     assert await store.get_turn(name) is None
 
 
-# ---- idempotency ---------------------------------------------------------------------------------------
+# ---- idempotency
+# ---------------------------------------------------------------------------------------
 
 
-async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(store: redis_store.Sessions, name: str) -> None:
-    owners = await asyncio.gather(*(store.claim_key(name, "key", f"resp_{n}", 60) for n in range(10)))
+async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(
+    store: redis_store.Sessions, name: str
+) -> None:
+    owners = await asyncio.gather(
+        *(store.claim_key(name, "key", f"resp_{n}", 60) for n in range(10))
+    )
     assert len(set(owners)) == 1
     assert await store.claim_key(name, "key", "resp_late", 60) == owners[0]
 
@@ -147,7 +186,8 @@ async def test_only_its_owner_releases_a_key(store: redis_store.Sessions, name: 
     assert await store.claim_key(name, "key", "resp_3", 60) == "resp_3"
 
 
-# ---- prompt-prefix cache metadata ------------------------------------------------------------------------
+# ---- prompt-prefix cache metadata
+# ------------------------------------------------------------------------
 
 
 async def test_the_longest_known_prefix_wins(store: redis_store.Sessions, name: str) -> None:
@@ -160,40 +200,56 @@ async def test_the_longest_known_prefix_wins(store: redis_store.Sessions, name: 
     assert await store.lookup_prefix(name + "-other", ["a"]) is None
 
 
-async def test_prefix_entries_run_out(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_prefix_entries_run_out(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await store.publish_prefix(name, ["a"], 1, 16, "w1")
     for key in (f"prefix:{{{name}}}", f"prefix:{{{name}}}:a"):
         assert 590_000 < await raw.pttl(key) <= 600_000
 
 
 async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    store: redis_store.Sessions,
+    raw: redis.asyncio.Redis,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(redis_store, "MAX_PREFIXES_PER_POOL", 10)
     for n in range(15):
         await store.publish_prefix(name, [f"d{n:02}"], n, 16, "w1")
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
     assert await raw.zcard(f"prefix:{{{name}}}") == 10
-    assert [await store.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [None, (5, 1), (14, 1)]
+    assert [await store.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [
+        None,
+        (5, 1),
+        (14, 1),
+    ]
 
 
-async def test_a_very_long_chain_is_cut_to_its_deepest_digests(store: redis_store.Sessions, name: str) -> None:
+async def test_a_very_long_chain_is_cut_to_its_deepest_digests(
+    store: redis_store.Sessions, name: str
+) -> None:
     digests = [f"d{n}" for n in range(200, 0, -1)]
     await store.publish_prefix(name, digests, 1, 3200, "w1")
     assert await store.lookup_prefix(name, digests) == (1, 200)
     assert await store.lookup_prefix(name, digests[150:]) is None
 
 
-async def test_garbage_in_the_cache_is_no_entry(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_garbage_in_the_cache_is_no_entry(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await raw.set(f"prefix:{{{name}}}:ab", b"\xff{")
     await store.publish_prefix(name, ["a"], 2, 16, "w1")
     assert await store.lookup_prefix(name, ["ab", "a"]) == (2, 1)
 
 
-# ---- workers -------------------------------------------------------------------------------------------
+# ---- workers
+# -------------------------------------------------------------------------------------------
 
 
-async def test_workers_are_listed_by_name_until_their_beat_runs_out(store: redis_store.Sessions, name: str) -> None:
+async def test_workers_are_listed_by_name_until_their_beat_runs_out(
+    store: redis_store.Sessions, name: str
+) -> None:
     await store.heartbeat(name, "b", {"state": "ready", "partitions": [0, 1]})
     await store.heartbeat(name, "a", {"state": "loading"}, ttl_s=0.1)
     assert await store.workers(name) == [
@@ -206,23 +262,32 @@ async def test_workers_are_listed_by_name_until_their_beat_runs_out(store: redis
     assert await store.workers(name) == []
 
 
-async def test_a_short_beat_does_not_cut_the_life_of_a_longer_one(store: redis_store.Sessions, name: str) -> None:
+async def test_a_short_beat_does_not_cut_the_life_of_a_longer_one(
+    store: redis_store.Sessions, name: str
+) -> None:
     await store.heartbeat(name, "long", {}, ttl_s=5)
     await store.heartbeat(name, "short", {}, ttl_s=0.05)
     await asyncio.sleep(0.1)
     assert [worker["name"] for worker in await store.workers(name)] == ["long"]
 
 
-async def test_a_garbage_heartbeat_is_skipped(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_a_garbage_heartbeat_is_skipped(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await store.heartbeat(name, "good", {"state": "ready"})
-    await raw.hset(f"workers:{{{name}}}", mapping={"bad": "no deadline", "worse": "99999999999999 [1,2"})
+    await raw.hset(
+        f"workers:{{{name}}}", mapping={"bad": "no deadline", "worse": "99999999999999 [1,2"}
+    )
     assert [worker["name"] for worker in await store.workers(name)] == ["good"]
 
 
-# ---- revocation, rates -----------------------------------------------------------------------------------
+# ---- revocation, rates
+# -----------------------------------------------------------------------------------
 
 
-async def test_a_revoked_principal_is_revoked_for_the_time_given(store: redis_store.Sessions, name: str) -> None:
+async def test_a_revoked_principal_is_revoked_for_the_time_given(
+    store: redis_store.Sessions, name: str
+) -> None:
     assert not await store.is_revoked(name)
     await store.revoke(name, 0.1)
     assert await store.is_revoked(name)
@@ -231,7 +296,9 @@ async def test_a_revoked_principal_is_revoked_for_the_time_given(store: redis_st
     assert not await store.is_revoked(name)
 
 
-async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(store: redis_store.Sessions, name: str) -> None:
+async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(
+    store: redis_store.Sessions, name: str
+) -> None:
     taken = [await store.take(name, 1, rate=2, burst=3, now=100.0) for _ in range(4)]
     assert [one.allowed for one in taken] == [True, True, True, False]
     assert [one.remaining for one in taken] == [2, 1, 0, 0]
@@ -242,7 +309,9 @@ async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(store: redis_st
     assert refilled == (True, 0.0, 2.0)
 
 
-async def test_what_a_bucket_promises_as_waiting_time_is_enough(store: redis_store.Sessions, name: str) -> None:
+async def test_what_a_bucket_promises_as_waiting_time_is_enough(
+    store: redis_store.Sessions, name: str
+) -> None:
     now = 1000.0
     for step in range(50):
         taken = await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)
@@ -251,26 +320,34 @@ async def test_what_a_bucket_promises_as_waiting_time_is_enough(store: redis_sto
             assert (await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)).allowed
 
 
-async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(store: redis_store.Sessions, name: str) -> None:
+async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(
+    store: redis_store.Sessions, name: str
+) -> None:
     await store.take(name, 2, rate=1, burst=3, now=100.0)
     assert (await store.take(name, 0, rate=1, burst=3, now=40.0)).remaining == 1
     assert (await store.take(name, 0, rate=1, burst=3, now=101.0)).remaining == 2
 
 
-async def test_without_a_clock_of_ours_the_servers_counts(store: redis_store.Sessions, name: str) -> None:
+async def test_without_a_clock_of_ours_the_servers_counts(
+    store: redis_store.Sessions, name: str
+) -> None:
     assert (await store.take(name, 5, rate=20, burst=5)).allowed
     assert not (await store.take(name, 5, rate=20, burst=5)).allowed
     await asyncio.sleep(0.3)
     assert (await store.take(name, 5, rate=20, burst=5)).allowed
 
 
-async def test_a_cost_above_the_burst_takes_a_full_bucket(store: redis_store.Sessions, name: str) -> None:
+async def test_a_cost_above_the_burst_takes_a_full_bucket(
+    store: redis_store.Sessions, name: str
+) -> None:
     assert await store.take(name, 1000, rate=1, burst=10, now=1.0) == (True, 0.0, 0.0)
     refused = await store.take(name, 1000, rate=1, burst=10, now=6.0)
     assert (refused.allowed, refused.retry_after_s) == (False, 5.0)
 
 
-async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await store.take(name, 1, rate=1, burst=1, now=1.0, kind="requests")
     assert (await store.take(name, 1, rate=1, burst=1, now=1.0, kind="tokens")).allowed
     keys = [key async for key in raw.scan_iter("rate:*")]
@@ -279,24 +356,35 @@ async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(store: redis_
     assert -1 not in left
 
 
-@pytest.mark.parametrize(("cost", "rate", "burst"), [(1, 0, 1), (1, 1, 0), (-1, 1, 1), (1, float("nan"), 1), (1, -1, 1)])
-async def test_an_impossible_bucket_is_a_programming_error(store: redis_store.Sessions, name: str, cost: float, rate: float, burst: float) -> None:
+@pytest.mark.parametrize(
+    ("cost", "rate", "burst"), [(1, 0, 1), (1, 1, 0), (-1, 1, 1), (1, float("nan"), 1), (1, -1, 1)]
+)
+async def test_an_impossible_bucket_is_a_programming_error(
+    store: redis_store.Sessions, name: str, cost: float, rate: float, burst: float
+) -> None:
     with pytest.raises(ValueError, match="no such bucket"):
         await store.take(name, cost, rate, burst)
 
 
-async def test_a_thousand_racing_takers_get_the_burst_and_no_more(store: redis_store.Sessions, name: str) -> None:
-    taken = await asyncio.gather(*(store.take(name, 1, rate=1, burst=30, now=1.0) for _ in range(200)))
+async def test_a_thousand_racing_takers_get_the_burst_and_no_more(
+    store: redis_store.Sessions, name: str
+) -> None:
+    taken = await asyncio.gather(
+        *(store.take(name, 1, rate=1, burst=30, now=1.0) for _ in range(200))
+    )
     assert sum(one.allowed for one in taken) == 30
 
 
-async def test_it_needs_no_script_cache(store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str) -> None:
+async def test_it_needs_no_script_cache(
+    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
     await store.take(name, 1, rate=1, burst=5, now=1.0)
     await raw.script_flush()
     assert (await store.take(name, 1, rate=1, burst=5, now=1.0)).remaining == 3
 
 
-# ---- Redis away ------------------------------------------------------------------------------------------
+# ---- Redis away
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -319,7 +407,9 @@ async def _answers_again(store: redis_store.Sessions) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_redis_is_noticed_fast_and_its_return_too(own_redis: "local.LocalRedis", fragile: redis_store.Sessions) -> None:
+async def test_a_killed_redis_is_noticed_fast_and_its_return_too(
+    own_redis: "local.LocalRedis", fragile: redis_store.Sessions
+) -> None:
     await _answers_again(fragile)
     await fragile.put_turn("resp_1", b"state")
     own_redis.kill()
@@ -342,7 +432,8 @@ async def test_a_killed_redis_is_noticed_fast_and_its_return_too(own_redis: "loc
 async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_mixed_up_afterwards(
     own_redis: "local.LocalRedis", fragile: redis_store.Sessions
 ) -> None:
-    """An answer that comes after its caller gave up must not be handed to the next caller on that connection."""
+    """An answer that comes after its caller gave up must not be handed to the next caller on that
+    connection."""
     await _answers_again(fragile)
     names = [f"resp_{n}" for n in range(20)]
     for each in names:
@@ -350,7 +441,9 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
     os.kill(own_redis.pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
-        outcomes = await asyncio.gather(*(fragile.get_turn(each) for each in names), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(fragile.get_turn(each) for each in names), return_exceptions=True
+        )
         assert time.monotonic() - started < 1.5
         assert all(isinstance(outcome, redis_store.SessionsUnavailable) for outcome in outcomes)
     finally:
@@ -360,16 +453,27 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
         assert await fragile.get_turn(each) == each.encode()
 
 
-async def test_the_bound_holds_for_waiting_connecting_and_reading_together(own_redis: "local.LocalRedis") -> None:
+async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
+    own_redis: "local.LocalRedis",
+) -> None:
     """Those who first wait for one of the busy connections must not get the time limit twice."""
     async with redis_store.Sessions(own_redis.url, timeout_s=1.0) as store:
         await _answers_again(store)
         os.kill(own_redis.pid, signal.SIGSTOP)
         try:
-            holders = [asyncio.create_task(store.get_turn("resp_1")) for _ in range(redis_store.MAX_CONNECTIONS)]
-            await asyncio.sleep(0.1)  # whoever comes now waits nearly its whole time for a connection, and then still has to read
+            holders = [
+                asyncio.create_task(store.get_turn("resp_1"))
+                for _ in range(redis_store.MAX_CONNECTIONS)
+            ]
+            await asyncio.sleep(
+                0.1
+                # whoever comes now waits nearly its whole time for a connection, and then still has to
+                # read
+            )
             started = time.monotonic()
-            outcomes = await asyncio.gather(*(store.get_turn("resp_1") for _ in holders), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(store.get_turn("resp_1") for _ in holders), return_exceptions=True
+            )
             assert time.monotonic() - started < 1.5
             outcomes += await asyncio.gather(*holders, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {redis_store.SessionsUnavailable}
@@ -377,7 +481,9 @@ async def test_the_bound_holds_for_waiting_connecting_and_reading_together(own_r
             os.kill(own_redis.pid, signal.SIGCONT)
 
 
-async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(fragile: redis_store.Sessions) -> None:
+async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(
+    fragile: redis_store.Sessions,
+) -> None:
     await _answers_again(fragile)
     for n in range(50):
         await fragile.put_turn(f"resp_{n}", str(n).encode())
@@ -390,13 +496,19 @@ async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(fragile: redi
         assert await fragile.get_turn(f"resp_{(n + 1) % 50}") == str((n + 1) % 50).encode()
 
 
-async def test_more_callers_than_connections_wait_their_turn(store: redis_store.Sessions, name: str) -> None:
+async def test_more_callers_than_connections_wait_their_turn(
+    store: redis_store.Sessions, name: str
+) -> None:
     await store.put_turn(name, b"state")
-    results = await asyncio.gather(*(store.get_turn(name) for _ in range(redis_store.MAX_CONNECTIONS * 3)))
+    results = await asyncio.gather(
+        *(store.get_turn(name) for _ in range(redis_store.MAX_CONNECTIONS * 3))
+    )
     assert set(results) == {b"state"}
 
 
-async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(fragile: redis_store.Sessions, own_redis: "local.LocalRedis") -> None:
+async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(
+    fragile: redis_store.Sessions, own_redis: "local.LocalRedis"
+) -> None:
     client = redis.asyncio.Redis.from_url(own_redis.url)
     await client.rpush("session:resp_1", "x")
     await client.aclose()

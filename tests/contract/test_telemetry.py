@@ -56,10 +56,14 @@ def broker() -> Iterator[local.LocalKafka]:
 
 
 @pytest.mark.timeout(300)
-async def test_a_broker_that_goes_and_comes_back_is_two_lines(broker: local.LocalKafka, folded: io.StringIO) -> None:
+async def test_a_broker_that_goes_and_comes_back_is_two_lines(
+    broker: local.LocalKafka, folded: io.StringIO
+) -> None:
     """Seen without folding: 800 lines in 8 s, from one producer and one consumer in a group."""
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
-    consumer = aiokafka.AIOKafkaConsumer(topics.TOKENS, bootstrap_servers=broker.bootstrap, group_id="telemetry-test")
+    consumer = aiokafka.AIOKafkaConsumer(
+        topics.TOKENS, bootstrap_servers=broker.bootstrap, group_id="telemetry-test"
+    )
     await producer.start()
     await consumer.start()
     tasks = [asyncio.create_task(_append(producer)), asyncio.create_task(_read(consumer))]

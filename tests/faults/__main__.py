@@ -13,10 +13,28 @@ from tests.faults import mixture
 parser = argparse.ArgumentParser(prog="python -m tests.faults", description=mixture.__doc__)
 parser.add_argument("--seconds", type=float, default=1800.0)
 parser.add_argument(
-    "--seed", type=int, default=None, help="of the first round; each further round takes the next number (default: drawn, and printed)"
+    "--seed",
+    type=int,
+    default=None,
+    help=(
+        "of the first round; each further round takes the next number (default: drawn, and printed)"
+    ),
 )
-parser.add_argument("--keep", type=Path, default=None, help="folder for the rounds' files (those that did not pass are kept)")
+parser.add_argument(
+    "--keep",
+    type=Path,
+    default=None,
+    help="folder for the rounds' files (those that did not pass are kept)",
+)
 chosen = parser.parse_args()
 if chosen.keep:
     chosen.keep.mkdir(parents=True, exist_ok=True)
-sys.exit(asyncio.run(mixture.run(chosen.seconds, random.randrange(10**6) if chosen.seed is None else chosen.seed, chosen.keep)))
+sys.exit(
+    asyncio.run(
+        mixture.run(
+            chosen.seconds,
+            random.randrange(10**6) if chosen.seed is None else chosen.seed,
+            chosen.keep,
+        )
+    )
+)

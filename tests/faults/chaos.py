@@ -1,4 +1,5 @@
-"""The fault injector of the mixture: what can be done to a stage, and how often, drawn from the drill's seed."""
+"""The fault injector of the mixture: what can be done to a stage, and how often, drawn from the
+drill's seed."""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ async def write_garbage(d: drill.Drill) -> None:
 
 
 async def replay(d: drill.Drill, most: int = 6) -> None:
-    """Records arrive a second time, late: what a producer's retry or a healed partition may do. All of it is void by the log rule."""
+    """Records arrive a second time, late: what a producer's retry or a healed partition may do. All
+    of it is void by the log rule."""
     d.fault("replay", "llm.tokens")
     writer = log.Writer(d.stage.kafka.bootstrap, client_id="replay")
     running = asyncio.ensure_future(writer.run())
@@ -141,9 +143,15 @@ async def replay(d: drill.Drill, most: int = 6) -> None:
             found = [r for _, r in await d.records_of(asked.rid)]
             if not found:
                 continue
-            again = [found[0], *d.rng.sample(found, min(4, len(found))), found[-1]]  # the first claim, some of all, the newest
+            again = [
+                found[0],
+                *d.rng.sample(found, min(4, len(found))),
+                found[-1],
+            ]  # the first claim, some of all, the newest
             for r in again:
-                await writer.append(topics.TOKENS, ids.parse(asked.rid).partition, asked.rid, records.encode(r))
+                await writer.append(
+                    topics.TOKENS, ids.parse(asked.rid).partition, asked.rid, records.encode(r)
+                )
     except log.AppendFailed:
         pass  # the broker is away: nothing arrives twice just now
     finally:
@@ -171,7 +179,8 @@ FAULTS: dict[Fault, float] = {
 
 
 async def rage(d: drill.Drill, until: float, pause_s: tuple[float, float]) -> None:
-    """One fault after the other, with pauses, until then. A fault may go on while the next begins."""
+    """One fault after the other, with pauses, until then. A fault may go on while the next
+    begins."""
     running: set[asyncio.Task[None]] = set()
     await asyncio.sleep(3.0)  # warm-up
     while time.monotonic() < until:
@@ -197,13 +206,29 @@ async def heal(d: drill.Drill) -> None:
             d.stage.send(service.name, signal.SIGCONT)
 
 
-JUNK = (b"", b"{", b"null", b"\xff\xfe\x00", b"[" * 5000, b'{"t":"TOK"}', b'{"t":"NEW","v":9}', b'{"t":"CLAIM","rid":7}', None)
+JUNK = (
+    b"",
+    b"{",
+    b"null",
+    b"\xff\xfe\x00",
+    b"[" * 5000,
+    b'{"t":"TOK"}',
+    b'{"t":"NEW","v":9}',
+    b'{"t":"CLAIM","rid":7}',
+    None,
+)
 
 
 async def garbage(bootstrap: str, rng: random.Random) -> int:
-    """A little of everything that is no record, on every partition of what services read or write; how many records."""
+    """A little of everything that is no record, on every partition of what services read or write;
+    how many records."""
     valid = json.dumps({"t": "YIELD", "rid": "resp_" + "x" * 32, "own": "a", "seq": 0}).encode()
-    names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [topics.TOKENS, topics.CONVERSATIONS, topics.DLQ, topics.USAGE]
+    names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [
+        topics.TOKENS,
+        topics.CONVERSATIONS,
+        topics.DLQ,
+        topics.USAGE,
+    ]
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
     sent = 0

@@ -1,4 +1,5 @@
-"""One stage for all short scenarios, started once; scenarios that hurt the broker have their own."""
+"""One stage for all short scenarios, started once; scenarios that hurt the broker have their
+own."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ ATTEMPTS = 3
 
 @pytest.fixture(scope="module")
 def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stage.Stage]:
-    """Two workers, gateways and pushes; worker-1 and push-1 reach the broker over links that can fail."""
+    """Two workers, gateways and pushes; worker-1 and push-1 reach the broker over links that can
+    fail."""
     made = stage.Stage(tmp_path_factory.mktemp("stage"), links=["worker-1", "push-1"]).open()
     yield made
     made.close()
@@ -23,14 +25,15 @@ def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stage.Stage]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A fault that did not bite proves nothing: the drill is done again. One that never bites is visible, and never green."""
+    """A fault that did not bite proves nothing: the drill is done again. One that never bites is
+    visible, and never green."""
     try:
         return (yield)
-    except drill.Inconclusive as e:
-        said = [str(e)]
+    except drill.Inconclusive as error:
+        said = [str(error)]
     while len(said) < ATTEMPTS:
         try:
             return item.runtest()
-        except drill.Inconclusive as e:
-            said.append(str(e))
+        except drill.Inconclusive as error:
+            said.append(str(error))
     pytest.fail(f"INCONCLUSIVE {ATTEMPTS} times; the last: {said[-1]}", pytrace=False)

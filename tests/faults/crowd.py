@@ -1,4 +1,5 @@
-"""Clients outside the system: they ask, watch over sockets and event streams, come back, cancel, and write down all they see."""
+"""Clients outside the system: they ask, watch over sockets and event streams, come back, cancel,
+and write down all they see."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SUBMIT_S = 12.0
 PING_S = 1.0  # both ways within two intervals: a half-open connection is found after at most that
 RETRY_S = 0.2
 TRIES = 6
-NARROW_BYTES = 4096  # receive buffer of a client that is to stall: what it does not read soon shows at the server
+# receive buffer of a client that is to stall: what it does not read soon shows at the server
+NARROW_BYTES = 4096
 
 
 class Scribe:
@@ -38,7 +40,9 @@ class Scribe:
         self._numbers = itertools.count(1)
 
     def line(self, **fields: Any) -> None:
-        self._file.write(transcript.encode(transcript.Line(wall=time.time(), mono=time.monotonic(), **fields)))
+        self._file.write(
+            transcript.encode(transcript.Line(wall=time.time(), mono=time.monotonic(), **fields))
+        )
 
     def invoke(self, op: str, **fields: Any) -> int:
         n = next(self._numbers)
@@ -86,7 +90,8 @@ class Crowd:
     Attributes:
         asked: accepted requests.
         watchers: tasks under way.
-        ended: (rid, watcher) that saw the end; in_vain: those that gave up; lost: those that were told that the log lost it.
+        ended: (rid, watcher) that saw the end; in_vain: those that gave up; lost: those that were
+            told that the log lost it.
         ping_s: how often sockets ping, and how long they wait for the answer.
     """
 
@@ -120,14 +125,35 @@ class Crowd:
         self, *, tokens: int = 150, pace_ms: int = 10, user: str | None = None, key: str | None = None,
         gateway: str | None = None, gateways: Sequence[str] = (), **cues: Any,
     ) -> Asked | None:  # fmt: skip
-        """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None if it was refused or nobody knows."""
+        """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None
+        if it was refused or nobody knows."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
-        fields = {k: cues.pop(k) for k in ("stop", "max_output_tokens", "store", "input", "temperature", "logit_bias") if k in cues}
-        metadata = {"mark": mark, "script_tokens": str(tokens), "script_pace_ms": str(pace_ms), **{f"script_{k}": str(v) for k, v in cues.items()}}
-        body = {"model": MODEL, "input": f"{mark} says hello", "background": True, "max_output_tokens": 20_000, "metadata": metadata, **fields}
+        fields = {
+            k: cues.pop(k)
+            for k in ("stop", "max_output_tokens", "store", "input", "temperature", "logit_bias")
+            if k in cues
+        }
+        metadata = {
+            "mark": mark,
+            "script_tokens": str(tokens),
+            "script_pace_ms": str(pace_ms),
+            **{f"script_{k}": str(v) for k, v in cues.items()},
+        }
+        body = {
+            "model": MODEL,
+            "input": f"{mark} says hello",
+            "background": True,
+            "max_output_tokens": 20_000,
+            "metadata": metadata,
+            **fields,
+        }
         for i in range(len(gateways) or (TRIES if key else 1)):
-            base = gateways[i] if gateways else gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
+            base = (
+                gateways[i]
+                if gateways
+                else gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
+            )
             rid = await self._submit(base, user, mark, key, body)
             if rid:
                 found = Asked(rid, user, tokens, mark, key, body)
@@ -140,32 +166,45 @@ class Crowd:
         """The same request once more; the id it is answered with."""
         return await self._submit(gateway, asked.user, asked.mark, asked.key, asked.body)
 
-    async def _submit(self, base: str, user: str, mark: str, key: str | None, body: dict[str, Any]) -> str | None:
+    async def _submit(
+        self, base: str, user: str, mark: str, key: str | None, body: dict[str, Any]
+    ) -> str | None:
         n = self.scribe.invoke("submit", user=user, mark=mark, key=key, target=base)
         headers = {**self._headers(user), **({"idempotency-key": key} if key else {})}
         try:
             answer = await self.http.post(f"{base}/v1/responses", json=body, headers=headers)
-        except httpx.ConnectError as e:
-            self.scribe.line(op="submit", f="fail", n=n, error=type(e).__name__)
+        except httpx.ConnectError as error:
+            self.scribe.line(op="submit", f="fail", n=n, error=type(error).__name__)
             return None
-        except httpx.HTTPError as e:
-            self.scribe.line(op="submit", f="info", n=n, error=type(e).__name__)
+        except httpx.HTTPError as error:
+            self.scribe.line(op="submit", f="info", n=n, error=type(error).__name__)
             return None
         if answer.status_code == 200:
             rid = str(answer.json()["id"])
             self.scribe.line(op="submit", f="ok", n=n, rid=rid)
             return rid
         ambiguous = answer.status_code >= 500  # the append may have worked all the same
-        self.scribe.line(op="submit", f="info" if ambiguous else "fail", n=n, code=answer.status_code, error=answer.text[:200])
+        self.scribe.line(
+            op="submit",
+            f="info" if ambiguous else "fail",
+            n=n,
+            code=answer.status_code,
+            error=answer.text[:200],
+        )
         return None
 
     async def ask_many(self, count: int, *, keyed: bool = False, **how: Any) -> list[Asked]:
-        """Several at once, each watched by two; those that were refused are left out. `keyed`: each with a key of its own, so that it is repeated."""
+        """Several at once, each watched by two; those that were refused are left out. `keyed`: each
+        with a key of its own, so that it is repeated."""
 
         def key() -> str | None:
             return f"{self.name}-key-{next(self._names)}" if keyed else None
 
-        found = [a for a in await asyncio.gather(*(self.ask(key=key(), **how) for _ in range(count))) if a is not None]
+        found = [
+            a
+            for a in await asyncio.gather(*(self.ask(key=key(), **how) for _ in range(count)))
+            if a is not None
+        ]
         for asked in found:
             self.watch(asked)
             self.watch(asked)
@@ -176,12 +215,19 @@ class Crowd:
         base = gateway or self.rng.choice([s.url for s in self.stage.of("gateway")])
         n = self.scribe.invoke("cancel", user=asked.user, rid=asked.rid)
         try:
-            answer = await self.http.post(f"{base}/v1/responses/{asked.rid}/cancel", headers=self._headers(asked.user))
-        except httpx.HTTPError as e:
-            self.scribe.line(op="cancel", f="info", n=n, error=type(e).__name__)
+            answer = await self.http.post(
+                f"{base}/v1/responses/{asked.rid}/cancel", headers=self._headers(asked.user)
+            )
+        except httpx.HTTPError as error:
+            self.scribe.line(op="cancel", f="info", n=n, error=type(error).__name__)
             return None
         if answer.status_code != 200:
-            self.scribe.line(op="cancel", f="info" if answer.status_code >= 500 else "fail", n=n, code=answer.status_code)
+            self.scribe.line(
+                op="cancel",
+                f="info" if answer.status_code >= 500 else "fail",
+                n=n,
+                code=answer.status_code,
+            )
             return None
         status = str(answer.json()["status"])
         self.scribe.line(op="cancel", f="ok", n=n, rid=asked.rid, status=status)
@@ -193,9 +239,15 @@ class Crowd:
         self, asked: Asked, *, bases: Sequence[str] | None = None, via: str | None = None, after: int = -1, deadline_s: float = 120.0, user: str = "",
         stall: asyncio.Event | None = None,
     ) -> asyncio.Task[None]:  # fmt: skip
-        """Follow to the end, coming back elsewhere whenever the connection breaks. `stall`: read nothing on the first connection until it is set."""
+        """Follow to the end, coming back elsewhere whenever the connection breaks. `stall`: read
+        nothing on the first connection until it is set."""
         watcher = Watcher(
-            self, asked, f"{self.name}-w{next(self._names)}", list(bases or self.stage.bases), via or self.rng.choice(("ws", "sse")), after
+            self,
+            asked,
+            f"{self.name}-w{next(self._names)}",
+            list(bases or self.stage.bases),
+            via or self.rng.choice(("ws", "sse")),
+            after,
         )
         watcher.user = user or asked.user
         watcher.stall = stall
@@ -212,7 +264,8 @@ class Crowd:
                 raise task.exception()  # type: ignore[misc]
 
     async def read_again(self, most: int = 40) -> None:
-        """Final reads: a fresh watcher from 0 for every response, on every instance that delivers; and a stranger, who must see nothing."""
+        """Final reads: a fresh watcher from 0 for every response, on every instance that delivers;
+        and a stranger, who must see nothing."""
         chosen = self.rng.sample(self.asked, min(most, len(self.asked)))
         room = asyncio.Semaphore(24)
 
@@ -222,8 +275,15 @@ class Crowd:
                 watcher.user = user or asked.user
                 await watcher.run(30.0, tries=1 if user else TRIES)
 
-        reads = [read(asked, base, "sse" if (i + j) % 2 else "ws") for i, asked in enumerate(chosen) for j, base in enumerate(self.stage.bases)]
-        strangers = [read(asked, self.rng.choice(self.stage.bases), self.rng.choice(("ws", "sse")), STRANGER) for asked in chosen[:6]]
+        reads = [
+            read(asked, base, "sse" if (i + j) % 2 else "ws")
+            for i, asked in enumerate(chosen)
+            for j, base in enumerate(self.stage.bases)
+        ]
+        strangers = [
+            read(asked, self.rng.choice(self.stage.bases), self.rng.choice(("ws", "sse")), STRANGER)
+            for asked in chosen[:6]
+        ]
         await asyncio.gather(*reads, *strangers)
 
     def files(self) -> clients.Files:
@@ -239,10 +299,13 @@ class Watcher:
     Attributes:
         next: the number it waits for.
         user: whose credential it shows.
-        stall: it reads nothing before this is set; None for who reads at once, and after the first connection.
+        stall: it reads nothing before this is set; None for who reads at once, and after the first
+            connection.
     """
 
-    def __init__(self, crowd: Crowd, asked: Asked, name: str, bases: list[str], via: str, after: int) -> None:
+    def __init__(
+        self, crowd: Crowd, asked: Asked, name: str, bases: list[str], via: str, after: int
+    ) -> None:
         self._crowd, self._asked, self.name, self._bases, self._via = crowd, asked, name, bases, via
         self._scribe = crowd.scribe
         self.next = after + 1
@@ -252,25 +315,43 @@ class Watcher:
 
     async def run(self, deadline_s: float, tries: int = 0) -> None:
         """`tries`: connections at most; 0: as many as the deadline allows."""
-        end, first, n = time.monotonic() + deadline_s, self._crowd.rng.randrange(len(self._bases)), 0
+        end, first, n = (
+            time.monotonic() + deadline_s,
+            self._crowd.rng.randrange(len(self._bases)),
+            0,
+        )
         for attempt in itertools.count(first):
             if time.monotonic() > end or (tries and attempt - first >= tries):
                 break
             base = self._bases[attempt % len(self._bases)]
-            n = self._scribe.invoke("watch", user=self.user, watcher=self.name, rid=self._asked.rid, after=self.next - 1, target=base)
+            n = self._scribe.invoke(
+                "watch",
+                user=self.user,
+                watcher=self.name,
+                rid=self._asked.rid,
+                after=self.next - 1,
+                target=base,
+            )
             code: int | str | None = None
             try:
                 async with asyncio.timeout(end - time.monotonic()):
-                    code = await (self._socket(n, base) if self._via == "ws" else self._stream(n, base))
-            except Refused as e:
-                self._scribe.line(op="watch", f="info" if e.status >= 500 else "fail", n=n, code=e.code or e.status)
-                if e.code == "history_lost":  # for good: nobody comes back after it
+                    code = await (
+                        self._socket(n, base) if self._via == "ws" else self._stream(n, base)
+                    )
+            except Refused as error:
+                self._scribe.line(
+                    op="watch",
+                    f="info" if error.status >= 500 else "fail",
+                    n=n,
+                    code=error.code or error.status,
+                )
+                if error.code == "history_lost":  # for good: nobody comes back after it
                     self._crowd.lost += 1
                     return
                 if self.user != self._asked.user:
                     return
-            except (OSError, httpx.HTTPError, websockets.WebSocketException, TimeoutError) as e:
-                code = type(e).__name__
+            except (OSError, httpx.HTTPError, websockets.WebSocketException, TimeoutError) as error:
+                code = type(error).__name__
             if self._final is not None:
                 self._end(n)
                 return
@@ -285,7 +366,12 @@ class Watcher:
         assert final is not None
         text = "".join(part.get("text", "") for item in final["output"] for part in item["content"])
         self._scribe.line(
-            op="end", n=n, rid=self._asked.rid, status=final["status"], text=text, tokens=(final.get("usage") or {}).get("output_tokens")
+            op="end",
+            n=n,
+            rid=self._asked.rid,
+            status=final["status"],
+            text=text,
+            tokens=(final.get("usage") or {}).get("output_tokens"),
         )
         self._scribe.line(op="close", n=n, code=1000)
         self._crowd.ended += 1
@@ -311,7 +397,9 @@ class Watcher:
             **({"sock": _narrow(base), "max_queue": 1} if self.stall else {}),
         ) as connection:  # fmt: skip
             after = {"starting_after": self.next - 1} if self.next else {}
-            await connection.send(json.dumps({"type": "watch", "response_id": self._asked.rid, **after}))
+            await connection.send(
+                json.dumps({"type": "watch", "response_id": self._asked.rid, **after})
+            )
             if self.stall:
                 await self.stall.wait()
             async for message in _messages(connection):
@@ -325,15 +413,21 @@ class Watcher:
 
     async def _stream(self, n: int, base: str) -> int | str | None:
         """Over SSE; None at the end."""
-        query: dict[str, Any] = {"stream": "true"} | ({"starting_after": self.next - 1} if self.next else {})
+        query: dict[str, Any] = {"stream": "true"} | (
+            {"starting_after": self.next - 1} if self.next else {}
+        )
         url, headers = f"{base}/v1/responses/{self._asked.rid}", self._crowd._headers(self.user)
         timeout = httpx.Timeout(20.0, connect=5.0)
         async with contextlib.AsyncExitStack() as stack:
             client = self._crowd.http
             if self.stall:
-                narrow = httpx.AsyncHTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)])
+                narrow = httpx.AsyncHTTPTransport(
+                    socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)]
+                )
                 client = await stack.enter_async_context(httpx.AsyncClient(transport=narrow))
-            answer = await stack.enter_async_context(client.stream("GET", url, params=query, headers=headers, timeout=timeout))
+            answer = await stack.enter_async_context(
+                client.stream("GET", url, params=query, headers=headers, timeout=timeout)
+            )
             if answer.status_code != 200:
                 raise _refusal(answer.status_code, await answer.aread())
             if self.stall:
@@ -347,7 +441,8 @@ class Watcher:
 
 
 def _narrow(base: str) -> socket.socket:
-    """A connection with a small receive buffer, set before it connects: the window is agreed on then."""
+    """A connection with a small receive buffer, set before it connects: the window is agreed on
+    then."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
     host, _, port = base.rpartition("//")[2].partition(":")

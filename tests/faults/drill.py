@@ -97,7 +97,11 @@ class Drill:
     async def records_of(self, rid: str) -> list[tuple[int, records.TokenRecord]]:
         """Everything of a response that is in the log now."""
         address = ids.parse(rid)
-        offsets, replays, found = log.Offsets(self.stage.kafka.bootstrap), log.Replays(self.stage.kafka.bootstrap, size=1), []
+        offsets, replays, found = (
+            log.Offsets(self.stage.kafka.bootstrap),
+            log.Replays(self.stage.kafka.bootstrap, size=1),
+            [],
+        )
         try:
             end = (await offsets.ends(topics.TOKENS, [address.partition]))[address.partition]
             async for batch in replays.read(topics.TOKENS, address.partition, address.offset, end):
@@ -121,7 +125,11 @@ class Drill:
         while time.monotonic() < end:
             found = await self.records_of(asked.rid)
             if sum(len(r.ids) for _, r in found if isinstance(r, records.Tok)) >= n:
-                return next(r.worker.split("/")[0] for _, r in reversed(found) if isinstance(r, records.Claim))
+                return next(
+                    r.worker.split("/")[0]
+                    for _, r in reversed(found)
+                    if isinstance(r, records.Claim)
+                )
             await asyncio.sleep(0.1)
         raise AssertionError(f"{asked.rid} does not stream within {seconds:.0f} s")
 
@@ -130,19 +138,25 @@ class Drill:
         end = time.monotonic() + seconds
         while await self.owner_of(asked.rid) == victim:
             if time.monotonic() > end:
-                raise Inconclusive(f"nobody took {asked.rid} over from {victim} within {seconds:.0f} s")
+                raise Inconclusive(
+                    f"nobody took {asked.rid} over from {victim} within {seconds:.0f} s"
+                )
             await asyncio.sleep(0.2)
 
     # ---- the end
 
-    async def judge(self, *, settle_s: float = 90.0, final_reads: int = 20, fresh: bool = True) -> report.Report:
+    async def judge(
+        self, *, settle_s: float = 90.0, final_reads: int = 20, fresh: bool = True
+    ) -> report.Report:
         """Heal is over: let everything end, read it all again, and judge."""
         self.nemesis.line(op="heal")
         await self.crowd.settle(settle_s)
         await self.ended(settle_s)
         await self.crowd.read_again(final_reads)
         await asyncio.sleep(1.5)  # one more commit, and the bills
-        found, outcomes = await examine(self.stage, since=self.since, only=self.name, fresh_ms=FRESH_MS if fresh else 0.0)
+        found, outcomes = await examine(
+            self.stage, since=self.since, only=self.name, fresh_ms=FRESH_MS if fresh else 0.0
+        )
         self.outcomes = {a.rid: outcomes[a.rid] for a in self.crowd.asked if a.rid in outcomes}
         return found
 
@@ -150,7 +164,12 @@ class Drill:
 
     def takeovers(self, lost: str = "") -> list[checks.Takeover]:
         """With k > 0; `lost`: only from this worker."""
-        return [t for o in self.outcomes.values() for t in o.takeovers if t.k and (not lost or t.lost.split("/")[0] == lost)]
+        return [
+            t
+            for o in self.outcomes.values()
+            for t in o.takeovers
+            if t.k and (not lost or t.lost.split("/")[0] == lost)
+        ]
 
     def statuses(self) -> dict[str | None, int]:
         return collections.Counter(o.status for o in self.outcomes.values())
@@ -159,7 +178,8 @@ class Drill:
         return sum(o.void for o in self.outcomes.values())
 
     def reconnects(self, *, but: Collection[str] = ()) -> list[str]:
-        """Connections of this drill that a watcher had to follow with another one: who, where and how they ended. `but`: not of these watchers."""
+        """Connections of this drill that a watcher had to follow with another one: who, where and
+        how they ended. `but`: not of these watchers."""
         found, latest = [], dict[str, transcript.Line]()
         for _, lines in self.crowd.files():
             ends: dict[int, int | str | None] = {}
@@ -183,14 +203,25 @@ class Drill:
         waiting, read = {a.rid.encode() for a in self.crowd.asked}, dict[int, int]()
         for rid in waiting:
             address = ids.parse(rid.decode())
-            read[address.partition] = min(address.offset, read.get(address.partition, address.offset))
-        offsets, replays = log.Offsets(self.stage.kafka.bootstrap), log.Replays(self.stage.kafka.bootstrap)
+            read[address.partition] = min(
+                address.offset, read.get(address.partition, address.offset)
+            )
+        offsets, replays = (
+            log.Offsets(self.stage.kafka.bootstrap),
+            log.Replays(self.stage.kafka.bootstrap),
+        )
         try:
             while waiting and time.monotonic() < give_up:
                 ends = await offsets.ends(topics.TOKENS, read)
                 for partition, end in ends.items():
                     async for batch in replays.read(topics.TOKENS, partition, read[partition], end):
-                        over = (r.key for r in batch if isinstance(records.decode_token(r.value), records.End | records.Cancel))
+                        over = (
+                            r.key
+                            for r in batch
+                            if isinstance(
+                                records.decode_token(r.value), records.End | records.Cancel
+                            )
+                        )
                         waiting.difference_update(over)
                     read[partition] = end
                 if waiting:
@@ -200,12 +231,23 @@ class Drill:
             await replays.stop()
 
 
-async def examine(on: stage.Stage, *, since: float = 0.0, only: str = "", fresh_ms: float = 0.0) -> tuple[report.Report, dict[str, checks.Outcome]]:
-    """The cold read, with the transcripts of the run. `since`, `only`: without the drills before, which were judged already."""
-    paths = [p for p in sorted(on.transcripts.glob("*.jsonl")) if p.name.split("-")[0] not in ("client", "nemesis") or f"-{only}" in p.name]
+async def examine(
+    on: stage.Stage, *, since: float = 0.0, only: str = "", fresh_ms: float = 0.0
+) -> tuple[report.Report, dict[str, checks.Outcome]]:
+    """The cold read, with the transcripts of the run. `since`, `only`: without the drills before,
+    which were judged already."""
+    paths = [
+        p
+        for p in sorted(on.transcripts.glob("*.jsonl"))
+        if p.name.split("-")[0] not in ("client", "nemesis") or f"-{only}" in p.name
+    ]
     files: clients.Files = [(p.name, transcript.read(p.read_bytes(), p.name)) for p in paths]
-    options = checks.Options(settle_s=0.0, since_ms=int(since * 1000), content=scripted_content.content)
-    return await command.examine(on.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=fresh_ms)
+    options = checks.Options(
+        settle_s=0.0, since_ms=int(since * 1000), content=scripted_content.content
+    )
+    return await command.examine(
+        on.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=fresh_ms
+    )
 
 
 def passed(found: report.Report, *bitten: tuple[str, Any]) -> None:
@@ -229,7 +271,10 @@ async def drill(on: stage.Stage, name: str, seed: int) -> AsyncIterator[Drill]:
     on.mend()  # blocks: children are started from the main thread
     rng = random.Random(f"{name}/{seed}")
     path = Path(on.transcripts) / f"nemesis-{name}-{seed}.jsonl"
-    for before in (path, path.with_name(f"client-{name}-{seed}.jsonl")):  # of a drill that proved nothing
+    for before in (
+        path,
+        path.with_name(f"client-{name}-{seed}.jsonl"),
+    ):  # of a drill that proved nothing
         before.unlink(missing_ok=True)
     made = Drill(on, crowd.Crowd(on, f"{name}-{seed}", rng), name, seed, rng, crowd.Scribe(path))
     try:

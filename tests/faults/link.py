@@ -1,4 +1,5 @@
-"""A TCP link that can fail: between a client and a server, in a thread of its own, so that a test may block."""
+"""A TCP link that can fail: between a client and a server, in a thread of its own, so that a test
+may block."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ class Link:
 
     Attributes:
         port: where it listens.
-        held_up, held_down: bytes to the server, or from it, wait until the link is healed: a partition, as TCP sees it.
-        lost_down: bytes from the server vanish; whoever hits that must close the connection, which `cut` does.
+        held_up, held_down: bytes to the server, or from it, wait until the link is healed: a
+            partition, as TCP sees it.
+        lost_down: bytes from the server vanish; whoever hits that must close the connection, which
+            `cut` does.
         delay_s, jitter_s: every chunk waits so long, give or take.
         rate: bytes per second in either direction; 0 for no bound.
         forwarded, lost: bytes.
@@ -92,14 +95,18 @@ class Link:
                 with contextlib.suppress(Exception):
                     side.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
                 while self.held_up if up else self.held_down:  # noqa: ASYNC110 - set from another thread
                     await asyncio.sleep(0.02)
                 if self.delay_s or self.rate:
                     travel_s = len(data) / self.rate if self.rate else 0.0
-                    await asyncio.sleep(self.delay_s + random.uniform(-self.jitter_s, self.jitter_s) + travel_s)
+                    await asyncio.sleep(
+                        self.delay_s + random.uniform(-self.jitter_s, self.jitter_s) + travel_s
+                    )
                 if self.lost_down and not up:
                     self.lost += len(data)
                     continue

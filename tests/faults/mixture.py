@@ -1,4 +1,5 @@
-"""F28: load and faults of every kind at once, drawn from a seed, in rounds; each round has a stage of its own and is judged by itself.
+"""F28: load and faults of every kind at once, drawn from a seed, in rounds; each round has a stage
+of its own and is judged by itself.
 
 python -m tests.faults --seconds 1800 --seed 7
 """
@@ -58,15 +59,33 @@ class Totals:
     def lines(self, command: str) -> list[str]:
         """The summary (faults §3.3)."""
         f, s = self.report.figures, self.report.samples
-        faults = ", ".join(f"{name.removeprefix('fault: ')} {n}" for name, n in sorted(f.items()) if name.startswith("fault: "))
+        faults = ", ".join(
+            f"{name.removeprefix('fault: ')} {n}"
+            for name, n in sorted(f.items())
+            if name.startswith("fault: ")
+        )
         failed = sum(r.failed for r in self.report.results.values())
         bound = f", so < {3 / self.takeovers:.2%} at 95 %" if self.takeovers and not failed else ""
-        out = ["", f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers with k > 0{bound}"]
+        out = [
+            "",
+            (
+                f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers "
+                f"with k > 0{bound}"
+            ),
+        ]
         out += [
-            f"responses {f['responses']}, tokens {f['tokens']}, connections {f['connections']}, reconnects {f['reconnects']}",
+            (
+                f"responses {f['responses']}, tokens {f['tokens']}, connections "
+                f"{f['connections']}, reconnects {f['reconnects']}"
+            ),
             f"faults: {faults}",
-            f"void tokens {f['void tokens']}, void TOK {f['void TOK']}, CLAIM {f['void CLAIM']}, END {f['void END']}; "
-            f"submits of unknown outcome {f['submits nobody knows the outcome of']}; repeated usage records {f['usage records that repeat one']}",
+            (
+                f"void tokens {f['void tokens']}, void TOK {f['void TOK']}, CLAIM "
+                f"{f['void CLAIM']}, END {f['void END']}; "
+            )(
+                f"submits of unknown outcome {f['submits nobody knows the outcome of']}; "
+                f"repeated usage records {f['usage records that repeat one']}"
+            ),
         ]
         wanted = (
             "kill to next token, ms",
@@ -76,12 +95,16 @@ class Totals:
             "behind the append, ms",
         )
         out += [f"{name}: {report.figure(s[name])}" for name in wanted if s.get(name)]
-        out += [f"seed {seed} did not pass: {command} --seconds {ROUND_S:.0f} --seed {seed}" for seed in self.bad]
+        out += [
+            f"seed {seed} did not pass: {command} --seconds {ROUND_S:.0f} --seed {seed}"
+            for seed in self.bad
+        ]
         return out
 
 
 async def load(d: drill.Drill, until: float) -> None:
-    """Keep OPEN responses under way: some sampled, some with a key, some cancelled, most watched."""
+    """Keep OPEN responses under way: some sampled, some with a key, some cancelled, most
+    watched."""
 
     async def one() -> None:
         rng = d.rng
@@ -106,7 +129,9 @@ async def load(d: drill.Drill, until: float) -> None:
     while time.monotonic() < until:
         while len(running) < OPEN:
             running.add(asyncio.create_task(one()))
-        done, running = await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+        done, running = await asyncio.wait(
+            running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+        )
         for task in done:
             task.result()
     await asyncio.wait(running, timeout=120.0)
@@ -114,7 +139,9 @@ async def load(d: drill.Drill, until: float) -> None:
 
 async def run_round(seed: int, seconds: float, folder: Path) -> Round:
     """One stage from start to verdict."""
-    on = stage.Stage(folder, workers=3, links=["worker-1", "push-1"], environ={"TAILRACE_TEST_TRACE_EVERY": "5"}).open()
+    on = stage.Stage(
+        folder, workers=3, links=["worker-1", "push-1"], environ={"TAILRACE_TEST_TRACE_EVERY": "5"}
+    ).open()
     try:
         async with drill.drill(on, "mixture", seed) as d:
             until = time.monotonic() + seconds
@@ -126,7 +153,13 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             found = await d.judge(settle_s=120.0, final_reads=30)
             takeovers = len(d.takeovers())
             missing = [
-                what for what, bit in (("takeovers with k > 0", takeovers), ("void records", d.void()), ("unknown outcomes", d.unknown())) if not bit
+                what
+                for what, bit in (
+                    ("takeovers with k > 0", takeovers),
+                    ("void records", d.void()),
+                    ("unknown outcomes", d.unknown()),
+                )
+                if not bit
             ]
         return Round(seed, found, takeovers, ", ".join(missing))
     finally:
@@ -134,7 +167,8 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
 
 
 async def run(seconds: float, seed: int, keep: Path | None) -> int:
-    """Rounds until the time is over; the exit code: 0 all pass, 1 a round failed, 2 nothing was conclusive."""
+    """Rounds until the time is over; the exit code: 0 all pass, 1 a round failed, 2 nothing was
+    conclusive."""
     totals, end = Totals(), time.monotonic() + seconds
     command = "python -m tests.faults"
     print(f"{command} --seconds {seconds:.0f} --seed {seed}", flush=True)
@@ -146,9 +180,17 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
         one = await run_round(seed + number, max(20.0, min(ROUND_S, left - 30.0)), folder)
         totals.add(one)
         why = f" ({one.inconclusive})" if one.word == "inconclusive" else ""
-        print(f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; responses {one.report.figures['responses']}", flush=True)
+        print(
+            (
+                f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; "
+                f"responses {one.report.figures['responses']}"
+            ),
+            flush=True,
+        )
         if one.word in ("fail", "unknown"):
-            print("\n".join(one.report.lines()), f"\nits logs and transcripts: {folder}", flush=True)
+            print(
+                "\n".join(one.report.lines()), f"\nits logs and transcripts: {folder}", flush=True
+            )
         else:
             shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(totals.lines(command)), flush=True)

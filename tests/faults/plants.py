@@ -1,4 +1,5 @@
-"""M2: one rule of the product taken out, in the process that is to break it. `traced` plants what TAILRACE_TEST_PLANT names; nothing else does."""
+"""M2: one rule of the product taken out, in the process that is to break it. `traced` plants what
+TAILRACE_TEST_PLANT names; nothing else does."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tailrace.protocol import fold, ids, records
 
 
 def no_grace() -> None:
-    """No bug: a claim without grace costs tokens, never correctness. The control beside `no_barrier`."""
+    """No bug: a claim without grace costs tokens, never correctness. The control beside
+    `no_barrier`."""
     from worker import takeover
 
     takeover.GRACE_MS = 0
@@ -25,7 +27,9 @@ def no_barrier() -> None:
     """A successor continues from what it had read before its claim landed."""
     from worker import serving
 
-    async def barrier(self: Any, attempt: Any, own: str, sent: asyncio.Future[log.Appended]) -> bool:
+    async def barrier(
+        self: Any, attempt: Any, own: str, sent: asyncio.Future[log.Appended]
+    ) -> bool:
         await asyncio.sleep(0)
         return attempt.stopped is None
 
@@ -86,7 +90,8 @@ def lossy_push() -> None:
 
 
 def die_before_the_bill() -> None:
-    """No bug but a moment: the first bill of this worker is what it dies of, right after its END is in the log."""
+    """No bug but a moment: the first bill of this worker is what it dies of, right after its END is
+    in the log."""
     from worker import metering
 
     metering.Metering.finished = _once(metering.Metering.finished)  # type: ignore[method-assign]
@@ -103,7 +108,8 @@ MOVED: Final = (3, 6, 7)  # by range assignment of eight partitions, when a thir
 
 
 def _once(call: Any) -> Any:
-    """SIGKILL at a worker's first call about a response on a partition that moved, over all its incarnations."""
+    """SIGKILL at a worker's first call about a response on a partition that moved, over all its
+    incarnations."""
     flag = Path(os.environ["TAILRACE_TEST_TRACE"]) / f"{os.environ['TAILRACE_NAME']}.died"
 
     async def deadly(self: Any, about: records.Request | records.Dead, *more: Any) -> Any:
@@ -115,7 +121,8 @@ def _once(call: Any) -> Any:
     return deadly
 
 
-# ---- where a gateway dies (F5); each dies once, at its first request with a key --------------------
+# ---- where a gateway dies (F5); each dies once, at its first request with a key
+# --------------------
 
 
 def die_before_the_key() -> None:
@@ -170,10 +177,26 @@ def _deadly(_: Any) -> Any:
 
 FAILPOINTS: Final[dict[str, Callable[[], None]]] = {
     point.__name__: point
-    for point in (die_before_the_key, die_before_the_send, die_after_the_send, die_at_the_acknowledgement, die_before_the_answer)
+    for point in (
+        die_before_the_key,
+        die_before_the_send,
+        die_after_the_send,
+        die_at_the_acknowledgement,
+        die_before_the_answer,
+    )
 }
 
-MOMENTS: Final[dict[str, Callable[[], None]]] = {moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)}
+MOMENTS: Final[dict[str, Callable[[], None]]] = {
+    moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)
+}
 PLANTS: Final[dict[str, Callable[[], None]]] = {
-    plant.__name__: plant for plant in (no_grace, no_barrier, commit_before_the_end, latest_claim_wins, no_seq_check, lossy_push)
+    plant.__name__: plant
+    for plant in (
+        no_grace,
+        no_barrier,
+        commit_before_the_end,
+        latest_claim_wins,
+        no_seq_check,
+        lossy_push,
+    )
 }

@@ -1,4 +1,5 @@
-"""Workers with the real engine are killed in mid-answer, again and again, and everything they wrote is judged (`make faults-engine`).
+"""Workers with the real engine are killed in mid-answer, again and again, and everything they wrote
+is judged (`make faults-engine`).
 
 python -m tests.faults.real_engine --kills 50 --seed 1
 """
@@ -55,7 +56,10 @@ for line in sys.stdin:
 
     def __init__(self, model: Path) -> None:
         self._child = subprocess.Popen(
-            [ENGINE_PYTHON, "-c", self._PROGRAM, model / "tokenizer.json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [ENGINE_PYTHON, "-c", self._PROGRAM, model / "tokenizer.json"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def decode(self, ids: list[int]) -> str:
@@ -72,7 +76,8 @@ for line in sys.stdin:
 
 @dataclass
 class Judge:
-    """What can be known of a real answer: its text is that of its ids, and an answer that cannot stop has exactly the tokens asked for."""
+    """What can be known of a real answer: its text is that of its ids, and an answer that cannot
+    stop has exactly the tokens asked for."""
 
     tokenizer: Tokenizer
     compared: int = 0
@@ -103,17 +108,26 @@ class Run:
     bitten: int = 0
     left_behind: list[int] = field(default_factory=list)
     _over: bool = False
-    _calm: asyncio.Event = field(default_factory=asyncio.Event)  # there is somebody to take over from a victim
+    _calm: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # there is somebody to take over from a victim
     _ended: set[str] = field(default_factory=set)
 
     async def load(self) -> None:
-        """Keep OPEN answers under way until the last kill is done; with one worker left only what it has, for the others' starts need the cores."""
+        """Keep OPEN answers under way until the last kill is done; with one worker left only what
+        it has, for the others' starts need the cores."""
 
         async def one() -> None:
             rng = self.d.rng
             bound = rng.randrange(60, 300)
             bias = NO_EOS if rng.random() < 0.7 else {}
-            asked = await self.d.crowd.ask(tokens=bound, input=rng.choice(PROMPTS), max_output_tokens=bound, temperature=0, logit_bias=bias)
+            asked = await self.d.crowd.ask(
+                tokens=bound,
+                input=rng.choice(PROMPTS),
+                max_output_tokens=bound,
+                temperature=0,
+                logit_bias=bias,
+            )
             if asked is not None:
                 await asyncio.wait([self.d.crowd.watch(asked, deadline_s=600.0) for _ in range(2)])
 
@@ -124,7 +138,9 @@ class Run:
             if not running:
                 await asyncio.sleep(0.5)
                 continue
-            done, running = await asyncio.wait(running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+            done, running = await asyncio.wait(
+                running, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in done:
                 task.result()
         if running:
@@ -148,7 +164,10 @@ class Run:
             self.bitten += 1
             _, alive = await asyncio.to_thread(psutil.wait_procs, family, GONE_S)
             self.left_behind += [p.pid for p in alive]
-            what = f"{victim.name} with {streaming[victim.name]} answers, {len(family)} engine processes"
+            what = (
+                f"{victim.name} with {streaming[victim.name]} answers, {len(family)} "
+                f"engine processes"
+            )
             print(f"[{time.monotonic() - began:6.0f} s] kill {self.bitten}: {what}", flush=True)
         self._over = True
 
@@ -161,7 +180,11 @@ class Run:
             if any(isinstance(r, records.End | records.Cancel) for r in kinds):
                 self._ended.add(asked.rid)
             elif claims:
-                own = sum(len(r.ids) for r in kinds[kinds.index(claims[-1]) :] if isinstance(r, records.Tok))
+                own = sum(
+                    len(r.ids)
+                    for r in kinds[kinds.index(claims[-1]) :]
+                    if isinstance(r, records.Tok)
+                )
                 found[claims[-1].worker.split("/")[0]] += own >= 3
         return found
 
@@ -169,14 +192,21 @@ class Run:
 async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
     """The exit code: 0 all well, 1 something failed, 2 not enough kills bit."""
     model = models.resolve("vllm", "")
-    pools = {stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}}
+    pools = {
+        stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}
+    }
     on = stage.Stage(
         folder,
         workers=workers,
         session_ms=SESSION_MS,
         environ={"TAILRACE_TEST_TRACE_EVERY": "5", "TAILRACE_ENGINE_STALL_S": "120"},
         worker_python=str(ENGINE_PYTHON),
-        worker_environ={"TAILRACE_ENGINE": "vllm", "TAILRACE_MODEL": model.source, "TAILRACE_POOLS": json.dumps(pools), "SPT_NOENV": "1"},
+        worker_environ={
+            "TAILRACE_ENGINE": "vllm",
+            "TAILRACE_MODEL": model.source,
+            "TAILRACE_POOLS": json.dumps(pools),
+            "SPT_NOENV": "1",
+        },
         ready_s=READY_S,
     ).open()
     tokenizer = Tokenizer(Path(model.source))
@@ -189,14 +219,24 @@ async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
         taken = d.takeovers()
         f = found.figures
         print("\n".join(found.lines()))
-        print(f"\nkills in mid-answer {this.bitten}; takeovers with k > 0: {len(taken)}; engine processes left behind: {len(this.left_behind)}")
-        print(f"responses {f['responses']}, tokens {f['tokens']}, text compared with its ids: {judge.compared}, statuses {dict(d.statuses())}")
+        print(
+            f"\nkills in mid-answer {this.bitten}; takeovers with k > 0: {len(taken)}; "
+            f"engine processes left behind: {len(this.left_behind)}"
+        )
+        print(
+            f"responses {f['responses']}, tokens {f['tokens']}, text compared with its ids: "
+            f"{judge.compared}, statuses {dict(d.statuses())}"
+        )
         for figure in ("kill to next token, ms", "longest gap a watcher saw, ms"):
             if found.samples.get(figure):
                 print(f"{figure}: {report.figure(found.samples[figure])}")
         if found.verdict is report.Verdict.FAIL or this.left_behind:
             return 1
-        return 0 if found.verdict is report.Verdict.PASS and len(taken) >= kills and judge.compared else 2
+        return (
+            0
+            if found.verdict is report.Verdict.PASS and len(taken) >= kills and judge.compared
+            else 2
+        )
     finally:
         tokenizer.close()
         on.close()
@@ -210,9 +250,14 @@ async def verdict(d: drill.Drill, tokenizer: Tokenizer) -> tuple[report.Report, 
     await d.crowd.read_again(20)
     await asyncio.sleep(1.5)
     judge = Judge(tokenizer)
-    files = [(p.name, transcript.read(p.read_bytes(), p.name)) for p in sorted(d.stage.transcripts.glob("*.jsonl"))]
+    files = [
+        (p.name, transcript.read(p.read_bytes(), p.name))
+        for p in sorted(d.stage.transcripts.glob("*.jsonl"))
+    ]
     options = verify_checks.Options(settle_s=0.0, content=judge.content)
-    found, d.outcomes = await command.examine(d.stage.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=0.0)
+    found, d.outcomes = await command.examine(
+        d.stage.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=0.0
+    )
     return found, judge
 
 
@@ -224,7 +269,13 @@ def main() -> None:
     chosen = parser.parse_args()
     seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage is taken down
-    print(f"python -m tests.faults.real_engine --kills {chosen.kills} --workers {chosen.workers} --seed {seed}", flush=True)
+    print(
+        (
+            f"python -m tests.faults.real_engine --kills {chosen.kills} --workers "
+            f"{chosen.workers} --seed {seed}"
+        ),
+        flush=True,
+    )
     folder = Path(tempfile.mkdtemp(prefix="tailrace-real-engine-"))
     print(f"logs and transcripts: {folder}", flush=True)
     sys.exit(asyncio.run(run(chosen.kills, chosen.workers, seed, folder)))

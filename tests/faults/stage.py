@@ -1,4 +1,5 @@
-"""The system under fire: a real broker, a real Redis, several of each service, each of which can be killed, stopped and started again."""
+"""The system under fire: a real broker, a real Redis, several of each service, each of which can be
+killed, stopped and started again."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Service:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/ready", timeout=1) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.admin_port}/ready", timeout=1
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -73,18 +76,26 @@ class Service:
 
     def metric(self, name: str) -> float:
         """Sum over all labels; 0 while it was never set."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.admin_port}/metrics", timeout=5
+        ) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith((f"{name} ", f"{name}{{"))
+        )
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
 class LinkedKafka(local.LocalKafka):
-    """A broker that names another address to each of some clients: a link of their own, which can fail alone.
+    """A broker that names another address to each of some clients: a link of their own, which can
+    fail alone.
 
-    A listener's advertised address is what its clients come back to, so whoever begins at a link stays on it.
+    A listener's advertised address is what its clients come back to, so whoever begins at a link
+    stays on it.
     """
 
     def __init__(self, links: list[str], settings: dict[str, str] | None = None) -> None:
@@ -94,13 +105,25 @@ class LinkedKafka(local.LocalKafka):
         for name, port in ports.items():
             self.links[name] = link.Link(lambda port=port: port)  # type: ignore[misc]
         broker = self._broker
-        plain = [f"PLAINTEXT://127.0.0.1:{broker.port}", f"CONTROLLER://127.0.0.1:{broker.controller_port}"]
+        plain = [
+            f"PLAINTEXT://127.0.0.1:{broker.port}",
+            f"CONTROLLER://127.0.0.1:{broker.controller_port}",
+        ]
         names = {name: f"L{i}" for i, name in enumerate(links)}
         broker.extra = {
             **(broker.extra or {}),
-            "listeners": ",".join([*plain, *(f"{names[n]}://127.0.0.1:{p}" for n, p in ports.items())]),
-            "advertised.listeners": ",".join([*plain, *(f"{names[n]}://127.0.0.1:{self.links[n].port}" for n in links)]),
-            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", *(f"{n}:PLAINTEXT" for n in names.values())]),
+            "listeners": ",".join(
+                [*plain, *(f"{names[n]}://127.0.0.1:{p}" for n, p in ports.items())]
+            ),
+            "advertised.listeners": ",".join(
+                [*plain, *(f"{names[n]}://127.0.0.1:{self.links[n].port}" for n in links)]
+            ),
+            "listener.security.protocol.map": ",".join(
+                [
+                    "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+                    *(f"{n}:PLAINTEXT" for n in names.values()),
+                ]
+            ),
         }
 
     def address(self, name: str) -> str:
@@ -155,9 +178,15 @@ class Stage:
         try:
             self.kafka.start()
             self.redis.start()
-            with futures.ThreadPoolExecutor(1) as thread:  # it has an event loop of its own, and the caller may have one
+            with futures.ThreadPoolExecutor(
+                1
+            ) as thread:  # it has an event loop of its own, and the caller may have one
                 thread.submit(self.kafka.apply_topics).result()
-            for role, count in (("gateway", self.gateways), ("push", self.pushes), ("worker", self.workers)):
+            for role, count in (
+                ("gateway", self.gateways),
+                ("push", self.pushes),
+                ("worker", self.workers),
+            ):
                 for number in range(1, count + 1):
                     self.add(role, number)
             for service in self.services.values():
@@ -181,7 +210,9 @@ class Stage:
     def add(self, role: str, number: int) -> Service:
         """One more service, not yet started."""
         name = f"{role}-{number}"
-        taken = {s.port for s in self.services.values()} | {s.admin_port for s in self.services.values()}
+        taken = {s.port for s in self.services.values()} | {
+            s.admin_port for s in self.services.values()
+        }
         port = processes.free_port(taken)
         admin = processes.free_port(taken | {port})
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
@@ -194,7 +225,9 @@ class Stage:
             "TAILRACE_PORT": str(port),
             "TAILRACE_ADMIN_PORT": str(admin),
             "TAILRACE_ISSUERS": str(self.keys.issuers),
-            "TAILRACE_POOLS": json.dumps({POOL: {"models": [MODEL], "max_model_len": 100_000, "max_output_tokens": 20_000}}),
+            "TAILRACE_POOLS": json.dumps(
+                {POOL: {"models": [MODEL], "max_model_len": 100_000, "max_output_tokens": 20_000}}
+            ),
             "TAILRACE_POOL": POOL,
             "TAILRACE_ENGINE": "scripted",
             "TAILRACE_MODEL_NAME": MODEL,
@@ -216,17 +249,28 @@ class Stage:
         service = self.services[name]
         python = self.worker_python if service.role == "worker" else sys.executable
         command = [python, "-m", "tests.faults.traced", service.role]
-        service.child = processes.Child(name, command, environ={**service.environ, **environ}, log=service.log, run=self.run, cwd=ROOT)
+        service.child = processes.Child(
+            name,
+            command,
+            environ={**service.environ, **environ},
+            log=service.log,
+            run=self.run,
+            cwd=ROOT,
+        )
         service.starts += 1
 
     def wait_ready(self, *names: str, seconds: float = READY_S) -> None:
         """Until these (all, without names) are ready."""
-        waiting = [self.services[name] for name in names] or [s for s in self.services.values() if s.alive]
+        waiting = [self.services[name] for name in names] or [
+            s for s in self.services.values() if s.alive
+        ]
         end = time.monotonic() + seconds
         while waiting := [s for s in waiting if not s.ready()]:
             for s in waiting:
                 assert s.alive, f"{s.name} ended:\n{s.tail()}"
-            assert time.monotonic() < end, f"not ready: {[s.name for s in waiting]}\n{waiting[0].tail()}"
+            assert time.monotonic() < end, (
+                f"not ready: {[s.name for s in waiting]}\n{waiting[0].tail()}"
+            )
             time.sleep(0.1)
 
     def of(self, role: str) -> list[Service]:
@@ -245,7 +289,8 @@ class Stage:
         child.kill()
 
     def mend(self) -> None:
-        """Everything as at the beginning: what is dead is started, what is stopped goes on, links are whole. Starts nothing when all is well."""
+        """Everything as at the beginning: what is dead is started, what is stopped goes on, links
+        are whole. Starts nothing when all is well."""
         for one in self.kafka.links.values():
             one.heal()
         for service in self.services.values():

@@ -1,4 +1,5 @@
-"""F16: the wall clock of one service is wrong by an hour, or jumps to and fro, while everybody else's is right. By libfaketime (Debian: faketime)."""
+"""F16: the wall clock of one service is wrong by an hour, or jumps to and fro, while everybody
+else's is right. By libfaketime (Debian: faketime)."""
 
 from __future__ import annotations
 
@@ -26,13 +27,19 @@ WRONG = ("gateway-1", "push-1", "worker-1")
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(LIBRARY is None, reason="wrong clocks need libfaketime (Debian package: faketime)"),
-    pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)"),
+    pytest.mark.skipif(
+        LIBRARY is None, reason="wrong clocks need libfaketime (Debian package: faketime)"
+    ),
+    pytest.mark.skipif(
+        os.environ.get("TAILRACE_TEST_LONG") != "1",
+        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+    ),
 ]
 
 
 class Clocks:
-    """Wall clocks of single services, which may be set while they run. Monotonic clocks stay true: asyncio's timers run on them."""
+    """Wall clocks of single services, which may be set while they run. Monotonic clocks stay true:
+    asyncio's timers run on them."""
 
     def __init__(self, on: stage.Stage) -> None:
         self._on = on
@@ -77,26 +84,52 @@ def clocks(own: stage.Stage) -> Clocks:
     return Clocks(own)
 
 
-@pytest.mark.parametrize("offsets", [(HOUR_S,), (-HOUR_S,), (HOUR_S, -HOUR_S, 0)], ids=["ahead", "behind", "strobe"])
-async def test_f16_the_wall_clock_of_one_service_is_wrong(own: stage.Stage, clocks: Clocks, offsets: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "offsets", [(HOUR_S,), (-HOUR_S,), (HOUR_S, -HOUR_S, 0)], ids=["ahead", "behind", "strobe"]
+)
+async def test_f16_the_wall_clock_of_one_service_is_wrong(
+    own: stage.Stage, clocks: Clocks, offsets: tuple[int, ...]
+) -> None:
     async with drill.drill(own, "f16", SEED) as d:
         asked = [await d.crowd.ask(tokens=600, pace_ms=15) for _ in range(6)]
         for a in asked:
             assert a is not None
             for i in range(4):
-                d.crowd.watch(a, bases=[own.services[("push-1", "gateway-1")[i // 2]].url], via=("ws", "sse")[i % 2])
-        await d.until("everyone is connected", lambda: own.services["push-1"].connections >= 12 and own.services["gateway-1"].connections >= 12)
+                d.crowd.watch(
+                    a,
+                    bases=[own.services[("push-1", "gateway-1")[i // 2]].url],
+                    via=("ws", "sse")[i % 2],
+                )
+        await d.until(
+            "everyone is connected",
+            lambda: (
+                own.services["push-1"].connections >= 12
+                and own.services["gateway-1"].connections >= 12
+            ),
+        )
         for i in range(12):
             d.fault("clock", ",".join(WRONG))
             clocks.set_all(offsets[i % len(offsets)])
             await asyncio.sleep(0.3)
         unaffected = d.reconnects()
-        accepted, refused = await credentials_by_their_clock(own, offsets[-1]) if len(offsets) == 1 else (1, 1)
+        accepted, refused = (
+            await credentials_by_their_clock(own, offsets[-1]) if len(offsets) == 1 else (1, 1)
+        )
         expired, kept = await requests_of_a_worker_that_slept(d)
-        wrote = max([abs(r.ts - at) for at, r in await d.records_of(asked[0].rid) if isinstance(r, records.Tok)])  # type: ignore[union-attr]
+        wrote = max(
+            [
+                abs(r.ts - at)
+                for at, r in await d.records_of(asked[0].rid)
+                if isinstance(r, records.Tok)
+            ]
+        )  # type: ignore[union-attr]
         clocks.set_all(0)
         found = await d.judge()
-    drill.passed(found, ("the worker's own time in its frames", wrote > 0.9 * HOUR_S * 1000), ("credentials of both kinds", accepted and refused))
+    drill.passed(
+        found,
+        ("the worker's own time in its frames", wrote > 0.9 * HOUR_S * 1000),
+        ("credentials of both kinds", accepted and refused),
+    )
     assert unaffected == [], "no stream broke"
     assert not d.takeovers()
     assert d.outcomes[expired].status == "failed"
@@ -105,7 +138,8 @@ async def test_f16_the_wall_clock_of_one_service_is_wrong(own: stage.Stage, cloc
 
 
 async def credentials_by_their_clock(on: stage.Stage, offset_s: int) -> tuple[int, int]:
-    """A service takes exactly the credentials that are valid by its own clock, give or take the leeway; how many of either kind were tried."""
+    """A service takes exactly the credentials that are valid by its own clock, give or take the
+    leeway; how many of either kind were tried."""
     tried = {True: 0, False: 0}
     margin = 15  # between the two clocks' readings
     async with httpx.AsyncClient(timeout=20) as http:
@@ -121,16 +155,31 @@ async def credentials_by_their_clock(on: stage.Stage, offset_s: int) -> tuple[in
             ):
                 valid = issued <= offset_s + LEEWAY_S and issued + ttl > offset_s - LEEWAY_S
                 token = credentials.issue(
-                    on.keys.private, gateway_process.KID, gateway_process.ISS, gateway_process.AUDIENCE, "alice", time.time() + issued, ttl
+                    on.keys.private,
+                    gateway_process.KID,
+                    gateway_process.ISS,
+                    gateway_process.AUDIENCE,
+                    "alice",
+                    time.time() + issued,
+                    ttl,
                 )
-                answer = await http.get(f"{on.services[name].url}{path}", headers={"Authorization": f"Bearer {token}"})
-                assert (answer.status_code != 401) == valid, (name, offset_s, issued, ttl, answer.text)
+                answer = await http.get(
+                    f"{on.services[name].url}{path}", headers={"Authorization": f"Bearer {token}"}
+                )
+                assert (answer.status_code != 401) == valid, (
+                    name,
+                    offset_s,
+                    issued,
+                    ttl,
+                    answer.text,
+                )
                 tried[valid] += 1
     return tried[True], tried[False]
 
 
 async def requests_of_a_worker_that_slept(d: drill.Drill) -> tuple[str, str]:
-    """Two requests wait while the worker is stopped: one for longer than its time to live, by the broker's clock, and one for much less."""
+    """Two requests wait while the worker is stopped: one for longer than its time to live, by the
+    broker's clock, and one for much less."""
     d.pause("worker-1")
     expired, kept = await put(d, ttl_ms=2_000), await put(d, ttl_ms=600_000)
     await asyncio.sleep(4.0)
@@ -145,12 +194,24 @@ async def put(d: drill.Drill, *, ttl_ms: int) -> str:
     running = asyncio.create_task(writer.run())
     try:
         end = (await offsets.ends(topics.TOKENS, [partition]))[partition]
-        rid = ids.mint(ids.Address((await log.layout(bootstrap)).tag, partition, end), os.urandom(ids.RANDOM_BYTES))
-        echo = events.echo(rid, int(time.time()), stage.MODEL, metadata={"mark": mark, "script_tokens": "20", "script_pace_ms": "5"})
+        rid = ids.mint(
+            ids.Address((await log.layout(bootstrap)).tag, partition, end),
+            os.urandom(ids.RANDOM_BYTES),
+        )
+        echo = events.echo(
+            rid,
+            int(time.time()),
+            stage.MODEL,
+            metadata={"mark": mark, "script_tokens": "20", "script_pace_ms": "5"},
+        )
         owner = records.Owner(gateway_process.ISS, "alice", "")
         messages = [{"role": "user", "content": mark}]
-        request = records.Request(rid, owner, stage.MODEL, messages, records.Sampling(1_000), echo, ttl_ms=ttl_ms)
-        await writer.append(topics.requests(stage.POOL, "interactive"), partition, rid, records.encode(request))
+        request = records.Request(
+            rid, owner, stage.MODEL, messages, records.Sampling(1_000), echo, ttl_ms=ttl_ms
+        )
+        await writer.append(
+            topics.requests(stage.POOL, "interactive"), partition, rid, records.encode(request)
+        )
     finally:
         await writer.stop()
         running.cancel()

@@ -1,4 +1,5 @@
-"""Scenarios that take long or hurt the stage for good: each has a stage of its own. They run with TAILRACE_TEST_LONG=1 (`make faults-long`)."""
+"""Scenarios that take long or hurt the stage for good: each has a stage of its own. They run with
+TAILRACE_TEST_LONG=1 (`make faults-long`)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from tests.faults.conftest import SEED
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)"),
+    pytest.mark.skipif(
+        os.environ.get("TAILRACE_TEST_LONG") != "1",
+        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+    ),
 ]
 
 
@@ -42,7 +46,9 @@ async def test_f2_a_request_that_kills_its_worker_fails_alone(own: stage.Stage) 
             good += await d.crowd.ask_many(6, tokens=100, pace_ms=10)
             await asyncio.sleep(1.5)
         found = await d.judge(settle_s=150.0)
-    drill.passed(found, ("three workers died of it", sum(s.starts - 1 for s in own.of("worker")) >= 3))
+    drill.passed(
+        found, ("three workers died of it", sum(s.starts - 1 for s in own.of("worker")) >= 3)
+    )
     outcome = d.outcomes[poison.rid]
     assert (outcome.status, outcome.dead) == ("failed", 1)
     done = sum(d.outcomes[a.rid].status == "completed" for a in good)
@@ -61,9 +67,18 @@ async def test_f17_an_engine_hangs_and_dies(own: stage.Stage) -> None:
         good = await d.crowd.ask_many(6, tokens=600, pace_ms=10)
         found = await d.judge(settle_s=150.0)
     died = sum(s.log.read_text().count('"action":"engine_failed"') for s in own.of("worker"))
-    drill.passed(found, ("attempts", d.outcomes[hanging.rid].takeovers and d.outcomes[dying.rid].takeovers), ("engines that died", died))
-    assert died <= 4, "three attempts of the one that kills engines, and the other's last, which the worker does not outlive"
-    assert {(d.outcomes[a.rid].status, d.outcomes[a.rid].dead) for a in (hanging, dying)} == {("failed", 1)}
+    drill.passed(
+        found,
+        ("attempts", d.outcomes[hanging.rid].takeovers and d.outcomes[dying.rid].takeovers),
+        ("engines that died", died),
+    )
+    assert died <= 4, (
+        "three attempts of the one that kills engines, and the other's last, which the "
+        "worker does not outlive"
+    )
+    assert {(d.outcomes[a.rid].status, d.outcomes[a.rid].dead) for a in (hanging, dying)} == {
+        ("failed", 1)
+    }
     assert {d.outcomes[a.rid].status for a in good} == {"completed"}
 
 
@@ -76,7 +91,9 @@ async def test_f17_an_engine_hangs_for_everyone(own: stage.Stage) -> None:
         d.crowd.watch(bad, deadline_s=150.0)
         found = await d.judge(settle_s=150.0)
     hung = sum(s.log.read_text().count('"action":"engine_failed"') for s in own.of("worker"))
-    drill.passed(found, ("workers whose engine hung", hung), ("takeovers with k > 0", d.takeovers()))
+    drill.passed(
+        found, ("workers whose engine hung", hung), ("takeovers with k > 0", d.takeovers())
+    )
     assert hung <= 3, "a request that hangs engines has three attempts"
     assert (d.outcomes[bad.rid].status, d.outcomes[bad.rid].dead) == ("failed", 1)
     assert {d.outcomes[a.rid].status for a in good} == {"completed"}
@@ -101,8 +118,11 @@ async def test_f15_workers_join_and_leave_all_the_time(own: stage.Stage) -> None
     print(f"F15: takeovers {len(d.takeovers())}, void tokens {found.figures['void tokens']}")
 
 
-async def test_f12_the_server_finds_half_open_connections_and_releases_their_sockets(own: stage.Stage) -> None:
-    """Sockets by ping, within two intervals of 20 s; a stream that is being written by its write deadline."""
+async def test_f12_the_server_finds_half_open_connections_and_releases_their_sockets(
+    own: stage.Stage,
+) -> None:
+    """Sockets by ping, within two intervals of 20 s; a stream that is being written by its write
+    deadline."""
     push = own.services["push-2"]
     broken = link.Link(lambda: push.port)
     try:
@@ -122,13 +142,20 @@ async def test_f12_the_server_finds_half_open_connections_and_releases_their_soc
             d.fault("half-open", "push-2")
             broken.partition()
             began = time.monotonic()
-            await d.until("the server released them", lambda: push.connections <= connections, 150.0)
-            print(f"F12: {held - connections} half-open connections released within {time.monotonic() - began:.0f} s")
+            await d.until(
+                "the server released them", lambda: push.connections <= connections, 150.0
+            )
+            print(
+                f"F12: {held - connections} half-open connections released within "
+                f"{time.monotonic() - began:.0f} s"
+            )
             broken.heal()
             found = await d.judge()
     finally:
         broken.close()
-    drill.passed(found, ("half-open connections", held > connections), ("reconnects", d.reconnects()))
+    drill.passed(
+        found, ("half-open connections", held > connections), ("reconnects", d.reconnects())
+    )
     assert set(d.statuses()) == {"completed"}
 
 
@@ -141,7 +168,10 @@ async def test_f19_no_leader_for_longer_than_the_request_timeout(own: stage.Stag
         await asyncio.sleep(20.0)  # beyond the writers' deadline of 15 s
         os.kill(own.kafka.pid, signal.SIGCONT)
         found = await d.judge(fresh=False)
-    drill.passed(found, ("a stall that watchers saw", max(found.samples["longest gap a watcher saw, ms"]) > 15_000))
+    drill.passed(
+        found,
+        ("a stall that watchers saw", max(found.samples["longest gap a watcher saw, ms"]) > 15_000),
+    )
     assert set(d.statuses()) == {"completed"}
 
 
@@ -153,7 +183,10 @@ async def test_f20_partitions_are_added_while_responses_stream(own: stage.Stage)
         admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=own.kafka.bootstrap)
         await admin.start()
         try:
-            for topic in (topics.TOKENS, *(topics.requests(stage.POOL, c) for c in topics.CLASSES)):  # tokens first (log rule P9)
+            for topic in (
+                topics.TOKENS,
+                *(topics.requests(stage.POOL, c) for c in topics.CLASSES),
+            ):  # tokens first (log rule P9)
                 await admin.create_partitions({topic: aiokafka.admin.NewPartitions(12)})
         finally:
             await admin.close()
@@ -176,7 +209,11 @@ async def test_f20_partitions_are_added_while_responses_stream(own: stage.Stage)
         after = await d.crowd.ask_many(24, tokens=50, pace_ms=5)
         found = await d.judge(final_reads=40)
     places = {ids.parse(a.rid).partition for a in after}
-    drill.passed(found, ("responses on new partitions", max(places) >= 8), ("old responses streamed meanwhile", len(before) == 8))
+    drill.passed(
+        found,
+        ("responses on new partitions", max(places) >= 8),
+        ("old responses streamed meanwhile", len(before) == 8),
+    )
     assert len(during) == 8
     assert set(d.statuses()) == {"completed"}
 
@@ -208,8 +245,11 @@ async def test_f26_everything_is_restarted_in_turn_under_load_twice(own: stage.S
 
 
 @pytest.mark.parametrize("moment", plants.MOMENTS)
-async def test_workers_die_between_the_end_and_what_is_written_about_it(tmp_path: Path, moment: str) -> None:
-    """Found by reasoning, then here: the new owner of the partition waits for the former one's end, which dies before it bills."""
+async def test_workers_die_between_the_end_and_what_is_written_about_it(
+    tmp_path: Path, moment: str
+) -> None:
+    """Found by reasoning, then here: the new owner of the partition waits for the former one's end,
+    which dies before it bills."""
     on = stage.Stage(tmp_path, environ={"TAILRACE_TEST_PLANT": moment}).open()
     try:
         async with drill.drill(on, moment, SEED) as d:
@@ -217,13 +257,19 @@ async def test_workers_die_between_the_end_and_what_is_written_about_it(tmp_path
             asked = await d.crowd.ask_many(24, tokens=1000, pace_ms=20, **fault)
             await d.streaming(asked[0], 20)
             on.add("worker", 3)
-            on.start("worker-3")  # a rebalance: what streams is delivered again, to workers that wait for the end
+            on.start(
+                "worker-3"
+            )  # a rebalance: what streams is delivered again, to workers that wait for the end
             await asyncio.to_thread(on.wait_ready, "worker-3")
             streaming = [await d.owner_of(a.rid) for a in asked]
             async with d.reviving():
                 found = await d.judge()
         died = len(list(on.transcripts.glob("*.died")))
-        drill.passed(found, ("workers died at that moment", died), ("former owners streamed on", "worker-3" not in streaming))
+        drill.passed(
+            found,
+            ("workers died at that moment", died),
+            ("former owners streamed on", "worker-3" not in streaming),
+        )
     finally:
         on.close()
 
@@ -243,7 +289,11 @@ async def test_f9_leaders_change_while_responses_stream(tmp_path: Path) -> None:
                 await asyncio.sleep(4.0)  # back in sync
             found = await d.judge(fresh=False)
             await replicas_agree(on, found)
-        epochs = max(leader_epoch(node.segments(topics.TOKENS, p)) for node in on.kafka.nodes for p in range(8))
+        epochs = max(
+            leader_epoch(node.segments(topics.TOKENS, p))
+            for node in on.kafka.nodes
+            for p in range(8)
+        )
         drill.passed(found, ("leaders changed", epochs >= 1))
         assert set(d.statuses()) == {"completed"}
     finally:
@@ -266,7 +316,11 @@ async def replicas_agree(on: stage.Stage, out: report.Report) -> None:
     for (topic, partition), end in ends.items():
         held = {}
         for node in on.kafka.nodes:
-            held[str(node.extra["node.id"])] = [b for path in node.segments(topic, partition) for b in replicas.batches(path.read_bytes())]
+            held[str(node.extra["node.id"])] = [
+                b
+                for path in node.segments(topic, partition)
+                for b in replicas.batches(path.read_bytes())
+            ]
         replicas.judge(out, f"{topic}[{partition}]", held, end)
 
 

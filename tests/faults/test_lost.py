@@ -1,4 +1,5 @@
-"""F8, F21: the log is gone, or its beginning is. Whoever held a position in it is told so, and nobody gets wrong text."""
+"""F8, F21: the log is gone, or its beginning is. Whoever held a position in it is told so, and
+nobody gets wrong text."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from worker.engines import scripted
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)"),
+    pytest.mark.skipif(
+        os.environ.get("TAILRACE_TEST_LONG") != "1",
+        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+    ),
 ]
 
 
@@ -30,7 +34,9 @@ def own(tmp_path: Path) -> Iterator[stage.Stage]:
     made.close()
 
 
-async def test_f21_retention_passes_the_beginning_of_what_a_slow_watcher_reads(own: stage.Stage) -> None:
+async def test_f21_retention_passes_the_beginning_of_what_a_slow_watcher_reads(
+    own: stage.Stage,
+) -> None:
     async with drill.drill(own, "f21", SEED) as d:
         asked = await d.crowd.ask_many(4, tokens=150, pace_ms=5)
         found = await d.judge()
@@ -59,7 +65,13 @@ async def forget(on: stage.Stage) -> None:
     await admin.start()
     try:
         ends = await offsets.ends(topics.TOKENS, range(8))
-        old = {aiokafka.TopicPartition(topics.TOKENS, p): aiokafka.admin.RecordsToDelete(before_offset=end) for p, end in ends.items() if end}
+        old = {
+            aiokafka.TopicPartition(topics.TOKENS, p): aiokafka.admin.RecordsToDelete(
+                before_offset=end
+            )
+            for p, end in ends.items()
+            if end
+        }
         await admin.delete_records(old)
     finally:
         await admin.close()
@@ -77,12 +89,20 @@ async def test_f8_the_broker_loses_its_log(own: stage.Stage) -> None:
         await asyncio.to_thread(own.kafka.wait_ready)
         await asyncio.to_thread(own.kafka.apply_topics)
         await d.until("every watcher was told", lambda: d.crowd.lost >= 16, 150.0)
-        await d.until("every service has noticed", lambda: all(s.starts > 1 for s in own.services.values()), 60.0)
+        await d.until(
+            "every service has noticed",
+            lambda: all(s.starts > 1 for s in own.services.values()),
+            60.0,
+        )
     assert d.crowd.ended == 0
     texts = received(d)
     for a in asked:
         whole = scripted.expected_text([{"role": "user", "content": a.body["input"]}], a.tokens)
-        assert [t for t in texts[a.rid] if t and whole.startswith(t)] == [t for t in texts[a.rid] if t] != [], "no wrong text"
+        assert (
+            [t for t in texts[a.rid] if t and whole.startswith(t)]
+            == [t for t in texts[a.rid] if t]
+            != []
+        ), "no wrong text"
     for path in own.transcripts.glob("*.jsonl"):  # what was written down about the log that is gone
         path.rename(path.with_suffix(".lost"))
     for service in own.services.values():
@@ -103,5 +123,7 @@ def received(d: drill.Drill) -> dict[str, list[str]]:
             if line.op == "events":
                 texts = shown.setdefault(watching[line.n].rid, {})
                 watcher = watching[line.n].watcher
-                texts[watcher] = texts.get(watcher, "") + "".join(e[2] for e in line.events if len(e) > 2)
+                texts[watcher] = texts.get(watcher, "") + "".join(
+                    e[2] for e in line.events if len(e) > 2
+                )
     return {rid: list(texts.values()) for rid, texts in shown.items()}

@@ -14,7 +14,10 @@ from tests.faults.conftest import SEED
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)"),
+    pytest.mark.skipif(
+        os.environ.get("TAILRACE_TEST_LONG") != "1",
+        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+    ),
 ]
 
 HARMLESS = ("", "no_grace")
@@ -23,20 +26,25 @@ CAUGHT: list[str] = []
 
 @pytest.fixture
 def planted(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[stage.Stage]:
-    made = stage.Stage(tmp_path, environ={"TAILRACE_TEST_PLANT": request.param} if request.param else {}).open()
+    made = stage.Stage(
+        tmp_path, environ={"TAILRACE_TEST_PLANT": request.param} if request.param else {}
+    ).open()
     yield made
     made.close()
 
 
 async def hurt(on: stage.Stage) -> tuple[list[str], int]:
-    """Names of the checks that fail after a drill of a kill, rebalances and records that arrive twice; and takeovers with k > 0."""
+    """Names of the checks that fail after a drill of a kill, rebalances and records that arrive
+    twice; and takeovers with k > 0."""
     async with drill.drill(on, "planted", SEED) as d:
         asked = await d.crowd.ask_many(10, tokens=800, pace_ms=10, sampling=1)
         victim = await d.streaming(asked[0], 20)
         on.add("worker", 3)
         on.start("worker-3")  # a rebalance while everything streams
         d.kill(victim)
-        with contextlib.suppress(drill.Inconclusive):  # that nobody takes over may be the planted bug: the judge says so
+        with contextlib.suppress(
+            drill.Inconclusive
+        ):  # that nobody takes over may be the planted bug: the judge says so
             await d.succeeded(asked[0], victim)
         await chaos.replay(d, most=10)  # also claims that were replaced since
         found = await d.judge(settle_s=25.0, final_reads=4)
@@ -52,9 +60,14 @@ async def test_without_a_bug_the_drill_is_passed(planted: stage.Stage) -> None:
         raise drill.Inconclusive("no takeover with k > 0")
 
 
-@pytest.mark.parametrize("planted", [name for name in plants.PLANTS if name not in HARMLESS], indirect=True)
+@pytest.mark.parametrize(
+    "planted", [name for name in plants.PLANTS if name not in HARMLESS], indirect=True
+)
 async def test_a_planted_bug_is_caught(planted: stage.Stage) -> None:
     failed, _ = await hurt(planted)
     assert failed
     CAUGHT.append(planted.environ["TAILRACE_TEST_PLANT"])
-    print(f"M2: {CAUGHT[-1]} caught by {', '.join(failed)}; caught so far {len(CAUGHT)}/{len(plants.PLANTS) - 1}")
+    print(
+        f"M2: {CAUGHT[-1]} caught by {', '.join(failed)}; caught so far "
+        f"{len(CAUGHT)}/{len(plants.PLANTS) - 1}"
+    )

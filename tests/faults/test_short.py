@@ -1,4 +1,5 @@
-"""The short selection: each fault once or a few times, with the draws of one seed, on one stage. `python -m tests.faults` runs the long mixture."""
+"""The short selection: each fault once or a few times, with the draws of one seed, on one stage.
+`python -m tests.faults` runs the long mixture."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from tests.faults.conftest import SEED
 
 pytestmark = pytest.mark.timeout(240)
 
-LONG = pytest.mark.skipif(os.environ.get("TAILRACE_TEST_LONG") != "1", reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)")
+LONG = pytest.mark.skipif(
+    os.environ.get("TAILRACE_TEST_LONG") != "1",
+    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+)
 
 
 async def test_f1_workers_are_killed_in_mid_answer(on: stage.Stage) -> None:
@@ -30,7 +34,9 @@ async def test_f1_workers_are_killed_in_mid_answer(on: stage.Stage) -> None:
     assert d.statuses() == {"completed": 12}
 
 
-async def test_f3_a_worker_is_stopped_past_its_session_and_comes_back_as_a_zombie(on: stage.Stage) -> None:
+async def test_f3_a_worker_is_stopped_past_its_session_and_comes_back_as_a_zombie(
+    on: stage.Stage,
+) -> None:
     async with drill.drill(on, "f3", SEED) as d:
         asked = await d.crowd.ask_many(6, tokens=500, pace_ms=10, sampling=1)
         victim = await d.streaming(asked[0], 20)
@@ -38,7 +44,11 @@ async def test_f3_a_worker_is_stopped_past_its_session_and_comes_back_as_a_zombi
         await d.succeeded(asked[0], victim)
         d.resume(victim)  # while its successor streams
         found = await d.judge()
-    drill.passed(found, ("takeovers with k > 0", d.takeovers(victim)), ("void records of the zombie", d.void()))
+    drill.passed(
+        found,
+        ("takeovers with k > 0", d.takeovers(victim)),
+        ("void records of the zombie", d.void()),
+    )
     assert d.statuses() == {"completed": 6}
 
 
@@ -50,7 +60,13 @@ async def test_f4_a_worker_is_stopped_for_less_than_its_session(on: stage.Stage)
         await asyncio.sleep(on.session_ms / 2000)
         d.resume(victim)
         found = await d.judge()
-    drill.passed(found, ("a pause that a watcher saw", max(found.samples["longest gap a watcher saw, ms"]) > on.session_ms / 3))
+    drill.passed(
+        found,
+        (
+            "a pause that a watcher saw",
+            max(found.samples["longest gap a watcher saw, ms"]) > on.session_ms / 3,
+        ),
+    )
     assert not d.takeovers()
     assert d.statuses() == {"completed": 4}
 
@@ -61,7 +77,10 @@ async def test_f5_gateways_are_killed_between_submit_and_acknowledgement(on: sta
             asks = [
                 asyncio.create_task(
                     d.crowd.ask(
-                        tokens=10, pace_ms=2, key=f"key-{SEED}-{i}-{j}" if j % 2 else None, gateway=None if j % 2 else on.services["gateway-1"].url
+                        tokens=10,
+                        pace_ms=2,
+                        key=f"key-{SEED}-{i}-{j}" if j % 2 else None,
+                        gateway=None if j % 2 else on.services["gateway-1"].url,
                     )
                 )
                 for j in range(12)
@@ -74,18 +93,30 @@ async def test_f5_gateways_are_killed_between_submit_and_acknowledgement(on: sta
         for asked in list(d.crowd.asked):
             d.crowd.watch(asked)
         found = await d.judge()
-    drill.passed(found, ("submits nobody knows the outcome of", d.unknown()), ("keys", found.results["R2"].judged))
+    drill.passed(
+        found,
+        ("submits nobody knows the outcome of", d.unknown()),
+        ("keys", found.results["R2"].judged),
+    )
 
 
 @pytest.mark.parametrize("point", plants.FAILPOINTS)
-async def test_f5_a_gateway_is_killed_on_the_way_of_a_request_and_a_retry_gets_the_same_response(on: stage.Stage, point: str) -> None:
+async def test_f5_a_gateway_is_killed_on_the_way_of_a_request_and_a_retry_gets_the_same_response(
+    on: stage.Stage, point: str
+) -> None:
     async with drill.drill(on, f"f5-{point}", SEED) as d:
         first, second = on.services["gateway-1"], on.services["gateway-2"]
         on.kill(first.name)
         on.start(first.name, TAILRACE_TEST_PLANT=point)
         await asyncio.to_thread(on.wait_ready, first.name)
         d.fault("kill", first.name)
-        asked = await d.crowd.ask(tokens=30, pace_ms=5, key=f"{point}-{SEED}", user="alice", gateways=[first.url, second.url])
+        asked = await d.crowd.ask(
+            tokens=30,
+            pace_ms=5,
+            key=f"{point}-{SEED}",
+            user="alice",
+            gateways=[first.url, second.url],
+        )
         assert asked is not None
         assert first.child is not None
         died = first.child.wait(10.0)
@@ -106,7 +137,13 @@ async def test_f5_a_gateway_is_killed_on_the_way_of_a_request_and_a_retry_gets_t
 async def test_f6_a_push_is_killed_in_mid_stream(on: stage.Stage) -> None:
     async with drill.drill(on, "f6", SEED) as d:
         for i in range(2):
-            asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=200, pace_ms=10) for _ in range(4))) if a]
+            asked = [
+                a
+                for a in await asyncio.gather(
+                    *(d.crowd.ask(tokens=200, pace_ms=10) for _ in range(4))
+                )
+                if a
+            ]
             pushes = [s.url for s in on.of("push")]
             for a in asked:
                 d.crowd.watch(a, bases=pushes, via="ws")
@@ -140,7 +177,11 @@ async def test_f10_a_worker_is_cut_off_from_the_broker(on: stage.Stage) -> None:
 
 async def test_f11_a_push_is_cut_off_from_the_broker(on: stage.Stage) -> None:
     async with drill.drill(on, "f11", SEED) as d:
-        asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=250, pace_ms=10) for _ in range(4))) if a]
+        asked = [
+            a
+            for a in await asyncio.gather(*(d.crowd.ask(tokens=250, pace_ms=10) for _ in range(4)))
+            if a
+        ]
         for a in asked:
             d.crowd.watch(a, bases=[on.services["push-1"].url], via="ws")
             d.crowd.watch(a, bases=[on.services["push-2"].url], via="ws")
@@ -151,7 +192,10 @@ async def test_f11_a_push_is_cut_off_from_the_broker(on: stage.Stage) -> None:
         await asyncio.sleep(4.0)
         on.kafka.links["push-1"].heal()
         found = await d.judge()
-    drill.passed(found, ("a watcher that stalled", max(found.samples["longest gap a watcher saw, ms"]) > 3_000))
+    drill.passed(
+        found,
+        ("a watcher that stalled", max(found.samples["longest gap a watcher saw, ms"]) > 3_000),
+    )
     assert d.statuses() == {"completed": 4}
 
 
@@ -161,9 +205,19 @@ async def test_f12_a_half_open_connection_is_noticed_and_resumed_elsewhere(on: s
     async with drill.drill(on, "f12", SEED) as d:
         broken = link.Link(lambda: on.services["push-2"].port)
         try:
-            asked = [a for a in await asyncio.gather(*(d.crowd.ask(tokens=400, pace_ms=10) for _ in range(4))) if a]
+            asked = [
+                a
+                for a in await asyncio.gather(
+                    *(d.crowd.ask(tokens=400, pace_ms=10) for _ in range(4))
+                )
+                if a
+            ]
             for a in asked:
-                d.crowd.watch(a, bases=[f"http://127.0.0.1:{broken.port}", on.services["push-1"].url], via="ws")
+                d.crowd.watch(
+                    a,
+                    bases=[f"http://127.0.0.1:{broken.port}", on.services["push-1"].url],
+                    via="ws",
+                )
             await d.streaming(asked[0], 20)
             await asyncio.sleep(0.5)
             connected = broken.connections
@@ -174,7 +228,10 @@ async def test_f12_a_half_open_connection_is_noticed_and_resumed_elsewhere(on: s
             broken.close()
     drill.passed(found, ("connections that hung", connected), ("reconnects", d.reconnects()))
     # Found after at most two pings, then a new connection.
-    assert max(found.samples["longest gap a watcher saw, ms"][-len(asked) :]) < 2 * crowd.PING_S * 1000 + 8_000
+    assert (
+        max(found.samples["longest gap a watcher saw, ms"][-len(asked) :])
+        < 2 * crowd.PING_S * 1000 + 8_000
+    )
 
 
 @LONG
@@ -190,14 +247,17 @@ async def test_f13_the_broker_is_far_away(on: stage.Stage) -> None:
             one.heal()
         found = await d.judge()
     behind = found.samples["behind the append, ms"]
-    drill.passed(found, ("worker-1 streamed", "worker-1" in owners), ("push-1 was behind", max(behind) > 150))
+    drill.passed(
+        found, ("worker-1 streamed", "worker-1" in owners), ("push-1 was behind", max(behind) > 150)
+    )
     assert d.statuses() == {"completed": 8}
     print(f"F13: behind the append, ms: {report.figure(behind)}")
 
 
 async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
     async with drill.drill(on, "f14", SEED) as d:
-        d.crowd.ping_s = 15.0  # what is asked here is whether Redis matters, not how fast a busy machine answers a ping
+        # what is asked here is whether Redis matters, not how fast a busy machine answers a ping
+        d.crowd.ping_s = 15.0
         asked = await d.crowd.ask_many(4, tokens=700, pace_ms=10)
         await d.streaming(asked[0], 20)
         d.fault("stop", "redis")
@@ -250,7 +310,9 @@ async def test_f18_produce_responses_are_lost_after_the_write(on: stage.Stage) -
             link.heal()
             await asyncio.sleep(1.0)
         found = await d.judge()
-    drill.passed(found, ("worker-1 streamed", "worker-1" in owners), ("bytes lost", link.lost > before))
+    drill.passed(
+        found, ("worker-1 streamed", "worker-1" in owners), ("bytes lost", link.lost > before)
+    )
     assert d.statuses() == {"completed": 8}
 
 
@@ -280,14 +342,17 @@ async def test_f23_cancels_race_with_completion(on: stage.Stage) -> None:
 
         tokens = 15
         for _ in range(5):
-            # As fast as this machine is just now: answers that all end before their cancels, or all behind them, are no race.
+            # As fast as this machine is just now: answers that all end before their cancels, or all
+            # behind them, are no race.
             ends = set().union(*await asyncio.gather(*(race(i) for i in range(16))))
             if "cancelled" not in ends:
                 tokens *= 4
             elif "completed" not in ends:
                 tokens = max(1, tokens // 4)
         found = await d.judge()
-    drill.passed(found, ("both ends", len(d.statuses()) == 2), ("cancels", found.results["R4"].judged >= 80))
+    drill.passed(
+        found, ("both ends", len(d.statuses()) == 2), ("cancels", found.results["R4"].judged >= 80)
+    )
     assert set(d.statuses()) == {"completed", "cancelled"}
 
 
@@ -295,7 +360,8 @@ async def test_f23_cancels_race_with_completion(on: stage.Stage) -> None:
 async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: stage.Stage) -> None:
     push = on.services["push-1"]
     async with drill.drill(on, "f25", SEED) as d:
-        d.crowd.ping_s = 60.0  # two hundred sockets in one busy process: what it does late is no fault of the service
+        # two hundred sockets in one busy process: what it does late is no fault of the service
+        d.crowd.ping_s = 60.0
         big = await d.crowd.ask(tokens=40_000, pace_ms=0, max_output_tokens=50_000)
         assert big is not None
         await d.ended(60.0)
@@ -306,9 +372,15 @@ async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: s
                 d.crowd.watch(asked, bases=[push.url], via=("ws", "sse")[i % 2])
         await d.until("two hundred watch", lambda: push.connections >= 200)
         go_on = asyncio.Event()
-        stalled = {d.crowd.watch(big, bases=[push.url], via=via, stall=go_on).get_name() for via in ("ws", "sse")}
+        stalled = {
+            d.crowd.watch(big, bases=[push.url], via=via, stall=go_on).get_name()
+            for via in ("ws", "sse")
+        }
         d.fault("stalled readers", "push-1")
-        await d.until("both were closed as slow", lambda: push.metric("tailrace_outbox_closes_total") >= given_up + 2)
+        await d.until(
+            "both were closed as slow",
+            lambda: push.metric("tailrace_outbox_closes_total") >= given_up + 2,
+        )
         grown = push.memory - memory
         go_on.set()
         found = await d.judge(final_reads=4)
@@ -320,7 +392,8 @@ async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: s
     assert set(d.statuses()) == {"completed"}
     assert grown < 64 << 20
     print(
-        f"F25: memory of the push service grew by {grown >> 10} KiB; behind the append, ms: {report.figure(found.samples['behind the append, ms'])}"
+        f"F25: memory of the push service grew by {grown >> 10} KiB; behind the append, ms: "
+        f"{report.figure(found.samples['behind the append, ms'])}"
     )
 
 
@@ -330,7 +403,9 @@ async def test_f7_the_broker_is_killed_and_comes_back(on: stage.Stage) -> None:
         await d.streaming(asked[0], 20)
         d.fault("kill", "kafka")
         on.kafka.kill()
-        unknown = [asyncio.create_task(d.crowd.ask(tokens=20, key=f"f7-{SEED}-{i}")) for i in range(4)]
+        unknown = [
+            asyncio.create_task(d.crowd.ask(tokens=20, key=f"f7-{SEED}-{i}")) for i in range(4)
+        ]
         await asyncio.sleep(1.0)
         on.kafka.launch()
         await asyncio.to_thread(on.kafka.wait_ready)

@@ -1,7 +1,8 @@
 """Whole stacks as a user has them: `tailrace up`, then only public addresses.
 
-`stack` runs the real engine (vLLM) where the engine environment exists, which is what `make install` sets up; `scripted_stack` runs the scripted
-engine for faults and load. Each is started once per run and stopped by `tailrace down`.
+`stack` runs the real engine (vLLM) where the engine environment exists, which is what `make
+install` sets up; `scripted_stack` runs the scripted engine for faults and load. Each is started
+once per run and stopped by `tailrace down`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With a failed journey go its stacks' processes and the last words of their workers: afterwards they are gone."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With a failed journey go its stacks' processes and the last words of their workers:
+    afterwards they are gone."""
     report = yield
     if report.when == "call" and report.failed:
         for value in getattr(item, "funcargs", {}).values():
@@ -70,14 +74,32 @@ class Stack:
 
     def command(self, *args: str, timeout: float = 60.0) -> str:
         """Output of a `tailrace` command on this deployment."""
-        done = subprocess.run([TAILRACE, *args, "--data", self.data], capture_output=True, text=True, timeout=timeout, check=False)
-        assert done.returncode == 0, f"tailrace {' '.join(args)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        done = subprocess.run(
+            [TAILRACE, *args, "--data", self.data],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, (
+            f"tailrace {' '.join(args)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        )
         return done.stdout
 
     def state(self) -> str:
         """Processes, and what workers wrote last."""
-        listed = subprocess.run([TAILRACE, "ps", "--data", self.data], capture_output=True, text=True, timeout=60, check=False).stdout
-        last = [f"{log.name}: {line[:300]}" for log in sorted(self.data.glob("logs/worker-*.log")) for line in log.read_text().splitlines()[-8:]]
+        listed = subprocess.run(
+            [TAILRACE, "ps", "--data", self.data],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stdout
+        last = [
+            f"{log.name}: {line[:300]}"
+            for log in sorted(self.data.glob("logs/worker-*.log"))
+            for line in log.read_text().splitlines()[-8:]
+        ]
         return "\n".join([listed, *last])
 
     def token(self, subject: str) -> str:
@@ -100,23 +122,57 @@ class Stack:
 def start(data: Path, *args: str, engine: str) -> Stack:
     """`tailrace up --detach`, ready."""
     port = processes.free_port(following=FOLLOWING)
-    push_port = processes.free_port(set(range(port - FOLLOWING, port + FOLLOWING + 1)), following=FOLLOWING)
-    command = [TAILRACE, "up", "--detach", "--engine", engine, "--data", data, "--port", str(port), "--push-port", str(push_port), *args]
+    push_port = processes.free_port(
+        set(range(port - FOLLOWING, port + FOLLOWING + 1)), following=FOLLOWING
+    )
+    command = [
+        TAILRACE,
+        "up",
+        "--detach",
+        "--engine",
+        engine,
+        "--data",
+        data,
+        "--port",
+        str(port),
+        "--push-port",
+        str(push_port),
+        *args,
+    ]
     log = data.parent / f"{data.name}.up.log"
     try:
         with log.open("w") as out:
-            done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=UP_DEADLINE_S, check=False, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=UP_DEADLINE_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
         assert done.returncode == 0, log.read_text()[-4000:]
     except BaseException:
-        subprocess.run([TAILRACE, "down", "--data", data], capture_output=True, timeout=90, check=False)
+        subprocess.run(
+            [TAILRACE, "down", "--data", data], capture_output=True, timeout=90, check=False
+        )
         raise
-    credential = subprocess.run([TAILRACE, "token", "--data", data], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-    return Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{push_port}", credential, data, engine)
+    credential = subprocess.run(
+        [TAILRACE, "token", "--data", data], capture_output=True, text=True, timeout=60, check=True
+    ).stdout.strip()
+    return Stack(
+        f"http://127.0.0.1:{port}", f"http://127.0.0.1:{push_port}", credential, data, engine
+    )
 
 
 def stop(stack: Stack) -> None:
     """`tailrace down`."""
-    subprocess.run([TAILRACE, "down", "--data", stack.data], capture_output=True, text=True, timeout=90, check=True)
+    subprocess.run(
+        [TAILRACE, "down", "--data", stack.data],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
 
 
 def engine_environment() -> bool:
@@ -136,8 +192,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers, two gateways and two pushes on the scripted engine, whose tokens describe themselves."""
-    started = start(tmp_path_factory.mktemp("scripted") / "data", "--workers", "2", "--gateways", "2", "--pushes", "2", engine="scripted")
+    """Two workers, two gateways and two pushes on the scripted engine, whose tokens describe
+    themselves."""
+    started = start(
+        tmp_path_factory.mktemp("scripted") / "data",
+        "--workers",
+        "2",
+        "--gateways",
+        "2",
+        "--pushes",
+        "2",
+        engine="scripted",
+    )
     yield started
     stop(started)
 

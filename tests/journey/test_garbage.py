@@ -23,7 +23,9 @@ GOOD = {"model": MODEL, "input": "hi", "metadata": {"script_tokens": "5", "scrip
 
 @pytest.fixture
 def client(scripted_stack: Stack) -> Any:
-    with httpx.Client(base_url=scripted_stack.url, headers=scripted_stack.headers, timeout=30.0) as c:
+    with httpx.Client(
+        base_url=scripted_stack.url, headers=scripted_stack.headers, timeout=30.0
+    ) as c:
         yield c
 
 
@@ -55,14 +57,20 @@ BAD_BODIES: list[tuple[bytes, int, str | None]] = [
     (json.dumps({**GOOD, "max_output_tokens": 0}).encode(), 400, "max_output_tokens"),
     (json.dumps({**GOOD, "metadata": {"k": 1}}).encode(), 400, None),
     (json.dumps({**GOOD, "stream": "perhaps"}).encode(), 400, "stream"),
-    (json.dumps({**GOOD, "previous_response_id": "../../etc/passwd"}).encode(), 400, "previous_response_id"),
+    (
+        json.dumps({**GOOD, "previous_response_id": "../../etc/passwd"}).encode(),
+        400,
+        "previous_response_id",
+    ),
     (json.dumps({**GOOD, "model": "no-such"}).encode(), 404, "model"),
 ]
 
 
 @pytest.mark.parametrize(("body", "status", "param"), BAD_BODIES, ids=range(len(BAD_BODIES)))
 def test_bad_bodies(client: httpx.Client, body: bytes, status: int, param: str | None) -> None:
-    answer = client.post("/v1/responses", content=body, headers={"content-type": "application/json"})
+    answer = client.post(
+        "/v1/responses", content=body, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == status, answer.text
     error = error_of(answer)
     if param is not None:
@@ -70,13 +78,19 @@ def test_bad_bodies(client: httpx.Client, body: bytes, status: int, param: str |
 
 
 def test_a_huge_body_is_refused_and_the_next_one_is_served(client: httpx.Client) -> None:
-    answer = client.post("/v1/responses", content=b'{"input":"' + b"x" * (8 << 20) + b'"}', headers={"content-type": "application/json"})
+    answer = client.post(
+        "/v1/responses",
+        content=b'{"input":"' + b"x" * (8 << 20) + b'"}',
+        headers={"content-type": "application/json"},
+    )
     assert answer.status_code == 413
     error_of(answer)
     assert client.post("/v1/responses", json=GOOD).status_code == 200
 
 
-@pytest.mark.parametrize("credential", ["", "Bearer", "Bearer x", "Basic abc", "Bearer " + "a" * 9000, "Bearer a.b.c"])
+@pytest.mark.parametrize(
+    "credential", ["", "Bearer", "Bearer x", "Basic abc", "Bearer " + "a" * 9000, "Bearer a.b.c"]
+)
 @pytest.mark.parametrize("service", ["url", "push_url"])
 def test_wrong_credentials(scripted_stack: Stack, service: str, credential: str) -> None:
     base = getattr(scripted_stack, service)
@@ -87,19 +101,41 @@ def test_wrong_credentials(scripted_stack: Stack, service: str, credential: str)
 
 
 @pytest.mark.parametrize("service", ["url", "push_url"])
-@pytest.mark.parametrize("rid", ["resp_x", "x", "resp_" + "A" * 32, "resp_" + "_" * 32, "resp_%00", "resp_" + "A" * 5000, "..%2f..%2fetc"])
+@pytest.mark.parametrize(
+    "rid",
+    [
+        "resp_x",
+        "x",
+        "resp_" + "A" * 32,
+        "resp_" + "_" * 32,
+        "resp_%00",
+        "resp_" + "A" * 5000,
+        "..%2f..%2fetc",
+    ],
+)
 def test_malformed_ids_are_404(scripted_stack: Stack, service: str, rid: str) -> None:
-    answer = httpx.get(f"{getattr(scripted_stack, service)}/v1/responses/{rid}", headers=scripted_stack.headers, timeout=30.0)
+    answer = httpx.get(
+        f"{getattr(scripted_stack, service)}/v1/responses/{rid}",
+        headers=scripted_stack.headers,
+        timeout=30.0,
+    )
     assert answer.status_code == 404
     error_of(answer)
 
 
 @pytest.mark.parametrize("service", ["url", "push_url"])
 def test_a_bad_position_is_400(scripted_stack: Stack, service: str) -> None:
-    rid = httpx.post(f"{scripted_stack.url}/v1/responses", json=GOOD, headers=scripted_stack.headers, timeout=30.0).json()["id"]
+    rid = httpx.post(
+        f"{scripted_stack.url}/v1/responses",
+        json=GOOD,
+        headers=scripted_stack.headers,
+        timeout=30.0,
+    ).json()["id"]
     for bad in ("x", "1.5", "-2", "9" * 40):
         answer = httpx.get(
-            f"{getattr(scripted_stack, service)}/v1/responses/{rid}", params={"stream": "true", "starting_after": bad}, headers=scripted_stack.headers
+            f"{getattr(scripted_stack, service)}/v1/responses/{rid}",
+            params={"stream": "true", "starting_after": bad},
+            headers=scripted_stack.headers,
         )
         assert answer.status_code == 400, bad
         assert error_of(answer)["param"] == "starting_after"
@@ -120,14 +156,18 @@ BAD_MESSAGES: list[Any] = [
     '{"type":"response.create","model":7,"input":"x"}',
     '{"type":"response.create","stream_id":"","model":"m","input":"x"}',
     '{"type":"response.create","stream_id":"a b","model":"m","input":"x"}',
-    '{"type":"response.create","previous_response_id":"resp_unknown","model":"' + MODEL + '","input":"x"}',
+    '{"type":"response.create","previous_response_id":"resp_unknown","model":"'
+    + MODEL
+    + '","input":"x"}',
     '{"type":"response.cancel","response_id":"resp_unknown"}',
     b"\x00\x01",
 ]
 
 
 async def test_bad_messages_on_the_responses_socket_leave_it_open(scripted_stack: Stack) -> None:
-    async with connect(ws_url(scripted_stack.url, "/v1/responses"), additional_headers=scripted_stack.headers) as ws:
+    async with connect(
+        ws_url(scripted_stack.url, "/v1/responses"), additional_headers=scripted_stack.headers
+    ) as ws:
         for message in BAD_MESSAGES:
             await ws.send(message)
             answer = json.loads(await asyncio.wait_for(ws.recv(), 10))
@@ -137,16 +177,24 @@ async def test_bad_messages_on_the_responses_socket_leave_it_open(scripted_stack
             assert answer["error"]["message"]
         await ws.send(json.dumps({"type": "response.create", **GOOD}))
         kinds = []
-        while not kinds or not kinds[-1].startswith(("response.completed", "response.incomplete", "response.failed")):
+        while not kinds or not kinds[-1].startswith(
+            ("response.completed", "response.incomplete", "response.failed")
+        ):
             kinds.append(json.loads(await asyncio.wait_for(ws.recv(), 10))["type"])
         assert kinds[-1] == "response.completed"
 
 
 async def test_bad_messages_on_the_watch_socket_leave_it_open(scripted_stack: Stack) -> None:
     async with httpx.AsyncClient(timeout=30.0) as client:
-        rid = (await client.post(f"{scripted_stack.url}/v1/responses", json=GOOD, headers=scripted_stack.headers)).json()["id"]
+        rid = (
+            await client.post(
+                f"{scripted_stack.url}/v1/responses", json=GOOD, headers=scripted_stack.headers
+            )
+        ).json()["id"]
     for base in (scripted_stack.url, scripted_stack.push_url):
-        async with connect(ws_url(base, "/v1/watch"), additional_headers=scripted_stack.headers) as ws:
+        async with connect(
+            ws_url(base, "/v1/watch"), additional_headers=scripted_stack.headers
+        ) as ws:
             for message in [
                 *BAD_MESSAGES,
                 '{"type":"watch"}',
@@ -181,7 +229,12 @@ async def test_handshakes_that_must_be_refused(scripted_stack: Stack, path: str)
         with pytest.raises(websockets.exceptions.InvalidStatus) as e:
             await connect(url, additional_headers=headers)
         assert e.value.response.status_code == status
-        assert set(json.loads(e.value.response.body)["error"]) == {"message", "type", "param", "code"}
+        assert set(json.loads(e.value.response.body)["error"]) == {
+            "message",
+            "type",
+            "param",
+            "code",
+        }
     # A credential in the query is not looked at.
     with pytest.raises(websockets.exceptions.InvalidStatus) as e:
         await connect(f"{url}?token={scripted_stack.credential}")
@@ -190,7 +243,9 @@ async def test_handshakes_that_must_be_refused(scripted_stack: Stack, path: str)
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
 async def test_a_message_too_big_closes_1009(scripted_stack: Stack, path: str) -> None:
-    async with connect(ws_url(scripted_stack.url, path), additional_headers=scripted_stack.headers) as ws:
+    async with connect(
+        ws_url(scripted_stack.url, path), additional_headers=scripted_stack.headers
+    ) as ws:
         with pytest.raises(websockets.exceptions.ConnectionClosed) as e:  # noqa: PT012 (the close may come at the send or after it)
             await ws.send("x" * (4 << 20))
             while True:
@@ -201,7 +256,9 @@ async def test_a_message_too_big_closes_1009(scripted_stack: Stack, path: str) -
 
 async def test_a_ticket_opens_one_socket_once(scripted_stack: Stack) -> None:
     origin = scripted_stack.url
-    async with httpx.AsyncClient(base_url=scripted_stack.url, headers={**scripted_stack.headers, "Origin": origin}) as client:
+    async with httpx.AsyncClient(
+        base_url=scripted_stack.url, headers={**scripted_stack.headers, "Origin": origin}
+    ) as client:
         ticket = (await client.post("/v1/tickets")).json()["ticket"]
     url = ws_url(scripted_stack.push_url, "/v1/watch")
     protocols: Any = ["tailrace.v1", f"ticket.{ticket}"]
@@ -222,18 +279,58 @@ def garbage(rid: str) -> list[tuple[bytes | None, bytes | None]]:
         (key, b"\xff\xfe\x00"),
         (key, b"[" * 20_000),
         (key, b'{"t":"TOK"}'),
-        (key, json.dumps({"t": "TOK", "rid": rid, "own": "x", "seq": -1, "ids": [], "text": "EVIL", "parent": ""}).encode()),
-        (key, json.dumps({"t": "TOK", "rid": rid, "own": "x", "seq": 0, "ids": [1], "text": "EVIL", "parent": "0" * 16}).encode()),
-        (key, json.dumps({"t": "END", "rid": rid, "own": "x", "seq": 0, "reason": "stop", "digest": "0" * 16}).encode()),
+        (
+            key,
+            json.dumps(
+                {
+                    "t": "TOK",
+                    "rid": rid,
+                    "own": "x",
+                    "seq": -1,
+                    "ids": [],
+                    "text": "EVIL",
+                    "parent": "",
+                }
+            ).encode(),
+        ),
+        (
+            key,
+            json.dumps(
+                {
+                    "t": "TOK",
+                    "rid": rid,
+                    "own": "x",
+                    "seq": 0,
+                    "ids": [1],
+                    "text": "EVIL",
+                    "parent": "0" * 16,
+                }
+            ).encode(),
+        ),
+        (
+            key,
+            json.dumps(
+                {"t": "END", "rid": rid, "own": "x", "seq": 0, "reason": "stop", "digest": "0" * 16}
+            ).encode(),
+        ),
         (key, json.dumps({"t": "FUTURE", "rid": rid, "v": 99}).encode()),
         (os.urandom(3000), os.urandom(100_000)),
     ]
 
 
-async def test_garbage_in_every_topic_stalls_nothing_and_changes_no_answer(scripted_stack: Stack) -> None:
+async def test_garbage_in_every_topic_stalls_nothing_and_changes_no_answer(
+    scripted_stack: Stack,
+) -> None:
     bootstrap = read_log.kafka_of(scripted_stack)
-    async with httpx.AsyncClient(base_url=scripted_stack.url, headers=scripted_stack.headers, timeout=60.0) as client:
-        body = {"model": MODEL, "input": "steady", "background": True, "metadata": {"script_tokens": "200", "script_pace_ms": "10"}}
+    async with httpx.AsyncClient(
+        base_url=scripted_stack.url, headers=scripted_stack.headers, timeout=60.0
+    ) as client:
+        body = {
+            "model": MODEL,
+            "input": "steady",
+            "background": True,
+            "metadata": {"script_tokens": "200", "script_pace_ms": "10"},
+        }
         rids = [(await client.post("/v1/responses", json=body)).json()["id"] for _ in range(8)]
         producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap)
         await producer.start()
@@ -250,13 +347,22 @@ async def test_garbage_in_every_topic_stalls_nothing_and_changes_no_answer(scrip
             await producer.stop()
         expected = scripted.expected_text([{"role": "user", "content": "steady"}], 200)
         for rid in rids:
-            async with client.stream("GET", f"/v1/responses/{rid}", params={"stream": "true"}) as answer:
-                events = [json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: {")]
+            async with client.stream(
+                "GET", f"/v1/responses/{rid}", params={"stream": "true"}
+            ) as answer:
+                events = [
+                    json.loads(line[6:])
+                    async for line in answer.aiter_lines()
+                    if line.startswith("data: {")
+                ]
             assert events[-1]["response"]["output"][0]["content"][0]["text"] == expected
-        # Afterwards new requests are served on every partition, so none stands still behind the garbage.
+        # Afterwards new requests are served on every partition, so none stands still behind the
+        # garbage.
         seen: set[int] = set()
         for i in range(60):
-            answer = await client.post("/v1/responses", json={**GOOD, "input": f"hi {i}"})  # an equal prompt would go where its prefix is warm
+            answer = await client.post(
+                "/v1/responses", json={**GOOD, "input": f"hi {i}"}
+            )  # an equal prompt would go where its prefix is warm
             assert answer.json()["status"] == "completed", answer.text
             seen.add(ids.parse(answer.json()["id"]).partition)
         assert len(seen) == 4, "the home partitions of a gateway"

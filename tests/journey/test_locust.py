@@ -1,4 +1,5 @@
-"""The load test as anybody runs it: clean on a real stack, and not clean when a server loses, doubles or swaps one event."""
+"""The load test as anybody runs it: clean on a real stack, and not clean when a server loses,
+doubles or swaps one event."""
 
 from __future__ import annotations
 
@@ -26,25 +27,66 @@ ROOT = Path(__file__).resolve().parents[2]
 Event = dict[str, Any]
 
 
-def locust(host: str, credential: str, summary: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+def locust(
+    host: str, credential: str, summary: Path, *options: str
+) -> tuple[int, dict[str, Any], str]:
     """Exit code, the summary it wrote, and what it said."""
-    command = [str(Path(sys.executable).with_name("locust")), "-f", "locustfile.py", "--headless", "--only-summary", "--host", host]
+    command = [
+        str(Path(sys.executable).with_name("locust")),
+        "-f",
+        "locustfile.py",
+        "--headless",
+        "--only-summary",
+        "--host",
+        host,
+    ]
     environ = {**os.environ, "TAILRACE_CREDENTIAL": credential}
     done = subprocess.run(
-        [*command, "--summary", str(summary), *options], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=150, check=False
+        [*command, "--summary", str(summary), *options],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     said = done.stdout + done.stderr
-    return done.returncode, json.loads(summary.read_text()) if summary.exists() else {}, said[-6000:]
+    return (
+        done.returncode,
+        json.loads(summary.read_text()) if summary.exists() else {},
+        said[-6000:],
+    )
 
 
-def test_users_who_drop_resume_and_cancel_lose_nothing(scripted_stack: Stack, tmp_path: Path) -> None:
+def test_users_who_drop_resume_and_cancel_lose_nothing(
+    scripted_stack: Stack, tmp_path: Path
+) -> None:
     code, found, said = locust(
         *(scripted_stack.url, scripted_stack.credential, tmp_path / "summary.json"),
-        *("-u", "8", "-r", "8", "-t", "100s", "--answers", "40", "--stop-timeout", "10", "--push-host", scripted_stack.push_url),
+        *(
+            "-u",
+            "8",
+            "-r",
+            "8",
+            "-t",
+            "100s",
+            "--answers",
+            "40",
+            "--stop-timeout",
+            "10",
+            "--push-host",
+            scripted_stack.push_url,
+        ),
         *("--scripted", "--tokens", "40", "--drops", "0.5", "--cancels", "0.2"),
     )
     assert code == 0, said
-    assert (found["lost"], found["doubled"], found["misplaced"], found["wrong"], found["failed"]) == (0, 0, 0, 0, 0)
+    assert (
+        found["lost"],
+        found["doubled"],
+        found["misplaced"],
+        found["wrong"],
+        found["failed"],
+    ) == (0, 0, 0, 0, 0)
     # Without these the run would have shown nothing.
     assert found["responses"] >= 40
     assert "run-time limit reached" not in said, "it ends with the answers that were asked for"
@@ -66,7 +108,12 @@ def events(rid: str) -> list[Event]:
             "response": {
                 "id": rid,
                 "status": "completed",
-                "output": [{"type": "message", "content": [{"type": "output_text", "text": "".join(words)}]}],
+                "output": [
+                    {
+                        "type": "message",
+                        "content": [{"type": "output_text", "text": "".join(words)}],
+                    }
+                ],
                 "usage": {"output_tokens": len(words)},
             },
         },
@@ -96,18 +143,30 @@ def renumbering(told: list[Event]) -> list[Event]:
 
 
 @contextmanager
-def server(lie: Callable[[list[Event]], list[Event]], lie_again: Callable[[list[Event]], list[Event]] = honest) -> Iterator[str]:
-    """A gateway of a few lines, whose answers pass through `lie`, and when they are read again through `lie_again`."""
+def server(
+    lie: Callable[[list[Event]], list[Event]],
+    lie_again: Callable[[list[Event]], list[Event]] = honest,
+) -> Iterator[str]:
+    """A gateway of a few lines, whose answers pass through `lie`, and when they are read again
+    through `lie_again`."""
 
     def plain(connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
         if path == "/v1/models":
             body = b'{"data":[{"id":"m"}]}'
         elif path.startswith("/v1/responses/"):
-            body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in lie_again(events(path.rpartition("/")[2])))
+            body = b"".join(
+                b"data: " + json.dumps(event).encode() + b"\n\n"
+                for event in lie_again(events(path.rpartition("/")[2]))
+            )
         else:
             return None
-        return Response(http.HTTPStatus.OK, "OK", Headers({"content-length": str(len(body)), "connection": "close"}), body)
+        return Response(
+            http.HTTPStatus.OK,
+            "OK",
+            Headers({"content-length": str(len(body)), "connection": "close"}),
+            body,
+        )
 
     def answer(connection: ServerConnection) -> None:
         for number, _ in enumerate(connection):
@@ -126,13 +185,35 @@ def server(lie: Callable[[list[Event]], list[Event]], lie_again: Callable[[list[
 
 @pytest.mark.parametrize(
     ("lie", "words"),
-    [(honest, ""), (losing, "1 lost"), (doubling, "1 doubled"), (swapping, "1 out of order"), (renumbering, "text differs from the final response")],
+    [
+        (honest, ""),
+        (losing, "1 lost"),
+        (doubling, "1 doubled"),
+        (swapping, "1 out of order"),
+        (renumbering, "text differs from the final response"),
+    ],
     ids=["honest", "lost", "doubled", "swapped", "renumbered"],
 )
-def test_a_server_that_lies_is_found_out(lie: Callable[[list[Event]], list[Event]], words: str, tmp_path: Path) -> None:
+def test_a_server_that_lies_is_found_out(
+    lie: Callable[[list[Event]], list[Event]], words: str, tmp_path: Path
+) -> None:
     with server(lie) as host:
         code, found, said = locust(
-            host, "x", tmp_path / "summary.json", "-u", "1", "-t", "60s", "--answers", "1", "--turns", "1", "--drops", "0", "--cancels", "0"
+            host,
+            "x",
+            tmp_path / "summary.json",
+            "-u",
+            "1",
+            "-t",
+            "60s",
+            "--answers",
+            "1",
+            "--turns",
+            "1",
+            "--drops",
+            "0",
+            "--cancels",
+            "0",
         )
     assert found["responses"] >= 1, said
     assert (code, bool(found["wrong"])) == ((1, True) if words else (0, False)), said
@@ -142,7 +223,23 @@ def test_a_server_that_lies_is_found_out(lie: Callable[[list[Event]], list[Event
 def test_a_server_that_tells_another_story_later_is_found_out(tmp_path: Path) -> None:
     with server(honest, renumbering) as host:
         code, found, said = locust(
-            *(host, "x", tmp_path / "summary.json", "-u", "10", "-r", "10", "-t", "8s", "--turns", "1", "--drops", "0", "--cancels", "0")
+            *(
+                host,
+                "x",
+                tmp_path / "summary.json",
+                "-u",
+                "10",
+                "-r",
+                "10",
+                "-t",
+                "8s",
+                "--turns",
+                "1",
+                "--drops",
+                "0",
+                "--cancels",
+                "0",
+            )
         )
     assert found["reads"] >= 1, said
     assert (code, found["lost"]) == (1, 0), said
@@ -154,8 +251,28 @@ def test_a_shape_rules_how_many_users_there_are(tmp_path: Path) -> None:
     """Without an end of its own the test would run until the deadline of `locust`."""
     with server(honest) as host:
         code, found, said = locust(
-            *(host, "x", tmp_path / "summary.json", "-u", "10", "-t", "10s", "--shape", "spike", "--turns", "1", "--drops", "0", "--cancels", "0")
+            *(
+                host,
+                "x",
+                tmp_path / "summary.json",
+                "-u",
+                "10",
+                "-t",
+                "10s",
+                "--shape",
+                "spike",
+                "--turns",
+                "1",
+                "--drops",
+                "0",
+                "--cancels",
+                "0",
+            )
         )
     assert (code, found["wrong"]) == (0, 0), said
-    users = [int(line.partition("updating to ")[2].split()[0]) for line in said.splitlines() if "Shape test updating to" in line]
+    users = [
+        int(line.partition("updating to ")[2].split()[0])
+        for line in said.splitlines()
+        if "Shape test updating to" in line
+    ]
     assert users == [2, 10, 2], said

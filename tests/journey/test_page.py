@@ -1,4 +1,5 @@
-"""The chat page in a real browser, against a running stack: what it shows is held against what the server says."""
+"""The chat page in a real browser, against a running stack: what it shows is held against what the
+server says."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.journey.conftest import ROOT, Stack
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 QUESTION = "Explain quantum entanglement."
-# Chromium tries to reach its maker's hosts at every start; in a closed network that only costs time.
+# Chromium tries to reach its maker's hosts at every start; in a closed network that only costs
+# time.
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -31,8 +33,14 @@ CHROMIUM_ARGS = [
     "--disable-sync",
 ]
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 820}, "color_scheme": "light"}
-MOBILE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "device_scale_factor": 2}
-# Keeps every text that the last answer ever showed, so that a moment between two looks of the test counts too.
+MOBILE: dict[str, Any] = {
+    "viewport": {"width": 390, "height": 844},
+    "is_mobile": True,
+    "has_touch": True,
+    "device_scale_factor": 2,
+}
+# Keeps every text that the last answer ever showed, so that a moment between two looks of the test
+# counts too.
 RECORD = """
 window.shown = [];
 new MutationObserver(() => {
@@ -50,7 +58,10 @@ class Chat:
         self.page = page
         self.stack = stack
         self.complaints: list[str] = []
-        page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("warning", "error") else None)
+        page.on(
+            "console",
+            lambda m: self.complaints.append(m.text) if m.type in ("warning", "error") else None,
+        )
         page.on("pageerror", lambda e: self.complaints.append(str(e)))
 
     def open(self, path: str = "/") -> Chat:
@@ -60,14 +71,18 @@ class Chat:
 
     @property
     def complained(self) -> list[str]:
-        """What the page itself found wrong, without what the browser says of addresses that do not answer."""
-        return [c for c in self.complaints if "net::ERR" not in c and "Failed to load resource" not in c]
+        """What the page itself found wrong, without what the browser says of addresses that do not
+        answer."""
+        return [
+            c for c in self.complaints if "net::ERR" not in c and "Failed to load resource" not in c
+        ]
 
     def connected(self, timeout: float = 30_000) -> None:
         self.page.wait_for_selector('.status[data-state="open"]', timeout=timeout)
 
     def ask(self, question: str) -> None:
-        """Asks and waits until the question stands on the page: before that the last turn, and its status, is the question before."""
+        """Asks and waits until the question stands on the page: before that the last turn, and its
+        status, is the question before."""
         asked = self.page.locator(".turn").count()
         self.page.fill("#question", question)
         self.page.press("#question", "Enter")
@@ -89,7 +104,13 @@ class Chat:
 
     def streaming(self, characters: int = 1) -> None:
         """Until so much of the answer is drawn; it must not be over by then."""
-        self.page.wait_for_function("n => (document.querySelector('.turn:last-child .prose')?.textContent ?? '').length >= n", arg=characters)
+        self.page.wait_for_function(
+            (
+                "n => (document.querySelector('.turn:last-child .prose')?.textContent ?? "
+                "'').length >= n"
+            ),
+            arg=characters,
+        )
         assert self.turn.get_attribute("data-status") == "in_progress"
 
     def kept(self) -> dict[str, Any]:
@@ -105,13 +126,17 @@ class Chat:
     def server_says(self) -> dict[str, Any]:
         """The Response object behind the last answer, asked for with this tab's credential."""
         credential = self.page.evaluate("localStorage.getItem('tailrace.credential')")
-        answer = httpx.get(f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}", headers={"Authorization": f"Bearer {credential}"})
+        answer = httpx.get(
+            f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}",
+            headers={"Authorization": f"Bearer {credential}"},
+        )
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
 
     def check_exact(self) -> str:
-        """What is kept is the server's text to the letter; what is drawn says the same. Returns the text."""
+        """What is kept is the server's text to the letter; what is drawn says the same. Returns the
+        text."""
         truth = self.server_says()
         text = "".join(part["text"] for item in truth["output"] for part in item["content"])
         kept = self.kept()["answer"]
@@ -142,10 +167,13 @@ def slowly(chat: Chat, tokens: int, pace_ms: int = 15) -> None:
 
 
 def briefly(chat: Chat, tokens: int = 150) -> None:
-    """Answers to what this tab asks end after so many tokens: the real model shares two cores with two tabs of a browser."""
+    """Answers to what this tab asks end after so many tokens: the real model shares two cores with
+    two tabs of a browser."""
 
     def limit(route: sync_api.Route) -> None:
-        route.continue_(post_data=json.dumps(route.request.post_data_json | {"max_output_tokens": tokens}))
+        route.continue_(
+            post_data=json.dumps(route.request.post_data_json | {"max_output_tokens": tokens})
+        )
 
     chat.page.route("**/v1/responses", limit)
 
@@ -165,7 +193,8 @@ Opener = Callable[..., Chat]
 
 @pytest.fixture
 def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
-    """A browser profile on a stack: each call of what it returns opens one more tab of the same profile."""
+    """A browser profile on a stack: each call of what it returns opens one more tab of the same
+    profile."""
     contexts: list[sync_api.BrowserContext] = []
 
     def profile(stack: Stack, **options: Any) -> Opener:
@@ -186,30 +215,40 @@ def chat(tabs: Callable[..., Opener], scripted_stack: Stack) -> Chat:
 
 
 def only_grew(texts: list[str]) -> None:
-    """Nothing that was shown was taken back, doubled or replaced: each text continues the one before."""
+    """Nothing that was shown was taken back, doubled or replaced: each text continues the one
+    before."""
     for before, after in itertools.pairwise(texts):
         assert after.startswith(before.rstrip()), f"{before[-40:]!r} became {after[-40:]!r}"
 
 
-# ---- the whole path on the real model -------------------------------------------------------------------
+# ---- the whole path on the real model
+# -------------------------------------------------------------------
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 class TestRealModel:
-    """What a newcomer does after `make up`. The model's own words, so only their identity is judged."""
+    """What a newcomer does after `make up`. The model's own words, so only their identity is
+    judged."""
 
-    def test_a_question_is_answered_while_it_streams(self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path) -> None:
+    def test_a_question_is_answered_while_it_streams(
+        self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path
+    ) -> None:
         chat = tabs(stack)().open()
         chat.ask(QUESTION)
         chat.streaming(40)
         chat.page.screenshot(path=tmp_path / "streaming.png")
         chat.status("completed", "incomplete")
         assert len(chat.check_exact()) > 100
-        assert re.search(r"first token \d.* · .*\d tokens/s · \d+ tokens", chat.turn.locator(".pace").text_content() or "")
+        assert re.search(
+            r"first token \d.* · .*\d tokens/s · \d+ tokens",
+            chat.turn.locator(".pace").text_content() or "",
+        )
         assert chat.complaints == []
 
-    def test_it_stops_and_goes_on_from_there(self, tabs: Callable[..., Opener], stack: Stack) -> None:
+    def test_it_stops_and_goes_on_from_there(
+        self, tabs: Callable[..., Opener], stack: Stack
+    ) -> None:
         chat = tabs(stack)().open()
         chat.ask("Write a very long story about a river.")
         chat.streaming(30)
@@ -221,14 +260,18 @@ class TestRealModel:
         chat.status("completed", "incomplete")
         assert chat.server_says()["previous_response_id"] is not None
 
-    def test_a_reload_in_the_middle_and_a_second_tab_show_the_same_whole_answer(self, tabs: Callable[..., Opener], stack: Stack) -> None:
+    def test_a_reload_in_the_middle_and_a_second_tab_show_the_same_whole_answer(
+        self, tabs: Callable[..., Opener], stack: Stack
+    ) -> None:
         opener = tabs(stack)
         chat = opener().open()
         briefly(chat)
         chat.ask("Explain how a water mill works, step by step.")
         chat.streaming(60)
         chat.page.reload()
-        other = opener().open("/" + chat.page.url.partition("/")[2].partition("/")[2].partition("/")[2])
+        other = opener().open(
+            "/" + chat.page.url.partition("/")[2].partition("/")[2].partition("/")[2]
+        )
         for tab in (chat, other):
             tab.status("completed", "incomplete")
         assert chat.check_exact() == other.check_exact()
@@ -236,7 +279,8 @@ class TestRealModel:
         assert chat.complaints + other.complaints == []
 
 
-# ---- streaming, stopping, coming back (scripted engine: every token known) ------------------------------
+# ---- streaming, stopping, coming back (scripted engine: every token known)
+# ------------------------------
 
 
 def test_an_answer_grows_word_by_word_and_is_the_servers(chat: Chat) -> None:
@@ -273,7 +317,9 @@ def test_an_answer_that_was_cut_off_says_so(chat: Chat) -> None:
     chat.ask("Never stop.")
     chat.status("incomplete")
     assert chat.server_says()["incomplete_details"] == {"reason": "max_output_tokens"}
-    sync_api.expect(chat.turn.locator(".note")).to_have_text("Cut off: the length limit was reached.")
+    sync_api.expect(chat.turn.locator(".note")).to_have_text(
+        "Cut off: the length limit was reached."
+    )
     chat.check_plain()
 
 
@@ -284,8 +330,11 @@ def test_reloads_in_the_middle_of_an_answer_lose_and_repeat_nothing(chat: Chat) 
         chat.streaming(characters)
         before = chat.page.evaluate("window.shown.at(-1)")
         chat.page.reload()
-        first = chat.page.wait_for_function("() => window.shown.find(text => text.length > 0)").json_value()
-        # Snapshots are written a few times a second: what the reload shows first is what stood there a moment ago.
+        first = chat.page.wait_for_function(
+            "() => window.shown.find(text => text.length > 0)"
+        ).json_value()
+        # Snapshots are written a few times a second: what the reload shows first is what stood
+        # there a moment ago.
         assert before.startswith(first.rstrip()) or first.startswith(before.rstrip())
         chat.connected()
         only_grew(chat.page.evaluate("window.shown"))
@@ -304,7 +353,12 @@ def test_an_answer_that_ended_while_the_page_was_closed_is_there_when_it_opens(c
     rid = chat.kept()["answer"]["responseId"]
     chat.page.goto("about:blank")
     conftest.wait_for(
-        lambda: httpx.get(f"{chat.stack.api}/responses/{rid}", headers=chat.stack.headers).json().get("status") == "completed",
+        lambda: (
+            httpx.get(f"{chat.stack.api}/responses/{rid}", headers=chat.stack.headers)
+            .json()
+            .get("status")
+            == "completed"
+        ),
         "the answer ends unseen",
     )
     chat.page.goto(address)
@@ -312,7 +366,9 @@ def test_an_answer_that_ended_while_the_page_was_closed_is_there_when_it_opens(c
     chat.check_plain()
 
 
-def test_a_second_tab_shows_the_answer_live_and_can_stop_it(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+def test_a_second_tab_shows_the_answer_live_and_can_stop_it(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
     opener = tabs(scripted_stack)
     one = opener().open()
     slowly(one, 4000, 20)
@@ -338,14 +394,19 @@ def test_a_second_tab_shows_the_answer_live_and_can_stop_it(tabs: Callable[..., 
 @pytest.fixture
 def shrinking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two push services to lose. A stack of its own: nothing brings them back."""
-    started = conftest.start(tmp_path_factory.mktemp("shrinking") / "data", "--pushes", "2", engine="scripted")
+    started = conftest.start(
+        tmp_path_factory.mktemp("shrinking") / "data", "--pushes", "2", engine="scripted"
+    )
     yield started
     conftest.stop(started)
 
 
 @pytest.mark.slow
-def test_answers_go_on_until_only_the_gateway_is_left(tabs: Callable[..., Opener], shrinking_stack: Stack) -> None:
-    """SIGTERM drains: the page changes over before its socket closes. SIGKILL cuts it. The gateway delivers too, when no push service is left."""
+def test_answers_go_on_until_only_the_gateway_is_left(
+    tabs: Callable[..., Opener], shrinking_stack: Stack
+) -> None:
+    """SIGTERM drains: the page changes over before its socket closes. SIGKILL cuts it. The gateway
+    delivers too, when no push service is left."""
     opener = tabs(shrinking_stack)
     watching = [opener().open() for _ in range(3)]  # each begins at a push service by chance
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -368,7 +429,8 @@ def test_answers_go_on_until_only_the_gateway_is_left(tabs: Callable[..., Opener
         chat.check_plain()
 
 
-# ---- asking when things go wrong ------------------------------------------------------------------------
+# ---- asking when things go wrong
+# ------------------------------------------------------------------------
 
 
 def test_a_question_whose_acceptance_was_lost_is_not_asked_twice(chat: Chat) -> None:
@@ -423,7 +485,9 @@ def test_a_failed_answer_can_be_asked_for_again(chat: Chat) -> None:
     chat.page.route("**/v1/responses", fault)
     chat.ask("Fail, please.")
     chat.status("failed")
-    assert "failed" in (chat.turn.locator(".note").text_content() or "").lower() or "tried" in (chat.turn.locator(".note").text_content() or "")
+    assert "failed" in (chat.turn.locator(".note").text_content() or "").lower() or "tried" in (
+        chat.turn.locator(".note").text_content() or ""
+    )
     chat.page.unroute("**/v1/responses")
     chat.page.get_by_role("button", name="Try again").click()
     chat.status("completed")
@@ -446,9 +510,11 @@ def test_a_question_waits_in_the_queue_while_no_worker_runs(chat: Chat) -> None:
     chat.check_plain()
 
 
-# ---- text is data ---------------------------------------------------------------------------------------
+# ---- text is data
+# ---------------------------------------------------------------------------------------
 
-# The scripted engine quotes the first 39 characters of the question, so each payload comes back as an answer too.
+# The scripted engine quotes the first 39 characters of the question, so each payload comes back as
+# an answer too.
 PAYLOADS = [
     "<script>window.hit=1</script>",
     "<img src=x onerror=hit=1>",
@@ -466,7 +532,10 @@ PAYLOADS = [
     '"><img src=x onerror=hit=1>',
     "\u202e<b>\u0000\u200d</b>\u001b[31m",
 ]
-RISKY = "script, img, svg, iframe, details, style, base, meta, form, object, embed, b, [onerror], [onload], [style], a[href^='javascript']"
+RISKY = (
+    "script, img, svg, iframe, details, style, base, meta, form, object, embed, b, "
+    "[onerror], [onload], [style], a[href^='javascript']"
+)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -488,12 +557,17 @@ def test_the_page_allows_nothing_but_its_own_files(chat: Chat) -> None:
     policy = httpx.get(chat.stack.url + "/").headers["content-security-policy"]
     assert "script-src 'self'" in policy
     assert "unsafe" not in policy
-    chat.page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit=1\"><div style=\"color:red\">x</div>')")
+    chat.page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x "
+        'onerror="window.hit=1"><div style="color:red">x</div>\')'
+    )
     chat.page.wait_for_timeout(300)
     assert chat.page.evaluate("window.hit") is None
 
 
-def test_a_credential_in_the_address_leaves_it_at_once(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+def test_a_credential_in_the_address_leaves_it_at_once(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
     chat = tabs(scripted_stack)()
     chat.page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('someone')}")
     chat.connected()
@@ -502,10 +576,15 @@ def test_a_credential_in_the_address_leaves_it_at_once(tabs: Callable[..., Opene
     assert "credential" not in chat.page.url
 
 
-def test_without_a_credential_the_page_asks_for_one(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+def test_without_a_credential_the_page_asks_for_one(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
     """As on a deployment that hands out none."""
     chat = tabs(scripted_stack)()
-    chat.page.route("**/dev/credential", lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}))
+    chat.page.route(
+        "**/dev/credential",
+        lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}),
+    )
     chat.page.goto(scripted_stack.url)
     field = chat.page.get_by_label("Credential")
     field.fill("not.a.credential")
@@ -517,13 +596,21 @@ def test_without_a_credential_the_page_asks_for_one(tabs: Callable[..., Opener],
     chat.ask("Who am I?")
     chat.status("completed")
     chat.check_plain()
-    mine = httpx.get(f"{scripted_stack.api}/responses/{chat.kept()['answer']['responseId']}", headers=scripted_stack.headers)
+    mine = httpx.get(
+        f"{scripted_stack.api}/responses/{chat.kept()['answer']['responseId']}",
+        headers=scripted_stack.headers,
+    )
     assert mine.status_code == 404
 
 
-def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
     chat = tabs(scripted_stack)()
-    chat.page.route("**/dev/credential", lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}))
+    chat.page.route(
+        "**/dev/credential",
+        lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}),
+    )
     short = scripted_stack.command("token", "--sub", "someone", "--ttl", "20s").strip()
     chat.page.goto(f"{scripted_stack.url}/#credential={short}")
     chat.connected()
@@ -539,12 +626,15 @@ def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(tabs:
     chat.check_plain()
 
 
-# ---- for everyone ---------------------------------------------------------------------------------------
+# ---- for everyone
+# ---------------------------------------------------------------------------------------
 
 
 def overflow(page: sync_api.Page) -> int:
     """How far the page can be scrolled sideways."""
-    found: int = page.evaluate("document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth")
+    found: int = page.evaluate(
+        "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+    )
     return found
 
 
@@ -587,11 +677,23 @@ def test_everything_can_be_done_from_the_keyboard(chat: Chat) -> None:
     chat.page.evaluate("document.activeElement.blur()")
     for _ in range(20):
         keyboard.press("Tab")
-        reached.add(chat.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"))
+        reached.add(
+            chat.page.evaluate(
+                "document.activeElement.getAttribute('aria-label') || "
+                "document.activeElement.textContent.trim()"
+            )
+        )
         outline = chat.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         inside = chat.page.evaluate("document.activeElement.matches('textarea, body')")
         assert outline != "none" or inside, "focus must be seen"
-    assert {"Skip to the question", "New chat", "Delete chat", "Copy answer", "Try again", "Your question"} <= reached
+    assert {
+        "Skip to the question",
+        "New chat",
+        "Delete chat",
+        "Copy answer",
+        "Try again",
+        "Your question",
+    } <= reached
     keyboard.press("Control+Shift+O")
     sync_api.expect(chat.page.locator(".welcome")).to_be_visible()
     chat.page.evaluate("document.activeElement.blur()")
@@ -630,7 +732,10 @@ def test_the_reader_can_look_back_while_it_streams(chat: Chat) -> None:
     assert chat.page.evaluate("document.querySelector('.scroll').scrollTop") == held
     chat.page.get_by_role("button", name="Jump to the latest text").click()
     chat.page.wait_for_timeout(800)
-    left = "(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - clientHeight)(document.querySelector('.scroll'))"
+    left = (
+        "(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - "
+        "clientHeight)(document.querySelector('.scroll'))"
+    )
     for _ in range(5):
         assert chat.page.evaluate(left) < 60
         chat.page.wait_for_timeout(100)
@@ -638,7 +743,9 @@ def test_the_reader_can_look_back_while_it_streams(chat: Chat) -> None:
     chat.status("cancelled")
 
 
-def test_light_and_dark_follow_the_system_until_chosen(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
+def test_light_and_dark_follow_the_system_until_chosen(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     chat = tabs(scripted_stack, **(DESKTOP | {"color_scheme": "dark"}))().open()
     dark = chat.page.evaluate(ground)
@@ -668,9 +775,13 @@ def test_conversations_are_kept_listed_deleted_and_brought_back(chat: Chat) -> N
     sync_api.expect(rows).to_have_text(["The second thing.", "The first thing."])
 
 
-def test_an_answer_can_be_copied(tabs: Callable[..., Opener], scripted_stack: Stack, browser: sync_api.Browser) -> None:
+def test_an_answer_can_be_copied(
+    tabs: Callable[..., Opener], scripted_stack: Stack, browser: sync_api.Browser
+) -> None:
     chat = tabs(scripted_stack)()
-    chat.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=scripted_stack.url)
+    chat.page.context.grant_permissions(
+        ["clipboard-read", "clipboard-write"], origin=scripted_stack.url
+    )
     chat.open()
     chat.ask("Copy me.")
     chat.status("completed")
@@ -684,7 +795,9 @@ def test_a_conversation_goes_on_when_the_log_forgot_it(chat: Chat) -> None:
     chat.status("completed")
     rid = chat.kept()["answer"]["responseId"]
     credential = chat.page.evaluate("localStorage.getItem('tailrace.credential')")
-    gone = httpx.delete(f"{chat.stack.api}/responses/{rid}", headers={"Authorization": f"Bearer {credential}"})
+    gone = httpx.delete(
+        f"{chat.stack.api}/responses/{rid}", headers={"Authorization": f"Bearer {credential}"}
+    )
     assert gone.status_code == 200, gone.text
     chat.ask("The second thing.")
     chat.status("completed")

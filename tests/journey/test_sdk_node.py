@@ -24,9 +24,16 @@ def seen(stack: Stack) -> Any:
     if npm is None or node is None:
         pytest.skip("Node.js is not installed")
     if not (HERE / "node_modules" / "openai").exists():
-        subprocess.run([npm, "ci", "--silent"], cwd=HERE, check=True, timeout=200, env=dict(os.environ))
+        subprocess.run(
+            [npm, "ci", "--silent"], cwd=HERE, check=True, timeout=200, env=dict(os.environ)
+        )
     done = subprocess.run(
-        [node, "--no-warnings", "journey.mjs", stack.api, stack.credential, MODEL], cwd=HERE, capture_output=True, text=True, timeout=120, check=False
+        [node, "--no-warnings", "journey.mjs", stack.api, stack.credential, MODEL],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)

@@ -16,7 +16,9 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 @pytest.fixture
 def client(stack: Stack) -> Any:
-    with openai.OpenAI(base_url=stack.api, api_key=stack.credential, timeout=60.0, max_retries=0) as c:
+    with openai.OpenAI(
+        base_url=stack.api, api_key=stack.credential, timeout=60.0, max_retries=0
+    ) as c:
         yield c
 
 
@@ -34,7 +36,12 @@ def read(events: Any) -> tuple[list[Any], str]:
 
 
 def check_complete(seen: list[Any], text: str) -> None:
-    assert [e.type for e in seen[:4]] == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+    assert [e.type for e in seen[:4]] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
     final = seen[-1].response
     assert final.output_text == text
     assert len(text) > 20
@@ -45,12 +52,18 @@ def check_complete(seen: list[Any], text: str) -> None:
 
 def test_websocket_two_turns_on_one_socket(client: Any) -> None:
     with client.responses.connect() as connection:
-        connection.response.create(model=MODEL, input="Say hello to Ada.", stream_id="main", max_output_tokens=40)
+        connection.response.create(
+            model=MODEL, input="Say hello to Ada.", stream_id="main", max_output_tokens=40
+        )
         seen, text = read(connection)
         check_complete(seen, text)
         assert {e.stream_id for e in seen} == {"main"}
         connection.response.create(
-            model=MODEL, input="What was the name?", previous_response_id=seen[-1].response.id, stream_id="main", max_output_tokens=40
+            model=MODEL,
+            input="What was the name?",
+            previous_response_id=seen[-1].response.id,
+            stream_id="main",
+            max_output_tokens=40,
         )
         again, more = read(connection)
         check_complete(again, more)
@@ -60,18 +73,28 @@ def test_websocket_two_turns_on_one_socket(client: Any) -> None:
 
 
 def test_sse_stream(client: Any) -> None:
-    seen, text = read(client.responses.create(model=MODEL, input=QUESTION, stream=True, max_output_tokens=60))
+    seen, text = read(
+        client.responses.create(model=MODEL, input=QUESTION, stream=True, max_output_tokens=60)
+    )
     check_complete(seen, text)
 
 
 def test_the_high_level_stream_helper_accumulates_the_same_text(client: Any) -> None:
-    with client.responses.stream(model=MODEL, input=SHORT, temperature=0, max_output_tokens=500) as stream:
+    with client.responses.stream(
+        model=MODEL, input=SHORT, temperature=0, max_output_tokens=500
+    ) as stream:
         text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         assert stream.get_final_response().output_text == text
 
 
 def test_not_streamed(client: Any) -> None:
-    response = client.responses.create(model=MODEL, input=QUESTION, max_output_tokens=40, instructions="Answer briefly.", metadata={"k": "v"})
+    response = client.responses.create(
+        model=MODEL,
+        input=QUESTION,
+        max_output_tokens=40,
+        instructions="Answer briefly.",
+        metadata={"k": "v"},
+    )
     assert response.status in ("completed", "incomplete")
     assert len(response.output_text) > 20
     assert response.instructions == "Answer briefly."
@@ -79,10 +102,16 @@ def test_not_streamed(client: Any) -> None:
 
 
 def test_background_is_polled_and_then_replayed_from_a_position(client: Any) -> None:
-    queued = client.responses.create(model=MODEL, input=SHORT, background=True, temperature=0, max_output_tokens=500)
+    queued = client.responses.create(
+        model=MODEL, input=SHORT, background=True, temperature=0, max_output_tokens=500
+    )
     assert queued.status in ("queued", "in_progress")
     seen, text = read(client.responses.retrieve(queued.id, stream=True))
-    assert [e.type for e in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    assert [e.type for e in seen[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
     done = client.responses.retrieve(queued.id)
     assert done.status in ("completed", "incomplete")
     assert done.output_text == text
@@ -94,16 +123,28 @@ def test_background_is_polled_and_then_replayed_from_a_position(client: Any) -> 
 
 
 def test_the_push_service_serves_the_same_response(client: Any, stack: Stack) -> None:
-    seen, _ = read(client.responses.create(model=MODEL, input=QUESTION, stream=True, max_output_tokens=40))
+    seen, _ = read(
+        client.responses.create(model=MODEL, input=QUESTION, stream=True, max_output_tokens=40)
+    )
     rid = seen[0].response.id
-    with openai.OpenAI(base_url=f"{stack.push_url}/v1", api_key=stack.credential, max_retries=0) as other:
+    with openai.OpenAI(
+        base_url=f"{stack.push_url}/v1", api_key=stack.credential, max_retries=0
+    ) as other:
         replayed, _ = read(other.responses.retrieve(rid, stream=True))
         assert [e.to_json() for e in replayed] == [e.to_json() for e in seen]
-        assert other.responses.retrieve(rid).output_text == client.responses.retrieve(rid).output_text
+        assert (
+            other.responses.retrieve(rid).output_text == client.responses.retrieve(rid).output_text
+        )
 
 
 def test_cancel_in_mid_answer(client: Any) -> None:
-    stream = client.responses.create(model=MODEL, input="Count from 1 to 500 in words.", stream=True, background=True, max_output_tokens=1500)
+    stream = client.responses.create(
+        model=MODEL,
+        input="Count from 1 to 500 in words.",
+        stream=True,
+        background=True,
+        max_output_tokens=1500,
+    )
     rid, cancelled, seen = None, None, []
     for event in stream:
         seen.append(event)
@@ -135,7 +176,15 @@ def test_chat_completions(client: Any) -> None:
     whole = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=40)
     assert len(whole.choices[0].message.content) > 20
     assert whole.usage.completion_tokens <= 40
-    chunks = list(client.chat.completions.create(model=MODEL, messages=messages, max_tokens=40, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL,
+            messages=messages,
+            max_tokens=40,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens <= 40
     assert all(c.usage is None for c in chunks[:-1])
@@ -158,14 +207,22 @@ def test_errors_are_the_sdks_own(client: Any, stack: Stack) -> None:
     with pytest.raises(openai.BadRequestError) as e:
         client.responses.create(model=MODEL, input="hi", previous_response_id="resp_unknown")
     assert e.value.code == "previous_response_not_found"
-    with openai.OpenAI(base_url=stack.api, api_key="nonsense", max_retries=0) as stranger, pytest.raises(openai.AuthenticationError):
+    with (
+        openai.OpenAI(base_url=stack.api, api_key="nonsense", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
         stranger.models.list()
 
 
 def test_another_users_response_looks_unknown(client: Any, stack: Stack) -> None:
     mine = client.responses.create(model=MODEL, input="Say hi.", max_output_tokens=10)
     with openai.OpenAI(base_url=stack.api, api_key=stack.token("mallory"), max_retries=0) as other:
-        for attempt in (other.responses.retrieve, other.responses.cancel, other.responses.delete, other.responses.input_items.list):
+        for attempt in (
+            other.responses.retrieve,
+            other.responses.cancel,
+            other.responses.delete,
+            other.responses.input_items.list,
+        ):
             with pytest.raises(openai.NotFoundError) as e:
                 attempt(mine.id)
             assert mine.id in e.value.message
@@ -199,4 +256,6 @@ async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(stack: Sta
                 break
     assert cut
     assert [e.sequence_number for e in seen] == list(range(len(seen)))
-    assert seen[-1].response.output_text == "".join(e.delta for e in seen if e.type == "response.output_text.delta")
+    assert seen[-1].response.output_text == "".join(
+        e.delta for e in seen if e.type == "response.output_text.delta"
+    )

@@ -1,4 +1,5 @@
-"""A worker dies in the middle of an answer; every client that watches sees one text without a seam."""
+"""A worker dies in the middle of an answer; every client that watches sees one text without a
+seam."""
 
 from __future__ import annotations
 
@@ -26,13 +27,16 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two real engines; sessions short enough that a death is noticed in seconds."""
     if not conftest.engine_environment():
         pytest.skip("the engine environment is not installed (make install)")
-    started = conftest.start(tmp_path_factory.mktemp("two") / "data", "--workers", "2", engine="vllm")
+    started = conftest.start(
+        tmp_path_factory.mktemp("two") / "data", "--workers", "2", engine="vllm"
+    )
     yield started
     conftest.stop(started)
 
 
 class Watcher(threading.Thread):
-    """Reads one response to its end over SSE, coming back by its position whenever the stream breaks."""
+    """Reads one response to its end over SSE, coming back by its position whenever the stream
+    breaks."""
 
     def __init__(self, base: str, headers: dict[str, str], rid: str) -> None:
         super().__init__(daemon=True)
@@ -44,10 +48,14 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         try:
             with httpx.Client(base_url=self.base, headers=self.headers, timeout=120.0) as client:
-                while not (self.events and self.events[-1]["type"] in ("response.completed", "response.incomplete", "response.failed")):
+                while not (
+                    self.events
+                    and self.events[-1]["type"]
+                    in ("response.completed", "response.incomplete", "response.failed")
+                ):
                     self._once(client)
-        except BaseException as e:
-            self.error = e
+        except BaseException as error:
+            self.error = error
 
     def _once(self, client: httpx.Client) -> None:
         query: dict[str, Any] = {"stream": "true"}
@@ -68,12 +76,24 @@ class Watcher(threading.Thread):
 
 
 LONG_TOKENS = 250
-NO_EOS = {"0": -100, "2": -100}  # of the small model: an answer runs to its last token, so that the kill is in its middle
+NO_EOS = {
+    "0": -100,
+    "2": -100,
+}  # of the small model: an answer runs to its last token, so that the kill is in its middle
 
 
-def ask(stack: Stack, text: str, max_tokens: int, bias: dict[str, int] | None = None, **metadata: str) -> str:
+def ask(
+    stack: Stack, text: str, max_tokens: int, bias: dict[str, int] | None = None, **metadata: str
+) -> str:
     with httpx.Client(base_url=stack.url, headers=stack.headers, timeout=60.0) as client:
-        body = {"model": MODEL, "input": text, "background": True, "max_output_tokens": max_tokens, "temperature": 0, "metadata": metadata}
+        body = {
+            "model": MODEL,
+            "input": text,
+            "background": True,
+            "max_output_tokens": max_tokens,
+            "temperature": 0,
+            "metadata": metadata,
+        }
         body |= {"logit_bias": bias} if bias else {}
         answer = client.post("/v1/responses", json=body)
         assert answer.status_code == 200, answer.text
@@ -106,7 +126,12 @@ def check(watchers: list[Watcher]) -> None:
 @pytest.mark.engine
 def test_a_real_engine_is_killed_in_mid_answer(two_workers: Stack) -> None:
     pids = {p["name"]: p["pid"] for p in two_workers.processes("worker")}
-    rid = ask(two_workers, "Write a long story about a river and the people who live beside it.", LONG_TOKENS, NO_EOS)
+    rid = ask(
+        two_workers,
+        "Write a long story about a river and the people who live beside it.",
+        LONG_TOKENS,
+        NO_EOS,
+    )
     bases = [two_workers.url, two_workers.push_url, two_workers.push_url]
     watchers = [Watcher(b, two_workers.headers, rid) for b in bases]
     for w in watchers:
@@ -117,7 +142,9 @@ def test_a_real_engine_is_killed_in_mid_answer(two_workers: Stack) -> None:
     assert family, "vLLM runs its engine in processes of its own"
     before = deltas(watchers[0])
     os.kill(pids[victim], signal.SIGKILL)
-    conftest.wait_for(lambda: not any(alive(p) for p in family), "the dead worker's engine processes are gone", 20)
+    conftest.wait_for(
+        lambda: not any(alive(p) for p in family), "the dead worker's engine processes are gone", 20
+    )
     check(watchers)
     final = watchers[0].events[-1]
     assert final["type"] == "response.incomplete"
@@ -138,16 +165,22 @@ def alive(pid: int) -> bool:
 
 
 def test_the_scripted_text_is_exactly_the_text_without_a_fault(scripted_stack: Stack) -> None:
-    """Greedy self-describing tokens: the final text equals what no fault would have given, so nothing was lost, doubled or mixed at the seam."""
+    """Greedy self-describing tokens: the final text equals what no fault would have given, so
+    nothing was lost, doubled or mixed at the seam."""
     workers = {p["name"]: p["pid"] for p in scripted_stack.processes("worker")}
     rid = ask(scripted_stack, "takeover", 4000, script_tokens="1500", script_pace_ms="10")
-    watchers = [Watcher(b, scripted_stack.headers, rid) for b in (scripted_stack.url, scripted_stack.push_url)]
+    watchers = [
+        Watcher(b, scripted_stack.headers, rid)
+        for b in (scripted_stack.url, scripted_stack.push_url)
+    ]
     for w in watchers:
         w.start()
     conftest.wait_for(lambda: deltas(watchers[0]) >= 20, "the answer streams", 30)
     os.kill(workers[owner(scripted_stack, rid)], signal.SIGKILL)
     check(watchers)
-    assert watchers[0].text == scripted.expected_text([{"role": "user", "content": "takeover"}], 1500)
+    assert watchers[0].text == scripted.expected_text(
+        [{"role": "user", "content": "takeover"}], 1500
+    )
     assert watchers[0].events[-1]["response"]["usage"]["output_tokens"] == 1500
 
 
@@ -172,6 +205,8 @@ def test_nothing_is_left_of_the_logs_of_another_run(scripted_stack: Stack, tmp_p
     from tailrace.protocol import ids
 
     foreign = ids.mint(ids.Address(b"\x01\x02\x03\x04", 0, 0), b"x" * ids.RANDOM_BYTES)
-    answer = httpx.get(f"{scripted_stack.url}/v1/responses/{foreign}", headers=scripted_stack.headers, timeout=30.0)
+    answer = httpx.get(
+        f"{scripted_stack.url}/v1/responses/{foreign}", headers=scripted_stack.headers, timeout=30.0
+    )
     assert answer.status_code in (404, 410)
     assert answer.json()["error"]["code"] == "history_lost"

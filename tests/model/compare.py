@@ -15,9 +15,18 @@ def claim(own: str, prev: str | None, worker: str = "w") -> records.Claim:
     return records.Claim(RID, own, prev, OWNER, worker, "t", 0, "rev", "tok", 7)
 
 
-def tok(own: str, seq: int, ids: Sequence[int], before: Sequence[int], text: str | None = None) -> records.Tok:
+def tok(
+    own: str, seq: int, ids: Sequence[int], before: Sequence[int], text: str | None = None
+) -> records.Tok:
     """A frame of a writer that believes `before` is the accepted prefix."""
-    return records.Tok(RID, own, seq, list(ids), "".join(f"<{i}>" for i in ids) if text is None else text, second_fold.chain(before))
+    return records.Tok(
+        RID,
+        own,
+        seq,
+        list(ids),
+        "".join(f"<{i}>" for i in ids) if text is None else text,
+        second_fold.chain(before),
+    )
 
 
 def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
@@ -48,7 +57,9 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert real.text_length == len(history.text(n))
     assert real.claims == history.claims(n)
     assert real.epoch == len(history.claims(n))
-    assert (real.first.own if real.first else None) == (history.claims(n)[0][0] if history.claims(n) else None)
+    assert (real.first.own if real.first else None) == (
+        history.claims(n)[0][0] if history.claims(n) else None
+    )
     assert {reason.value: count for reason, count in real.voids.items()} == history.voids(n)
     ended = history.end(n)
     assert (real.phase is fold.Phase.DONE) == (ended is not None)
@@ -56,7 +67,9 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert (real.ended is None) == (ended is None)
     if real.ended is not None and ended is not None:
         last = history.entries[ended]
-        assert real.ended.reason == (last.record.reason if isinstance(last.record, records.End) else "cancelled")
+        assert real.ended.reason == (
+            last.record.reason if isinstance(last.record, records.End) else "cancelled"
+        )
         assert real.ended.timestamp == last.timestamp
 
 

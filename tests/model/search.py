@@ -1,18 +1,23 @@
-"""Exhaustive search: every interleaving of a few workers, their delayed, doubled and lost records, and a cancel, through the real fold.
+"""Exhaustive search: every interleaving of a few workers, their delayed, doubled and lost records,
+and a cancel, through the real fold.
 
-A state is a tuple: what the log came to (the fold), each worker, each worker's records in flight (FIFO: one sender per partition), and what
-may still go wrong. A step is one claim, one record arriving in the log, one loss, one double, or the cancel. A stopped worker is one that appends
-no more, and a zombie one whose records arrive late. Two reductions lose no interleaving:
-- a worker appends all frames it will ever append for a claim as soon as it knows its context (any number of them, for it may stop or claim again at
-  any point), because later is the same as a longer delay;
-- a record that can only be void whenever it arrives, because its owner can never be owner (again) or the response has ended, leaves the flight at
-  once. That it is void now is checked on the real fold. Broken folds and writers are searched without this.
+A state is a tuple: what the log came to (the fold), each worker, each worker's records in flight
+(FIFO: one sender per partition), and what may still go wrong. A step is one claim, one record
+arriving in the log, one loss, one double, or the cancel. A stopped worker is one that appends no
+more, and a zombie one whose records arrive late. Two reductions lose no interleaving:
+- a worker appends all frames it will ever append for a claim as soon as it knows its context (any
+  number of them, for it may stop or claim again at any point), because later is the same as a
+  longer delay;
+- a record that can only be void whenever it arrives, because its owner can never be owner (again)
+  or the response has ended, leaves the flight at once. That it is void now is checked on the real
+  fold. Broken folds and writers are searched without this.
 
-Checked at every arrival: an accepted token was generated from exactly the accepted prefix before it; what was shown is never taken back; at most
-one end, after which nothing is accepted; an end that a worker wrote comes after the whole answer.
+Checked at every arrival: an accepted token was generated from exactly the accepted prefix before
+it; what was shown is never taken back; at most one end, after which nothing is accepted; an end
+that a worker wrote comes after the whole answer.
 
-The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier must be enough alone (the hash is a second line, and would hide
-that a first one is missing).
+The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier must be enough alone
+(the hash is a second line, and would hide that a first one is missing).
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ class Setting(NamedTuple):
     cancels: int = 0
 
 
-# A token id says by whom and after which prefix it was generated. Ids are small numbers given out on first use.
+# A token id says by whom and after which prefix it was generated. Ids are small numbers given out
+# on first use.
 _codes: dict[tuple[int, tuple[int, ...]], int] = {}
 
 
@@ -63,7 +69,9 @@ class Log(NamedTuple):
     done: bool = False
 
 
-Message = tuple[Any, ...]  # a record in flight as a small tuple, which is quick to compare: kind and the fields that matter
+Message = tuple[
+    Any, ...
+]  # a record in flight as a small tuple, which is quick to compare: kind and the fields that matter
 
 
 class State(NamedTuple):
@@ -95,7 +103,8 @@ class Search:
 
     Attributes:
         visited: the states reached so far.
-        outcomes: how often a distinct (log, record) came to what: shows that the search reached the corners.
+        outcomes: how often a distinct (log, record) came to what: shows that the search reached the
+            corners.
         takeovers: accepted claims with k > 0 tokens before them.
     """
 
@@ -117,7 +126,9 @@ class Search:
         with hash_switched_off():
             self.arrive = functools.cache(self._arrive)
             s = self.setting
-            start = State(Log(), (Worker(),) * s.workers, ((),) * s.workers, s.doubles, s.losses, s.cancels)
+            start = State(
+                Log(), (Worker(),) * s.workers, ((),) * s.workers, s.doubles, s.losses, s.cancels
+            )
             self.visited = {start}
             open_ = [start]
             while open_:
@@ -152,11 +163,15 @@ class Search:
         own, prev = self.name_claim(w, worker, state.log), state.log.owner
         claimed = _append(state, w, [("CLAIM", own, prev)])
         if prev is None or not self.barrier:  # W3: a first claim generates at once
-            yield from self._generates(_with(claimed, w, Worker(worker.claims + 1)), w, own, state.log.ids)
+            yield from self._generates(
+                _with(claimed, w, Worker(worker.claims + 1)), w, own, state.log.ids
+            )
         else:
             yield _with(claimed, w, Worker(worker.claims + 1, own))
 
-    def _generates(self, state: State, w: int, own: str, before: tuple[int, ...]) -> Iterator[State]:
+    def _generates(
+        self, state: State, w: int, own: str, before: tuple[int, ...]
+    ) -> Iterator[State]:
         """W4 and W5: from `before` on, as many records as it comes to."""
         series: list[Message] = []
         while len(before) < self.setting.tokens:
@@ -175,13 +190,17 @@ class Search:
         if state.doubles:  # a copy stays in flight, to arrive at any later moment
             for at in range(len(rest) + 1):
                 again = _put(state.flights, w, (*rest[:at], first, *rest[at:]))
-                yield from self._lands(state._replace(flights=again, doubles=state.doubles - 1), w, first)
+                yield from self._lands(
+                    state._replace(flights=again, doubles=state.doubles - 1), w, first
+                )
 
     def _lands(self, state: State, w: int, message: Message) -> Iterator[State]:
         log, claimed = self.arrive(state.log, message)
         worker, landed = state.workers[w], state._replace(log=log)
         if message[0] == "CLAIM" and worker.waiting == message[1] and not log.done:
-            landed = _with(landed, w, worker._replace(waiting=None))  # W3: it sees its own claim, and what was accepted before it
+            landed = _with(
+                landed, w, worker._replace(waiting=None)
+            )  # W3: it sees its own claim, and what was accepted before it
             if claimed:
                 yield from map(self._settled, self._generates(landed, w, message[1], log.ids))
                 return
@@ -193,21 +212,37 @@ class Search:
             state = state._replace(workers=(Worker(),) * len(state.workers))
         if not self.prune:
             return state
-        coming = {message[1] for flight in state.flights for message in flight if message[0] == "CLAIM"} | {state.log.owner}
-        hopeless = {message for flight in state.flights for message in flight if state.log.done or _hopeless(message, coming)}
+        coming = {
+            message[1] for flight in state.flights for message in flight if message[0] == "CLAIM"
+        } | {state.log.owner}
+        hopeless = {
+            message
+            for flight in state.flights
+            for message in flight
+            if state.log.done or _hopeless(message, coming)
+        }
         if not hopeless:
             return state
         for message in hopeless:
             assert self.arrive(state.log, message)[0] == state.log, message
         lost = {message[1] for message in hopeless if message[0] == "CLAIM"}
         return state._replace(
-            flights=tuple(tuple(message for message in flight if message not in hopeless) for flight in state.flights),
-            workers=tuple(worker._replace(waiting=None) if worker.waiting in lost else worker for worker in state.workers),
+            flights=tuple(
+                tuple(message for message in flight if message not in hopeless)
+                for flight in state.flights
+            ),
+            workers=tuple(
+                worker._replace(waiting=None) if worker.waiting in lost else worker
+                for worker in state.workers
+            ),
         )
 
     def _arrive(self, log: Log, message: Message) -> tuple[Log, bool]:
-        """Apply the record to the real fold in the state `log`; the second value: whether it was a claim that counted."""
-        state = self.fold_class(keep_ids=True, owner=log.owner, next=len(log.ids), ids=list(log.ids), phase=_phase(log))
+        """Apply the record to the real fold in the state `log`; the second value: whether it was a
+        claim that counted."""
+        state = self.fold_class(
+            keep_ids=True, owner=log.owner, next=len(log.ids), ids=list(log.ids), phase=_phase(log)
+        )
         record = _record(message)
         outcome = state.apply(record, 0)
         after = Log(state.owner, tuple(state.ids), state.phase is fold.Phase.DONE)
@@ -217,7 +252,9 @@ class Search:
         self.takeovers += claimed and bool(log.ids)
         return after, claimed
 
-    def _check(self, before: Log, after: Log, record: records.TokenRecord, outcome: fold.Outcome) -> None:
+    def _check(
+        self, before: Log, after: Log, record: records.TokenRecord, outcome: fold.Outcome
+    ) -> None:
         if after.ids[: len(before.ids)] != before.ids:
             raise Violation(f"taken back: {before.ids} became {after.ids}")
         if before.done and not isinstance(outcome, fold.Void):
@@ -229,7 +266,11 @@ class Search:
             if id_ not in {token(w, prefix) for w in range(self.setting.workers)}:
                 raise Violation(f"token {id_} was not generated from {prefix}")
             prefix = (*prefix, id_)
-        if isinstance(outcome, fold.Ended) and isinstance(record, records.End) and len(after.ids) != self.setting.tokens:
+        if (
+            isinstance(outcome, fold.Ended)
+            and isinstance(record, records.End)
+            and len(after.ids) != self.setting.tokens
+        ):
             raise Violation(f"ended after {len(after.ids)} tokens")
 
 
@@ -258,7 +299,8 @@ def _append(state: State, w: int, messages: list[Message]) -> State:
 
 
 def _hopeless(message: Message, coming: set[str | None]) -> bool:
-    """Whether it is void whenever it arrives; `coming` are the owner and all nonces that may still become it."""
+    """Whether it is void whenever it arrives; `coming` are the owner and all nonces that may still
+    become it."""
     named = message[2] if message[0] == "CLAIM" else message[1]  # whom it must find as owner
     return named not in coming
 

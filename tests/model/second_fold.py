@@ -1,7 +1,9 @@
-"""The reader rule a second time, written from the document and in another shape than tailrace.protocol.fold, so that a slip in one shows in the other.
+"""The reader rule a second time, written from the document and in another shape than
+tailrace.protocol.fold, so that a slip in one shows in the other.
 
-Nothing here has state that changes. The whole history is given, and every quantity is a question about its first `n` records: who owns the response
-then, which ids are accepted, where it ended. Answers are defined by the answers for `n - 1` and remembered.
+Nothing here has state that changes. The whole history is given, and every quantity is a question
+about its first `n` records: who owns the response then, which ids are accepted, where it ended.
+Answers are defined by the answers for `n - 1` and remembered.
 """
 
 from __future__ import annotations
@@ -31,22 +33,32 @@ class Token(NamedTuple):
 
 
 def chain(ids: Sequence[int]) -> str:
-    """H over all ids from the start: H(empty) is eight zero bytes, H(ids + [i]) = blake2b-64(H(ids) + i as four bytes, least first)."""
+    """H over all ids from the start: H(empty) is eight zero bytes, H(ids + [i]) = blake2b-64(H(ids)
+    + i as four bytes, least first)."""
     link = bytes(8)
     for i in ids:
-        link = hashlib.new("blake2b", link + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8).digest()
+        link = hashlib.new(
+            "blake2b", link + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8
+        ).digest()
     return link.hex()
 
 
 class History:
-    """Questions about the first `n` records of one response, in offset order. A record at an offset already passed is not part of it."""
+    """Questions about the first `n` records of one response, in offset order. A record at an offset
+    already passed is not part of it."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self.entries = [e for i, e in enumerate(entries) if all(e.offset > earlier.offset for earlier in entries[:i])]
+        self.entries = [
+            e
+            for i, e in enumerate(entries)
+            if all(e.offset > earlier.offset for earlier in entries[:i])
+        ]
         self.owner = functools.cache(self._owner)
         self.tokens = functools.cache(self._tokens)
         self.end = functools.cache(self._end)
-        for n in range(len(self.entries)):  # answers in order, so that no question recurses deeper than one step
+        for n in range(
+            len(self.entries)
+        ):  # answers in order, so that no question recurses deeper than one step
             self.owner(n), self.tokens(n), self.end(n)
 
     def _last(self, n: int) -> records.TokenRecord:
@@ -57,7 +69,9 @@ class History:
         if n == 0:
             return None
         before, last = self.owner(n - 1), self._last(n)
-        takes_over = isinstance(last, records.Claim) and last.prev == before and self.end(n - 1) is None
+        takes_over = (
+            isinstance(last, records.Claim) and last.prev == before and self.end(n - 1) is None
+        )
         return last.own if takes_over else before  # type: ignore[union-attr]
 
     def _tokens(self, n: int) -> tuple[Token, ...]:
@@ -68,7 +82,8 @@ class History:
         continues = (
             isinstance(last, records.Tok)
             and self.end(n - 1) is None
-            and (last.own, last.seq, last.parent) == (self.owner(n - 1), len(before), chain([t.id for t in before]))
+            and (last.own, last.seq, last.parent)
+            == (self.owner(n - 1), len(before), chain([t.id for t in before]))
         )
         return (*before, *(Token(i, n - 1) for i in last.ids)) if continues else before  # type: ignore[union-attr]
 
@@ -82,18 +97,31 @@ class History:
         if isinstance(last, records.Cancel):
             return n - 1
         ids = [t.id for t in self.tokens(n - 1)]
-        complete = isinstance(last, records.End) and (last.own, last.seq, last.digest) == (self.owner(n - 1), len(ids), chain(ids))
+        complete = isinstance(last, records.End) and (last.own, last.seq, last.digest) == (
+            self.owner(n - 1),
+            len(ids),
+            chain(ids),
+        )
         return n - 1 if complete else None
 
     def claims(self, n: int) -> list[tuple[str, str]]:
         """Accepted claims as (own, worker)."""
         changes = [i for i in range(n) if self.owner(i) != self.owner(i + 1) or self._retaken(i)]
-        return [(r.own, r.worker) for r in (self.entries[i].record for i in changes) if isinstance(r, records.Claim)]
+        return [
+            (r.own, r.worker)
+            for r in (self.entries[i].record for i in changes)
+            if isinstance(r, records.Claim)
+        ]
 
     def _retaken(self, i: int) -> bool:
-        """A claim that replaces a nonce by the same nonce: the rule takes it (writers never do it), though the owner does not change."""
+        """A claim that replaces a nonce by the same nonce: the rule takes it (writers never do it),
+        though the owner does not change."""
         last = self.entries[i].record
-        return isinstance(last, records.Claim) and last.prev == self.owner(i) == last.own and self.end(i) is None
+        return (
+            isinstance(last, records.Claim)
+            and last.prev == self.owner(i) == last.own
+            and self.end(i) is None
+        )
 
     def outcome(self, i: int) -> str:
         """What record `i` came to: a word for its effect, or the reason it is void."""
@@ -121,7 +149,9 @@ class History:
     def text(self, n: int) -> str:
         """All accepted text, without the end's tail."""
         brought = dict.fromkeys(t.brought_by for t in self.tokens(n))
-        return "".join(r.text for r in (self.entries[i].record for i in brought) if isinstance(r, records.Tok))
+        return "".join(
+            r.text for r in (self.entries[i].record for i in brought) if isinstance(r, records.Tok)
+        )
 
     def voids(self, n: int) -> Counter[str]:
         """Void records by reason."""

@@ -1,5 +1,5 @@
-"""The Kafka users of a deployment, on a real broker with TLS, SCRAM and an authorizer: the rights are the ones in k8s/base/users.yaml, and the
-clients are the product's own."""
+"""The Kafka users of a deployment, on a real broker with TLS, SCRAM and an authorizer: the rights
+are the ones in k8s/base/users.yaml, and the clients are the product's own."""
 
 from __future__ import annotations
 
@@ -33,9 +33,19 @@ from tailrace.protocol import topics
 pytestmark = pytest.mark.timeout(240)
 
 SERVICES = ("gateway", "push", "worker", "operator")
-DENIED_S = 2.0  # what a reader without rights may take to prove it; readers with rights are given as long
+DENIED_S = (
+    2.0  # what a reader without rights may take to prove it; readers with rights are given as long
+)
 _KINDS = {"topic": 2, "group": 3}
-_OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
+_OPERATIONS = {
+    "Read": 3,
+    "Write": 4,
+    "Create": 5,
+    "Delete": 6,
+    "Alter": 7,
+    "Describe": 8,
+    "DescribeConfigs": 10,
+}
 _LITERAL, _ALLOW = 3, 3
 
 
@@ -43,7 +53,14 @@ def _key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def _certificate(name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuers: ec.EllipticCurvePrivateKey, *, ca: bool) -> bytes:
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    issuers: ec.EllipticCurvePrivateKey,
+    *,
+    ca: bool,
+) -> bytes:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -54,9 +71,14 @@ def _certificate(name: str, key: ec.EllipticCurvePrivateKey, issuer: str, issuer
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers.public_key()), critical=False
+        )
     )
     return builder.sign(issuers, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -68,15 +90,30 @@ class Guarded(kafka_broker.Broker):
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(kafka_broker.properties(self.port, self.controller_port, self._log_dir, self.extra))
-        adds = [f"--add-scram=SCRAM-SHA-512=[name={name},iterations=4096,password={password}]" for name, password in self.users.items()]
-        command = ["kafka.tools.StorageTool", "format", "-t", kafka_broker.cluster_id(), "-c", str(self._settings), "--standalone", *adds]
+        self._settings.write_text(
+            kafka_broker.properties(self.port, self.controller_port, self._log_dir, self.extra)
+        )
+        adds = [
+            f"--add-scram=SCRAM-SHA-512=[name={name},iterations=4096,password={password}]"
+            for name, password in self.users.items()
+        ]
+        command = [
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            kafka_broker.cluster_id(),
+            "-c",
+            str(self._settings),
+            "--standalone",
+            *adds,
+        ]
         subprocess.run(self._command(*command), check=True, capture_output=True, timeout=120)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`inside` is the plain listener of the operators; `port` the one of the deployment's clients."""
+    """`inside` is the plain listener of the operators; `port` the one of the deployment's
+    clients."""
 
     inside: str
     port: int
@@ -101,7 +138,8 @@ def _settings(folder: Path, inside: int, port: int, controller: int) -> dict[str
         "listener.name.clients.ssl.keystore.location": str(folder / "server.pem"),
         "listener.name.clients.ssl.client.auth": "none",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        # Strimzi's operators come by a listener of their own; here it is the plain one on the loopback.
+        # Strimzi's operators come by a listener of their own; here it is the plain one on the
+        # loopback.
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "false",
     }
@@ -109,10 +147,14 @@ def _settings(folder: Path, inside: int, port: int, controller: int) -> dict[str
 
 def _identities(folder: Path, users: dict[str, str]) -> None:
     authority, server, stranger = _key(), _key(), _key()
-    private = server.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = server.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     (folder / "ca.crt").write_bytes(_certificate("ca", authority, "ca", authority, ca=True))
     (folder / "other.crt").write_bytes(_certificate("other", stranger, "other", stranger, ca=True))
-    (folder / "server.pem").write_bytes(private + _certificate("kafka", server, "ca", authority, ca=False))
+    (folder / "server.pem").write_bytes(
+        private + _certificate("kafka", server, "ca", authority, ca=False)
+    )
     for name, password in users.items():
         (folder / name.removeprefix("tailrace-")).write_text(password)
 
@@ -124,9 +166,15 @@ async def _grant(inside: str, manifests: Manifests) -> None:
     try:
         for user in manifests.kind("KafkaUser"):
             for acl in user["spec"]["authorization"]["acls"]:
-                kind, name, principal = _KINDS[acl["resource"]["type"]], acl["resource"]["name"], f"User:{user['metadata']['name']}"
+                kind, name, principal = (
+                    _KINDS[acl["resource"]["type"]],
+                    acl["resource"]["name"],
+                    f"User:{user['metadata']['name']}",
+                )
                 for operation in acl["operations"]:
-                    request = CreateAclsRequest(kind, name, _LITERAL, principal, "*", _OPERATIONS[operation], _ALLOW)
+                    request = CreateAclsRequest(
+                        kind, name, _LITERAL, principal, "*", _OPERATIONS[operation], _ALLOW
+                    )
                     answer = await admin._send_to_controller(request)
                     assert "error_code=0" in str(answer), answer
     finally:
@@ -161,15 +209,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> I
     inside = processes.free_port({port})
     controller = processes.free_port({port, inside})
     extra = _settings(folder, inside, port, controller)
-    kafka = Guarded(folder / "kafka", port, controller, run=f"test-{secrets.token_hex(6)}", log=folder / "kafka.log", extra=extra)
+    kafka = Guarded(
+        folder / "kafka",
+        port,
+        controller,
+        run=f"test-{secrets.token_hex(6)}",
+        log=folder / "kafka.log",
+        extra=extra,
+    )
     kafka.users = users
     started = Cluster(f"127.0.0.1:{inside}", port, folder)
     try:
         kafka.start()
         kafka.wait_ready(120)
         asyncio.run(_grant(started.inside, manifests))
-        asyncio.run(_make_topics(started.inside, [row.name for row in TABLE if row.name != topics.META]))
-        # The job runs too early once, as it will: one topic is missing, it may make none, and it says so.
+        asyncio.run(
+            _make_topics(started.inside, [row.name for row in TABLE if row.name != topics.META])
+        )
+        # The job runs too early once, as it will: one topic is missing, it may make none, and it
+        # says so.
         with pytest.raises(log.LogUnavailable):
             asyncio.run(log.apply_topics(started.address("operator"), ["default"]))
         asyncio.run(_make_topics(started.inside, [topics.META]))
@@ -181,7 +239,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> I
 
 @contextlib.asynccontextmanager
 async def writer(address: str) -> AsyncIterator[aiokafka.AIOKafkaProducer]:
-    producer = aiokafka.AIOKafkaProducer(**kafka_address.options(address), acks="all")  # not idempotent: push may not even begin to be
+    producer = aiokafka.AIOKafkaProducer(
+        **kafka_address.options(address), acks="all"
+    )  # not idempotent: push may not even begin to be
     await producer.start()
     try:
         yield producer
@@ -192,14 +252,21 @@ async def writer(address: str) -> AsyncIterator[aiokafka.AIOKafkaProducer]:
 async def may_write(address: str, topic: str) -> bool:
     async with writer(address) as producer:
         try:
-            await asyncio.wait_for(producer.send_and_wait(topic, b"{}", key=b"probe", partition=0), 10)
-        except (aiokafka.errors.TopicAuthorizationFailedError, aiokafka.errors.UnknownTopicOrPartitionError):
+            await asyncio.wait_for(
+                producer.send_and_wait(topic, b"{}", key=b"probe", partition=0), 10
+            )
+        except (
+            aiokafka.errors.TopicAuthorizationFailedError,
+            aiokafka.errors.UnknownTopicOrPartitionError,
+        ):
             return False
         return True
 
 
 async def may_read(address: str, topic: str) -> bool:
-    consumer = aiokafka.AIOKafkaConsumer(**kafka_address.options(address), enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = aiokafka.AIOKafkaConsumer(
+        **kafka_address.options(address), enable_auto_commit=False, auto_offset_reset="earliest"
+    )
     await consumer.start()
     try:
         consumer.assign([aiokafka.TopicPartition(topic, 0)])
@@ -213,7 +280,9 @@ async def may_read(address: str, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_each_service_writes_what_the_table_gives_it(cluster: Cluster, service: topics.Service) -> None:
+async def test_each_service_writes_what_the_table_gives_it(
+    cluster: Cluster, service: topics.Service
+) -> None:
     found = {row.name for row in TABLE if await may_write(cluster.address(service), row.name)}
     assert found == {row.name for row in TABLE if service in row.writers}
 
@@ -224,7 +293,9 @@ async def test_each_service_reads_what_the_table_gives_it(cluster: Cluster, serv
         for row in TABLE:
             await producer.send_and_wait(row.name, b"{}", key=b"probe", partition=0)
     answers = await asyncio.gather(*(may_read(cluster.address(service), row.name) for row in TABLE))
-    assert {row.name for row, may in zip(TABLE, answers, strict=True) if may} == {row.name for row in TABLE if service in row.readers}
+    assert {row.name for row, may in zip(TABLE, answers, strict=True) if may} == {
+        row.name for row in TABLE if service in row.readers
+    }
 
 
 @pytest.mark.parametrize("service", ["gateway", "push", "worker"])
@@ -234,9 +305,14 @@ async def test_each_service_finds_out_which_log_it_is(cluster: Cluster, service:
 
 
 @pytest.mark.parametrize("service", ["gateway", "worker"])
-async def test_the_products_writer_and_reader_work_by_these_rights(cluster: Cluster, service: str) -> None:
+async def test_the_products_writer_and_reader_work_by_these_rights(
+    cluster: Cluster, service: str
+) -> None:
     """Its producer is idempotent, which takes a right of its own in older brokers."""
-    own, reader = log.Writer(cluster.address(service)), log.Reader(cluster.address("push"), topics.TOKENS)
+    own, reader = (
+        log.Writer(cluster.address(service)),
+        log.Reader(cluster.address("push"), topics.TOKENS),
+    )
     running = asyncio.ensure_future(own.run())
     try:
         appended = await asyncio.wait_for(own.append(topics.TOKENS, 1, "k", b"{}"), 30)
@@ -256,10 +332,16 @@ async def _batches(reader: log.Reader) -> AsyncIterator[list[log.Record]]:
             yield batch
 
 
-async def test_a_worker_works_in_its_group_and_delivery_sees_how_far_it_is(cluster: Cluster) -> None:
+async def test_a_worker_works_in_its_group_and_delivery_sees_how_far_it_is(
+    cluster: Cluster,
+) -> None:
     topic, group = topics.requests("default", "interactive"), topics.group("default")
     consumer = aiokafka.AIOKafkaConsumer(
-        topic, **kafka_address.options(cluster.address("worker")), group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        topic,
+        **kafka_address.options(cluster.address("worker")),
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
     )
     async with writer(cluster.address("gateway")) as producer:
         await producer.send_and_wait(topic, b"{}", key=b"k", partition=0)
@@ -280,7 +362,9 @@ async def test_a_worker_works_in_its_group_and_delivery_sees_how_far_it_is(clust
 @pytest.mark.parametrize("service", ["gateway", "push", "keda"])
 async def test_nobody_else_joins_the_workers_group(cluster: Cluster, service: str) -> None:
     topic = topics.requests("default", "interactive")
-    consumer = aiokafka.AIOKafkaConsumer(topic, **kafka_address.options(cluster.address(service)), group_id=topics.group("default"))
+    consumer = aiokafka.AIOKafkaConsumer(
+        topic, **kafka_address.options(cluster.address(service)), group_id=topics.group("default")
+    )
     with pytest.raises((aiokafka.errors.GroupAuthorizationFailedError, TimeoutError)):
         await asyncio.wait_for(consumer.start(), 5)
     await consumer.stop()
@@ -296,11 +380,15 @@ async def test_the_autoscaler_sees_the_lag(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["password", "user", "authority", "plain"])
-async def test_nobody_comes_in_without_the_right_password_over_the_right_tls(cluster: Cluster, wrong: str) -> None:
+async def test_nobody_comes_in_without_the_right_password_over_the_right_tls(
+    cluster: Cluster, wrong: str
+) -> None:
     (cluster.folder / "wrong").write_text("wrong")
     right = cluster.address("push")
     address = {
-        "password": right.replace(f"password_file={cluster.folder / 'push'}", f"password_file={cluster.folder / 'wrong'}"),
+        "password": right.replace(
+            f"password_file={cluster.folder / 'push'}", f"password_file={cluster.folder / 'wrong'}"
+        ),
         "user": right.replace("tailrace-push@", "tailrace-guest@"),
         "authority": cluster.address("push", ca="other.crt"),
         "plain": f"127.0.0.1:{cluster.port}",

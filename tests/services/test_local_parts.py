@@ -72,7 +72,12 @@ async def _first(bootstrap: str) -> bytes | None:
 def test_a_broker_that_cannot_start_is_named_with_its_last_lines(tmp_path: Path) -> None:
     port = processes.free_port()
     broker = kafka_broker.Broker(
-        tmp_path, port, processes.free_port({port}), run="test-bad", log=tmp_path / "kafka.log", extra={"log.retention.hours": "soon"}
+        tmp_path,
+        port,
+        processes.free_port({port}),
+        run="test-bad",
+        log=tmp_path / "kafka.log",
+        extra={"log.retention.hours": "soon"},
     )
     with pytest.raises(processes.StartError, match=r"(?s)Kafka could not format.*soon"):
         broker.start()
@@ -89,9 +94,12 @@ def test_a_broker_starts_with_the_classes_that_were_kept_for_it() -> None:
 
 
 def test_another_redis_on_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
-    """Symptom: of two deployments that drew one port, the second went on with the first one's Redis."""
+    """Symptom: of two deployments that drew one port, the second went on with the first one's
+    Redis."""
     with local.LocalRedis() as others:
-        server = redis_server.Server(tmp_path, others.port, run="test-other", log=tmp_path / "redis.log")
+        server = redis_server.Server(
+            tmp_path, others.port, run="test-other", log=tmp_path / "redis.log"
+        )
         server.start()
         try:
             with pytest.raises(processes.StartError, match="Redis ended with exit code 1"):
@@ -112,14 +120,23 @@ def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
         "time.sleep(60)\n"
     )
 
-    parent = processes.Child("parent", [sys.executable, "-c", script], environ=os.environ, log=tmp_path / "log", run="test-parent", cwd=paths.ROOT)
+    parent = processes.Child(
+        "parent",
+        [sys.executable, "-c", script],
+        environ=os.environ,
+        log=tmp_path / "log",
+        run="test-parent",
+        cwd=paths.ROOT,
+    )
     try:
         deadline = time.monotonic() + 40
         while not pids.exists() or not pids.read_text():
             assert parent.returncode is None, parent.output()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        children = [who for pid in pids.read_text().split() if (who := processes.identity(int(pid)))]
+        children = [
+            who for pid in pids.read_text().split() if (who := processes.identity(int(pid)))
+        ]
         assert len(children) == 2
         parent.send(signal.SIGKILL)
         assert processes.wait_gone(children, 15)

@@ -1,4 +1,5 @@
-"""`tailrace up` and `down` on real parts, with the scripted engine: what is started, what is said, and that nothing stays behind."""
+"""`tailrace up` and `down` on real parts, with the scripted engine: what is started, what is said,
+and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -38,14 +39,30 @@ class Deployment:
 
     def call(self, *arguments: str, seconds: float = 150, code: int = 0) -> str:
         done = subprocess.run(
-            self.command(*arguments), capture_output=True, text=True, timeout=seconds, check=False, cwd=paths.ROOT, stdin=subprocess.DEVNULL
+            self.command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            cwd=paths.ROOT,
+            stdin=subprocess.DEVNULL,
         )
-        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == code, (
+            f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done.stdout + done.stderr
 
     @property
     def up(self) -> list[str]:
-        return ["up", "--engine", "scripted", "--port", str(self.port), "--push-port", str(self.push_port)]
+        return [
+            "up",
+            "--engine",
+            "scripted",
+            "--port",
+            str(self.port),
+            "--push-port",
+            str(self.push_port),
+        ]
 
     def foreground(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -103,18 +120,31 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"it ended without saying {text!r}:\n{said}")
 
 
-def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(deployment: Deployment) -> None:
-    said = deployment.call(*deployment.up, "--detach", "--workers", "2", "--gateways", "2", "--pushes", "2")
+def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
+    deployment: Deployment,
+) -> None:
+    said = deployment.call(
+        *deployment.up, "--detach", "--workers", "2", "--gateways", "2", "--pushes", "2"
+    )
     assert f"http://127.0.0.1:{deployment.port}" in said
     assert "curl -N" in said
     rows = deployment.rows()
     roles = [row["role"] for row in rows]
-    assert {role: roles.count(role) for role in set(roles)} == {"supervisor": 1, "kafka": 1, "redis": 1, "gateway": 2, "push": 2, "worker": 2}
+    assert {role: roles.count(role) for role in set(roles)} == {
+        "supervisor": 1,
+        "kafka": 1,
+        "redis": 1,
+        "gateway": 2,
+        "push": 2,
+        "worker": 2,
+    }
     assert [row for row in rows if not row["ready"]] == []
     assert httpx.get(f"http://127.0.0.1:{deployment.port}/ready").status_code == 200
     everyone = deployment.identities()
     sessions = {os.getsid(who.pid) for who in everyone}
-    assert len(sessions) == 1, "a broker in a session of its own is scheduled as a group of its own, and starves"
+    assert len(sessions) == 1, (
+        "a broker in a session of its own is scheduled as a group of its own, and starves"
+    )
 
     deployment.call("down")
     assert not [who for who in everyone if processes.alive(who)]
@@ -154,12 +184,16 @@ def test_a_signal_while_things_start_ends_them_too(deployment: Deployment) -> No
     assert processes.marked(deployment.run) == []
 
 
-def test_when_the_supervisor_is_killed_everything_dies_and_the_next_up_starts_clean(deployment: Deployment) -> None:
+def test_when_the_supervisor_is_killed_everything_dies_and_the_next_up_starts_clean(
+    deployment: Deployment,
+) -> None:
     deployment.call(*deployment.up, "--detach")
     everyone = deployment.identities()
     supervisor = next(row["pid"] for row in deployment.rows() if row["role"] == "supervisor")
     os.kill(supervisor, signal.SIGKILL)
-    assert processes.wait_gone(everyone, 30), [processes.command(who.pid) for who in everyone if processes.alive(who)]
+    assert processes.wait_gone(everyone, 30), [
+        processes.command(who.pid) for who in everyone if processes.alive(who)
+    ]
     deployment.call(*deployment.up, "--detach")
     assert all(row["ready"] for row in deployment.rows())
 
@@ -167,11 +201,17 @@ def test_when_the_supervisor_is_killed_everything_dies_and_the_next_up_starts_cl
 def test_down_ends_what_a_killed_supervisor_left_behind(deployment: Deployment) -> None:
     """A grandchild has no parent-death signal of its own; the mark in its environment finds it."""
     deployment.call(*deployment.up, "--detach")
-    left = subprocess.Popen(["sleep", "60"], env={**os.environ, processes.RUN_MARK: deployment.run, processes.PART_MARK: "worker-1"})
+    left = subprocess.Popen(
+        ["sleep", "60"],
+        env={**os.environ, processes.RUN_MARK: deployment.run, processes.PART_MARK: "worker-1"},
+    )
     try:
         supervisor = next(row["pid"] for row in deployment.rows() if row["role"] == "supervisor")
         os.kill(supervisor, signal.SIGKILL)
-        until(lambda: all(row["state"] != "running" for row in deployment.rows()), "all children are gone")
+        until(
+            lambda: all(row["state"] != "running" for row in deployment.rows()),
+            "all children are gone",
+        )
         assert [row["state"] for row in deployment.rows() if row["pid"] == left.pid] == ["orphan"]
         assert "ended 1 processes" in deployment.call("down")
         assert left.wait(5) == -signal.SIGTERM
@@ -200,7 +240,9 @@ def test_the_log_is_kept_over_a_restart_and_forgotten_with_fresh(deployment: Dep
     deployment.call("down")
     assert "topics: all there" in deployment.call(*deployment.up, "--detach", "--workers", "0")
     deployment.call("down")
-    assert "topics: 8 created" in deployment.call(*deployment.up, "--detach", "--workers", "0", "--fresh")
+    assert "topics: 8 created" in deployment.call(
+        *deployment.up, "--detach", "--workers", "0", "--fresh"
+    )
 
 
 def test_fresh_empties_no_folder_that_is_not_ours(tmp_path: Path) -> None:
@@ -232,19 +274,37 @@ def test_a_given_broker_and_redis_are_used_and_not_started(
 
 def test_an_engine_url_that_does_not_answer_is_named(deployment: Deployment) -> None:
     url = f"http://127.0.0.1:{processes.free_port()}/v1"
-    said = deployment.call("up", "--engine", url, "--port", str(deployment.port), "--push-port", str(deployment.push_port), code=1)
+    said = deployment.call(
+        "up",
+        "--engine",
+        url,
+        "--port",
+        str(deployment.port),
+        "--push-port",
+        str(deployment.push_port),
+        code=1,
+    )
     assert f"the engine at {url} does not answer" in said
 
 
-@pytest.mark.parametrize(("arguments", "text"), [(["--engine", "gpt"], "--engine gpt"), (["--gateways", "0"], "--gateways 0")])
-def test_a_bad_option_is_named_before_anything_is_started(deployment: Deployment, arguments: list[str], text: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--engine", "gpt"], "--engine gpt"), (["--gateways", "0"], "--gateways 0")],
+)
+def test_a_bad_option_is_named_before_anything_is_started(
+    deployment: Deployment, arguments: list[str], text: str
+) -> None:
     assert text in deployment.call("up", *arguments, code=2)
     assert not deployment.data.exists()
 
 
 def test_token_prints_a_credential_and_nothing_else(tmp_path: Path) -> None:
     done = subprocess.run(
-        Deployment(tmp_path / "data").command("token", "--sub", "ada", "--ttl", "15m"), capture_output=True, text=True, check=True, cwd=paths.ROOT
+        Deployment(tmp_path / "data").command("token", "--sub", "ada", "--ttl", "15m"),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=paths.ROOT,
     )
     assert done.stdout.count(".") == 2
     assert done.stdout.strip().replace(".", "").replace("-", "").replace("_", "").isalnum()
@@ -260,16 +320,26 @@ def test_chat_asks_and_shows_the_whole_answer(deployment: Deployment) -> None:
 def test_one_service_alone_joins_what_runs(deployment: Deployment) -> None:
     deployment.call(*deployment.up, "--detach")
     port = processes.free_port()
-    alone = subprocess.Popen(deployment.command("gateway", "--port", str(port)), cwd=paths.ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    alone = subprocess.Popen(
+        deployment.command("gateway", "--port", str(port)),
+        cwd=paths.ROOT,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
 
         def answers() -> bool:
             assert alone.poll() is None
-            return processes.accepts(port) and httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+            return (
+                processes.accepts(port)
+                and httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+            )
 
         until(answers, "the second gateway is ready")
         credential = deployment.call("token").strip()
-        models = httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {credential}"}).json()
+        models = httpx.get(
+            f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {credential}"}
+        ).json()
         assert [model["id"] for model in models["data"]] == [paths.MODEL]
     finally:
         alone.send_signal(signal.SIGTERM)

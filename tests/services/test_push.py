@@ -1,4 +1,5 @@
-"""The push service as a process of its own, on real Kafka and Redis. The test plays gateway and worker: it writes the records itself."""
+"""The push service as a process of its own, on real Kafka and Redis. The test plays gateway and
+worker: it writes the records itself."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ class World:
     def ws(self) -> str:
         return self.base.replace("http", "ws", 1) + "/v1/watch"
 
-    async def request(self, subject: str = "alice", partition: int = 1, background: bool = False) -> records.Request:
+    async def request(
+        self, subject: str = "alice", partition: int = 1, background: bool = False
+    ) -> records.Request:
         end = (await self.offsets.ends(topics.TOKENS, [partition]))[partition]
         rid = ids.mint(ids.Address(self.layout.tag, partition, end), os.urandom(ids.RANDOM_BYTES))
         made = records.Request(
@@ -63,11 +66,15 @@ class World:
             records.Sampling(100),
             events.echo(rid, 1, "m", background=background),
         )
-        await self.writer.append(topics.requests("default", "interactive"), partition, rid, records.encode(made))
+        await self.writer.append(
+            topics.requests("default", "interactive"), partition, rid, records.encode(made)
+        )
         return made
 
     def put(self, rid: str, record: records.TokenRecord) -> asyncio.Future[log.Appended]:
-        return self.writer.append(topics.TOKENS, ids.parse(rid).partition, rid, records.encode(record))
+        return self.writer.append(
+            topics.TOKENS, ids.parse(rid).partition, rid, records.encode(record)
+        )
 
 
 @dataclass
@@ -89,18 +96,50 @@ class Author:
     async def claim(self) -> None:
         r = self.request
         topic = topics.requests("default", "interactive")
-        await self.say(records.Claim(r.rid, self.own, self.prev, r.owner, "w", topic, 0, "rev", "tok", echo=r.echo))
+        await self.say(
+            records.Claim(
+                r.rid, self.own, self.prev, r.owner, "w", topic, 0, "rev", "tok", echo=r.echo
+            )
+        )
 
     async def token(self, text: str) -> None:
-        await self.say(records.Tok(self.request.rid, self.own, self.state.next, [self.state.next + 7], text, self.state.h))
+        await self.say(
+            records.Tok(
+                self.request.rid,
+                self.own,
+                self.state.next,
+                [self.state.next + 7],
+                text,
+                self.state.h,
+            )
+        )
 
     async def end(self, reason: str = "stop") -> None:
-        await self.say(records.End(self.request.rid, self.own, self.state.next, reason, self.state.h, usage=records.Usage(3, self.state.next)))
+        await self.say(
+            records.End(
+                self.request.rid,
+                self.own,
+                self.state.next,
+                reason,
+                self.state.h,
+                usage=records.Usage(3, self.state.next),
+            )
+        )
 
 
 @contextlib.asynccontextmanager
-async def push_process(kafka: str, redis_url: str, folder: Path, public: str, **more: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    issuer = {"iss": ISS, "audience": "tailrace", "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 86400, "leeway": 30, "keys": {"k1": public}}
+async def push_process(
+    kafka: str, redis_url: str, folder: Path, public: str, **more: str
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    issuer = {
+        "iss": ISS,
+        "audience": "tailrace",
+        "algorithm": "ES256",
+        "types": ["JWT"],
+        "max_lifetime": 86400,
+        "leeway": 30,
+        "keys": {"k1": public},
+    }
     issuers = folder / "issuers.json"
     issuers.write_text(json.dumps({"issuers": [issuer]}))
     port = processes.free_port()
@@ -114,7 +153,9 @@ async def push_process(kafka: str, redis_url: str, folder: Path, public: str, **
         **more,
     }
     with (folder / "push.log").open("w") as log_file:
-        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "push", env=env, stderr=log_file)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "push", env=env, stderr=log_file
+        )
     base = f"http://127.0.0.1:{port}"
     try:
         async with httpx.AsyncClient() as client:
@@ -150,14 +191,18 @@ async def world(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Wor
     await offsets.stop()
 
 
-async def sse(world: World, rid: str, after: int | None = None, subject: str = "alice") -> list[dict[str, Any]]:
+async def sse(
+    world: World, rid: str, after: int | None = None, subject: str = "alice"
+) -> list[dict[str, Any]]:
     query: dict[str, Any] = {"stream": "true"}
     if after is not None:
         query["starting_after"] = after
     got = []
     async with (
         httpx.AsyncClient(timeout=30.0) as client,
-        client.stream("GET", f"{world.base}/v1/responses/{rid}", params=query, headers=world.headers(subject)) as answer,
+        client.stream(
+            "GET", f"{world.base}/v1/responses/{rid}", params=query, headers=world.headers(subject)
+        ) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
         lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
@@ -210,7 +255,9 @@ async def test_the_same_answer_over_the_watch_socket(world: World) -> None:
     async with connect(world.ws, additional_headers=world.headers()) as ws:
         await ws.send(json.dumps({"type": "watch", "response_id": request.rid}))
         assert await watched(ws, request.rid) == whole
-        await ws.send(json.dumps({"type": "watch", "response_id": request.rid, "starting_after": 5}))
+        await ws.send(
+            json.dumps({"type": "watch", "response_id": request.rid, "starting_after": 5})
+        )
         assert await watched(ws, request.rid) == whole[6:]
 
 
@@ -255,7 +302,10 @@ async def test_a_takeover_and_a_zombie_leave_no_seam(world: World) -> None:
 
 async def test_one_socket_follows_many_and_two_sockets_one(world: World) -> None:
     requests = [await answer(world, pieces=30, partition=p) for p in range(6)]
-    async with connect(world.ws, additional_headers=world.headers()) as one, connect(world.ws, additional_headers=world.headers()) as two:
+    async with (
+        connect(world.ws, additional_headers=world.headers()) as one,
+        connect(world.ws, additional_headers=world.headers()) as two,
+    ):
         got: dict[str, list[dict[str, Any]]] = {r.rid: [] for r in requests}
         for r in requests:
             await one.send(json.dumps({"type": "watch", "response_id": r.rid}))
@@ -277,7 +327,13 @@ async def test_another_users_response_is_unknown_over_every_way(world: World) ->
     unknown = ids.mint(ids.parse(request.rid), os.urandom(ids.RANDOM_BYTES))
     async with httpx.AsyncClient(timeout=30.0) as client:
         answers = [
-            (await client.get(f"{world.base}/v1/responses/{rid}", params=query, headers=world.headers("mallory")))
+            (
+                await client.get(
+                    f"{world.base}/v1/responses/{rid}",
+                    params=query,
+                    headers=world.headers("mallory"),
+                )
+            )
             for rid in (request.rid, unknown)
             for query in ({}, {"stream": "true"})
         ]
@@ -288,16 +344,29 @@ async def test_another_users_response_is_unknown_over_every_way(world: World) ->
         for rid in (request.rid, unknown):
             await ws.send(json.dumps({"type": "watch", "response_id": rid}))
             message = json.loads(await asyncio.wait_for(ws.recv(), 20))
-            assert (message["type"], message["status"], message["error"]["code"]) == ("watch.error", 404, "response_not_found")
+            assert (message["type"], message["status"], message["error"]["code"]) == (
+                "watch.error",
+                404,
+                "response_not_found",
+            )
 
 
 async def test_a_deleted_response_is_gone(world: World) -> None:
     request = await answer(world)
     assert await sse(world, request.rid)
-    await world.writer.append(topics.CONVERSATIONS, 0, request.rid, records.encode(records.Deleted(request.rid, request.owner)))
+    await world.writer.append(
+        topics.CONVERSATIONS,
+        0,
+        request.rid,
+        records.encode(records.Deleted(request.rid, request.owner)),
+    )
     async with httpx.AsyncClient() as client:
         for _ in range(100):
-            status = (await client.get(f"{world.base}/v1/responses/{request.rid}", headers=world.headers())).status_code
+            status = (
+                await client.get(
+                    f"{world.base}/v1/responses/{request.rid}", headers=world.headers()
+                )
+            ).status_code
             if status == 404:
                 break
             await asyncio.sleep(0.1)
@@ -319,14 +388,19 @@ async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
     protocols: Any = ["tailrace.v1", f"ticket.{good}"]
     async with connect(world.ws, subprotocols=protocols, origin=ORIGIN) as ws:  # type: ignore[arg-type]
         assert ws.subprotocol == "tailrace.v1"
-    for offer, origin, status in ((good, ORIGIN, 401), (other, "http://evil.test", 403), ("nonsense", ORIGIN, 401)):
+    for offer, origin, status in (
+        (good, ORIGIN, 401),
+        (other, "http://evil.test", 403),
+        ("nonsense", ORIGIN, 401),
+    ):
         with pytest.raises(websockets.exceptions.InvalidStatus) as e:
             await connect(world.ws, subprotocols=["tailrace.v1", f"ticket.{offer}"], origin=origin)  # type: ignore[arg-type, list-item]
         assert e.value.response.status_code == status
 
 
 async def test_a_credential_that_ends_closes_the_socket_with_come_back(world: World) -> None:
-    # The dev issuer's leeway lets a credential that is just over still open a socket; the socket itself ends with it.
+    # The dev issuer's leeway lets a credential that is just over still open a socket; the socket
+    # itself ends with it.
     async with connect(world.ws, additional_headers=world.headers(ttl=2)) as ws:
         with pytest.raises(websockets.exceptions.ConnectionClosed) as e:
             await asyncio.wait_for(ws.recv(), 15)
@@ -338,7 +412,9 @@ async def test_a_stalled_reader_is_closed_and_others_do_not_notice(world: World)
     request = await world.request()
     author = Author(world, request)
     await author.claim()
-    stalled = await connect(world.ws, additional_headers=world.headers(), max_queue=1, ping_interval=None)
+    stalled = await connect(
+        world.ws, additional_headers=world.headers(), max_queue=1, ping_interval=None
+    )
     await stalled.send(json.dumps({"type": "watch", "response_id": request.rid}))
     reader = asyncio.create_task(sse(world, request.rid))
     await asyncio.sleep(0.5)
@@ -359,8 +435,12 @@ async def test_a_stalled_reader_is_closed_and_others_do_not_notice(world: World)
     assert e.value.rcvd is None or e.value.rcvd.code == 4001
     assert stopped_at < len(series) - 1
     async with connect(world.ws, additional_headers=world.headers(), max_size=None) as ws:
-        await ws.send(json.dumps({"type": "watch", "response_id": request.rid, "starting_after": stopped_at}))
-        assert [e["sequence_number"] for e in await watched(ws, request.rid)] == list(range(stopped_at + 1, len(series)))
+        await ws.send(
+            json.dumps({"type": "watch", "response_id": request.rid, "starting_after": stopped_at})
+        )
+        assert [e["sequence_number"] for e in await watched(ws, request.rid)] == list(
+            range(stopped_at + 1, len(series))
+        )
 
 
 async def test_draining_tells_clients_to_come_back_and_exits_clean(world: World) -> None:
@@ -385,10 +465,18 @@ async def test_draining_tells_clients_to_come_back_and_exits_clean(world: World)
 
 
 async def test_a_misconfiguration_is_named_and_exits_2(tmp_path: Path) -> None:
-    for env, name in (({}, "TAILRACE_ISSUERS"), ({"TAILRACE_ISSUERS": "x", "TAILRACE_PORT": "no"}, "TAILRACE_PORT")):
+    for env, name in (
+        ({}, "TAILRACE_ISSUERS"),
+        ({"TAILRACE_ISSUERS": "x", "TAILRACE_PORT": "no"}, "TAILRACE_PORT"),
+    ):
         base = {k: v for k, v in os.environ.items() if not k.startswith("TAILRACE_")}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "push", env={**base, **env}, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "push",
+            env={**base, **env},
+            stderr=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
         )
         _, err = await asyncio.wait_for(process.communicate(), 30)
         assert process.returncode == 2

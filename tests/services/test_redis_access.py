@@ -1,4 +1,5 @@
-"""The Redis users of a deployment, on a real server: each service can do its work, and nothing besides."""
+"""The Redis users of a deployment, on a real server: each service can do its work, and nothing
+besides."""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ ORIGIN = "https://page.test"
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[local.LocalRedis]:
-    """A server with the users of `users.acl`; `default` goes last, because it is who sets them up."""
+    """A server with the users of `users.acl`; `default` goes last, because it is who sets them
+    up."""
     from tests.support import local
 
     with local.LocalRedis() as server:
         with redis.Redis(port=server.port) as admin:
             lines = make_secrets.users_acl(PASSWORDS).splitlines()
             for line in sorted(lines, key=lambda text: text.startswith("user default")):
-                assert admin.execute_command("ACL", "SETUSER", *line.split()[1:]) in (True, b"OK", "OK")
+                assert admin.execute_command("ACL", "SETUSER", *line.split()[1:]) in (
+                    True,
+                    b"OK",
+                    "OK",
+                )
         yield server
 
 
@@ -73,14 +79,18 @@ async def test_a_gateway_can_do_its_work(gateway: redis_store.Sessions) -> None:
     assert (await gateway.take(ALICE.key, 1, rate=1, burst=2)).allowed
 
 
-async def test_push_can_take_what_a_gateway_minted(gateway: redis_store.Sessions, push: redis_store.Sessions) -> None:
+async def test_push_can_take_what_a_gateway_minted(
+    gateway: redis_store.Sessions, push: redis_store.Sessions
+) -> None:
     ticket = await gateway.mint_ticket(ALICE, ORIGIN, time.time())
     assert await push.reachable()
     assert await push.take_ticket(ticket, ORIGIN) == ALICE
     assert not await push.is_revoked(ALICE.key)
 
 
-async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(gateway: redis_store.Sessions, worker: redis_store.Sessions) -> None:
+async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
+    gateway: redis_store.Sessions, worker: redis_store.Sessions
+) -> None:
     assert await worker.reachable()
     await worker.heartbeat("default", "worker-1", {"state": "ready"})
     await worker.publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
@@ -100,8 +110,11 @@ async def test_a_worker_may_drop_what_is_too_much(
     assert await gateway.lookup_prefix("full", ["b-second"]) == redis_store.PrefixHit(2, 1)
 
 
-async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(gateway: redis_store.Sessions, worker: redis_store.Sessions) -> None:
-    """The gateway's question removes what has run out, inside a script that runs with the gateway's rights."""
+async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(
+    gateway: redis_store.Sessions, worker: redis_store.Sessions
+) -> None:
+    """The gateway's question removes what has run out, inside a script that runs with the gateway's
+    rights."""
     await worker.heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
     await worker.heartbeat("default", "worker-3", {"state": "ready"})
     time.sleep(0.05)
@@ -110,9 +123,22 @@ async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(gateway: re
 
 @pytest.mark.parametrize("user", make_secrets.REDIS_USERS)
 @pytest.mark.parametrize(
-    "command", ["FLUSHALL", "CONFIG GET *", "KEYS *", "ACL LIST", "SHUTDOWN", "MONITOR", "SAVE", "DEBUG SLEEP 0", "GET other:key"]
+    "command",
+    [
+        "FLUSHALL",
+        "CONFIG GET *",
+        "KEYS *",
+        "ACL LIST",
+        "SHUTDOWN",
+        "MONITOR",
+        "SAVE",
+        "DEBUG SLEEP 0",
+        "GET other:key",
+    ],
 )
-async def test_nobody_may_administer_or_read_foreign_keys(guarded: local.LocalRedis, user: str, command: str) -> None:
+async def test_nobody_may_administer_or_read_foreign_keys(
+    guarded: local.LocalRedis, user: str, command: str
+) -> None:
     client = redis.asyncio.Redis.from_url(url(guarded, user))
     with pytest.raises(redis.exceptions.NoPermissionError):
         await client.execute_command(*command.split())
@@ -131,14 +157,18 @@ async def test_nobody_may_administer_or_read_foreign_keys(guarded: local.LocalRe
         ("gateway", "ZADD prefix:{default} 1 x"),
     ],
 )
-async def test_no_service_does_anothers_work(guarded: local.LocalRedis, user: str, command: str) -> None:
+async def test_no_service_does_anothers_work(
+    guarded: local.LocalRedis, user: str, command: str
+) -> None:
     client = redis.asyncio.Redis.from_url(url(guarded, user))
     with pytest.raises(redis.exceptions.NoPermissionError):
         await client.execute_command(*command.split())
     await client.aclose()
 
 
-async def test_nobody_comes_in_without_a_user_or_with_a_wrong_password(guarded: local.LocalRedis) -> None:
+async def test_nobody_comes_in_without_a_user_or_with_a_wrong_password(
+    guarded: local.LocalRedis,
+) -> None:
     for address in (guarded.url, f"redis://push:wrong@127.0.0.1:{guarded.port}/0"):
         client = redis.asyncio.Redis.from_url(address)
         with pytest.raises(redis.exceptions.AuthenticationError):

@@ -35,7 +35,9 @@ async def finished(bench: workers.Bench, partition: int, offset: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_request_becomes_one_claim_its_tokens_and_one_end_in_this_order(bench: workers.Bench) -> None:
+async def test_a_request_becomes_one_claim_its_tokens_and_one_end_in_this_order(
+    bench: workers.Bench,
+) -> None:
     await bench.serve()
     request = await bench.ask("order", cues={"script_tokens": "50", **FAST})
 
@@ -53,23 +55,35 @@ async def test_a_request_becomes_one_claim_its_tokens_and_one_end_in_this_order(
     assert answer.fold.first.echo == request.echo
 
 
-async def test_a_finished_response_is_metered_once_and_its_offset_committed_with_the_claims_offset(bench: workers.Bench) -> None:
+async def test_a_finished_response_is_metered_once_and_its_offset_committed_with_the_claims_offset(
+    bench: workers.Bench,
+) -> None:
     await bench.serve()
     request = await bench.ask("meter", cues={"script_tokens": "3", **FAST})
     await bench.done(request.rid)
 
     await finished(bench, 0, 0)
-    usage, audit = await bench.beside(topics.USAGE, request.rid), await bench.beside(topics.AUDIT, request.rid)
+    usage, audit = (
+        await bench.beside(topics.USAGE, request.rid),
+        await bench.beside(topics.AUDIT, request.rid),
+    )
     assert len(usage) == len(audit) == 1
     metered = msgspec.json.decode(usage[0], type=records.Metered)
-    assert (metered.rid, metered.status, metered.usage.output_tokens, metered.claims) == (request.rid, "completed", 3, 1)
+    assert (metered.rid, metered.status, metered.usage.output_tokens, metered.claims) == (
+        request.rid,
+        "completed",
+        3,
+        1,
+    )
     assert b"meter" not in audit[0].replace(b"metered", b"")  # no prompt
 
 
 async def test_commits_stop_below_the_first_unfinished_request(bench: workers.Bench) -> None:
     await bench.serve()
     await bench.ask("first", cues={"script_tokens": "1", **FAST})
-    hanging = await bench.ask("second", cues={"script_tokens": "5", "script_fault": "hang", "script_fault_at": "2"})
+    hanging = await bench.ask(
+        "second", cues={"script_tokens": "5", "script_fault": "hang", "script_fault_at": "2"}
+    )
     later = [await bench.ask(f"later {i}", cues={"script_tokens": "1", **FAST}) for i in range(5)]
     for request in later:
         await bench.done(request.rid)
@@ -85,7 +99,9 @@ async def test_commits_stop_below_the_first_unfinished_request(bench: workers.Be
     await finished(bench, 0, 6)
 
 
-async def test_a_cancel_in_mid_answer_stops_the_engine_and_nothing_is_written_after_it(bench: workers.Bench) -> None:
+async def test_a_cancel_in_mid_answer_stops_the_engine_and_nothing_is_written_after_it(
+    bench: workers.Bench,
+) -> None:
     await bench.serve()
     request = await bench.ask("cancel me", cues={"script_tokens": "100000", "script_pace_ms": "5"})
     await bench.tokens(request.rid, 5)
@@ -96,8 +112,14 @@ async def test_a_cancel_in_mid_answer_stops_the_engine_and_nothing_is_written_af
 
     assert answer.ended.status == "cancelled"
     later = await bench.read(request.rid)
-    tokens_after = sum(len(r.ids) for _, r, outcome in later.records if isinstance(r, records.Tok) and outcome is fold.Void.AFTER_DONE)
-    assert tokens_after < 100  # half a second's worth; without W6 the script would go on for minutes
+    tokens_after = sum(
+        len(r.ids)
+        for _, r, outcome in later.records
+        if isinstance(r, records.Tok) and outcome is fold.Void.AFTER_DONE
+    )
+    assert (
+        tokens_after < 100
+    )  # half a second's worth; without W6 the script would go on for minutes
     await asyncio.sleep(0.5)
     assert len((await bench.read(request.rid)).records) == len(later.records)
 
@@ -114,19 +136,27 @@ async def test_a_response_cancelled_before_any_claim_is_never_claimed(bench: wor
     assert answer.ended.status == "cancelled"
 
 
-async def test_a_request_redelivered_after_its_end_is_finished_without_a_claim(bench: workers.Bench) -> None:
+async def test_a_request_redelivered_after_its_end_is_finished_without_a_claim(
+    bench: workers.Bench,
+) -> None:
     await bench.serve()
     request = await bench.ask("again", cues={"script_tokens": "4", **FAST})
     await bench.done(request.rid)
-    await bench.append(topics.requests(bench.pool, "interactive"), 0, request.rid, records.encode(request))
+    await bench.append(
+        topics.requests(bench.pool, "interactive"), 0, request.rid, records.encode(request)
+    )
     await finished(bench, 0, 1)
 
     assert (await bench.read(request.rid)).kinds().count("Claim") == 1
 
 
-async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_happened(bench: workers.Bench) -> None:
+async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_happened(
+    bench: workers.Bench,
+) -> None:
     a = await bench.worker(session_ms=SESSION_MS).ready()
-    request = await bench.ask("take over", cues={"script_tokens": "1500", "script_pace_ms": "10"})  # not over before the second one has started
+    request = await bench.ask(
+        "take over", cues={"script_tokens": "1500", "script_pace_ms": "10"}
+    )  # not over before the second one has started
     await bench.tokens(request.rid, 20)
     await bench.worker(session_ms=SESSION_MS).ready()
     a.kill()
@@ -140,9 +170,13 @@ async def test_a_killed_workers_answer_is_continued_and_reads_as_if_nothing_had_
     assert len({worker for _, worker in answer.fold.claims}) == 2
 
 
-async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: workers.Bench) -> None:
+async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(
+    bench: workers.Bench,
+) -> None:
     a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="0").ready()
-    request = await bench.ask("drain", cues={"script_tokens": "1500", "script_pace_ms": "10"})  # not over before the second one has started
+    request = await bench.ask(
+        "drain", cues={"script_tokens": "1500", "script_pace_ms": "10"}
+    )  # not over before the second one has started
     await bench.tokens(request.rid, 20)
     await bench.worker(session_ms=SESSION_MS).ready()
     owner = (await bench.read(request.rid)).fold.claims[0][1]
@@ -159,7 +193,9 @@ async def test_a_drained_worker_yields_and_the_next_one_goes_on_at_once(bench: w
     assert answer.fold.claims[1][1].startswith(second.name)
 
 
-async def test_what_a_drained_worker_cannot_finish_is_with_its_successor_before_it_stops(bench: workers.Bench) -> None:
+async def test_what_a_drained_worker_cannot_finish_is_with_its_successor_before_it_stops(
+    bench: workers.Bench,
+) -> None:
     """Else every reader would wait for a rebalance."""
     a = await bench.worker(session_ms=SESSION_MS, TAILRACE_DRAIN_S="4").ready()
     request = await bench.ask("hand over", cues={"script_tokens": "1500", "script_pace_ms": "10"})
@@ -172,9 +208,20 @@ async def test_what_a_drained_worker_cannot_finish_is_with_its_successor_before_
 
     assert answer.kinds().count("Yield") == 1
     assert answer.text == scripted.expected_text(request.messages, 1500)
-    lines = [json.loads(line) for line in b.log_path.read_text().splitlines() if line.startswith("{")]
-    alone = next(line for line in lines if line["action"] == "partitions_assigned" and len(line["partitions"]) == bench.layout.partitions)
-    last = [r for _, r, _ in answer.records if isinstance(r, records.Tok) and r.own == answer.fold.claims[0][0]][-1]
+    lines = [
+        json.loads(line) for line in b.log_path.read_text().splitlines() if line.startswith("{")
+    ]
+    alone = next(
+        line
+        for line in lines
+        if line["action"] == "partitions_assigned"
+        and len(line["partitions"]) == bench.layout.partitions
+    )
+    last = [
+        r
+        for _, r, _ in answer.records
+        if isinstance(r, records.Tok) and r.own == answer.fold.claims[0][0]
+    ][-1]
     assert datetime.datetime.fromisoformat(alone["time"]).timestamp() * 1000 < last.ts
 
 
@@ -193,8 +240,19 @@ async def test_a_drain_finishes_what_fits_into_its_time(bench: workers.Bench) ->
 async def test_garbage_in_both_topics_is_skipped_and_committed_past(bench: workers.Bench) -> None:
     requests = topics.requests(bench.pool, "interactive")
     good = await bench.mint(0)
-    wrong_place = records.encode(records.Request(await bench.mint(3), workers.OWNER, workers.MODEL_NAME, [], records.Sampling(1), {}))
-    for value in (b"", b"\xff\xfe", b"{}", b'{"t":"REQUEST","rid":"x"}', wrong_place, os.urandom(300)):
+    wrong_place = records.encode(
+        records.Request(
+            await bench.mint(3), workers.OWNER, workers.MODEL_NAME, [], records.Sampling(1), {}
+        )
+    )
+    for value in (
+        b"",
+        b"\xff\xfe",
+        b"{}",
+        b'{"t":"REQUEST","rid":"x"}',
+        wrong_place,
+        os.urandom(300),
+    ):
         await bench.append(requests, 0, "garbage", value)
         await bench.append(topics.TOKENS, 0, good, value)
     await bench.serve()
@@ -204,7 +262,9 @@ async def test_garbage_in_both_topics_is_skipped_and_committed_past(bench: worke
     await finished(bench, 0, 6)
 
 
-async def test_a_request_that_waited_too_long_is_ended_as_expired_without_a_token(bench: workers.Bench) -> None:
+async def test_a_request_that_waited_too_long_is_ended_as_expired_without_a_token(
+    bench: workers.Bench,
+) -> None:
     request = await bench.ask("late", ttl_ms=50, cues={"script_tokens": "4", **FAST})
     await asyncio.sleep(0.2)
     await bench.ask("tells the broker's time", partition=0, cues={"script_tokens": "1", **FAST})
@@ -220,15 +280,24 @@ async def test_a_warm_up_ends_at_once_with_no_output(bench: workers.Bench) -> No
     request = await bench.ask("warm", generate=False)
     answer = await bench.done(request.rid)
     assert answer.kinds() == ["Claim", "End"]
-    assert (answer.ended.reason, answer.ended.status, answer.ended.usage.output_tokens) == ("warmup", "completed", 0)
+    assert (answer.ended.reason, answer.ended.status, answer.ended.usage.output_tokens) == (
+        "warmup",
+        "completed",
+        0,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "more", "code"),
-    [("x " * 40_000, {}, "context_length_exceeded"), ("hi", {"model": "another"}, "model_not_found")],
+    [
+        ("x " * 40_000, {}, "context_length_exceeded"),
+        ("hi", {"model": "another"}, "model_not_found"),
+    ],
     ids=["too long", "unknown model"],
 )
-async def test_an_invalid_request_fails_at_its_first_attempt_and_says_why(bench: workers.Bench, text: str, more: dict[str, str], code: str) -> None:
+async def test_an_invalid_request_fails_at_its_first_attempt_and_says_why(
+    bench: workers.Bench, text: str, more: dict[str, str], code: str
+) -> None:
     await bench.serve()
     request = await bench.ask(text, **more)
     answer = await bench.done(request.rid)
@@ -237,9 +306,14 @@ async def test_an_invalid_request_fails_at_its_first_attempt_and_says_why(bench:
     assert answer.ended.error[0] == code
 
 
-async def test_an_engine_error_is_retried_and_then_fails_the_response_with_one_dead_letter(bench: workers.Bench) -> None:
+async def test_an_engine_error_is_retried_and_then_fails_the_response_with_one_dead_letter(
+    bench: workers.Bench,
+) -> None:
     await bench.serve()
-    request = await bench.ask("broken", cues={"script_tokens": "9", "script_fault": "error", "script_fault_at": "4", **FAST})
+    request = await bench.ask(
+        "broken",
+        cues={"script_tokens": "9", "script_fault": "error", "script_fault_at": "4", **FAST},
+    )
     answer = await bench.done(request.rid)
     await finished(bench, 0, 0)
 
@@ -252,11 +326,27 @@ async def test_an_engine_error_is_retried_and_then_fails_the_response_with_one_d
     assert b"broken" not in letters[0]
 
 
-async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its_neighbours_finish(bench: workers.Bench) -> None:
+async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its_neighbours_finish(
+    bench: workers.Bench,
+) -> None:
     await bench.worker(session_ms=SESSION_MS).ready()
-    before = [await bench.ask(f"before {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(10)]
-    poison = await bench.ask("poison", cues={"script_tokens": "9", "script_fault": "crash", "script_fault_at": "4", "script_pace_ms": "20"})
-    after = [await bench.ask(f"after {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(10)]
+    before = [
+        await bench.ask(f"before {i}", cues={"script_tokens": "20", "script_pace_ms": "5"})
+        for i in range(10)
+    ]
+    poison = await bench.ask(
+        "poison",
+        cues={
+            "script_tokens": "9",
+            "script_fault": "crash",
+            "script_fault_at": "4",
+            "script_pace_ms": "20",
+        },
+    )
+    after = [
+        await bench.ask(f"after {i}", cues={"script_tokens": "20", "script_pace_ms": "5"})
+        for i in range(10)
+    ]
 
     end = time.monotonic() + 50
     while (answer := await bench.read(poison.rid)).fold.phase is not fold.Phase.DONE:
@@ -270,7 +360,9 @@ async def test_a_request_that_kills_its_workers_fails_after_three_claims_and_its
         assert good.text == scripted.expected_text(request.messages, 20)
     assert answer.ended.status == "failed"
     assert answer.fold.epoch == 4
-    assert not any(isinstance(r, records.Tok) and r.own == answer.fold.owner for _, r, _ in answer.records)
+    assert not any(
+        isinstance(r, records.Tok) and r.own == answer.fold.owner for _, r, _ in answer.records
+    )
     await finished(bench, 0, 20)
     assert len(await bench.beside(topics.DLQ, poison.rid)) == 1
 
@@ -279,28 +371,43 @@ async def test_a_dead_engine_ends_the_process_and_its_attempts_count(bench: work
     a = await bench.worker(session_ms=SESSION_MS).ready()
     running = await bench.ask("neighbour", cues={"script_tokens": "4000", "script_pace_ms": "10"})
     await bench.tokens(running.rid, 5)
-    await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_death", "script_fault_at": "2"})
+    await bench.ask(
+        "deadly",
+        partition=1,
+        cues={"script_tokens": "9", "script_fault": "engine_death", "script_fault_at": "2"},
+    )
     assert await a.exit_code() == 1, a.logs()
     assert "Yield" not in (await bench.read(running.rid)).kinds()
 
 
-async def test_an_engine_that_hangs_for_several_responses_ends_the_process(bench: workers.Bench) -> None:
-    """Symptom: they were tried again on the same engine until they had failed, though other workers were well."""
+async def test_an_engine_that_hangs_for_several_responses_ends_the_process(
+    bench: workers.Bench,
+) -> None:
+    """Symptom: they were tried again on the same engine until they had failed, though other workers
+    were well."""
     a = await bench.worker(session_ms=SESSION_MS, TAILRACE_ENGINE_STALL_S="1").ready()
     running = await bench.ask("neighbour", cues={"script_tokens": "4000", "script_pace_ms": "10"})
     await bench.tokens(running.rid, 5)
-    await bench.ask("deadly", partition=1, cues={"script_tokens": "9", "script_fault": "engine_hang", "script_fault_at": "2"})
+    await bench.ask(
+        "deadly",
+        partition=1,
+        cues={"script_tokens": "9", "script_fault": "engine_hang", "script_fault_at": "2"},
+    )
     assert await a.exit_code() == 1, a.logs()
     assert (await bench.read(running.rid)).fold.phase is fold.Phase.LIVE
 
 
 async def test_an_engine_that_says_nothing_is_given_up(bench: workers.Bench) -> None:
     await bench.serve(TAILRACE_ENGINE_STALL_S="1")
-    request = await bench.ask("hang", cues={"script_tokens": "9", "script_fault": "hang", "script_fault_at": "4", **FAST})
+    request = await bench.ask(
+        "hang", cues={"script_tokens": "9", "script_fault": "hang", "script_fault_at": "4", **FAST}
+    )
     answer = await bench.done(request.rid)
     assert answer.ended.status == "failed"
     assert answer.fold.next == 4
-    assert answer.fold.epoch <= 5, "as often as any failure of the engine, and not up to the cap on claims"
+    assert answer.fold.epoch <= 5, (
+        "as often as any failure of the engine, and not up to the cap on claims"
+    )
     await finished(bench, 0, 0)
     assert len(await bench.beside(topics.DLQ, request.rid)) == 1
 
@@ -313,14 +420,28 @@ async def test_a_response_of_another_log_is_never_claimed(bench: workers.Bench) 
     assert (await bench.read(rid)).records == []
 
 
-async def test_interactive_requests_go_before_batch_ones_that_came_earlier(bench: workers.Bench) -> None:
-    batch = [await bench.ask(f"batch {i}", priority="batch", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(6)]
-    urgent = [await bench.ask(f"urgent {i}", cues={"script_tokens": "20", "script_pace_ms": "5"}) for i in range(6)]
+async def test_interactive_requests_go_before_batch_ones_that_came_earlier(
+    bench: workers.Bench,
+) -> None:
+    batch = [
+        await bench.ask(
+            f"batch {i}", priority="batch", cues={"script_tokens": "20", "script_pace_ms": "5"}
+        )
+        for i in range(6)
+    ]
+    urgent = [
+        await bench.ask(f"urgent {i}", cues={"script_tokens": "20", "script_pace_ms": "5"})
+        for i in range(6)
+    ]
     await bench.serve(TAILRACE_MAX_NUM_SEQS="2")
     ends = {r.rid: (await bench.done(r.rid)).ended.timestamp for r in batch + urgent}
 
     slow, quick = sorted(ends[r.rid] for r in batch), sorted(ends[r.rid] for r in urgent)
-    assert slow[4] > quick[3]  # four may come before: what the worker had taken (capacity and queue) when it saw the first urgent one
+    assert (
+        slow[4] > quick[3]
+        # four may come before: what the worker had taken (capacity and queue) when it saw the first
+        # urgent one
+    )
     assert slow[-1] > quick[-1]
 
 
@@ -329,13 +450,17 @@ async def test_stop_strings_end_the_answer_before_them(bench: workers.Bench) -> 
     probe = await bench.ask("stop", cues={"script_tokens": "40", **FAST})
     text = scripted.expected_text(probe.messages, 40)
     stop = text[60:66]  # reaches over a token's edge
-    request = await bench.ask("stop", cues={"script_tokens": "40", **FAST}, sampling=records.Sampling(4096, stop=(stop,)))
+    request = await bench.ask(
+        "stop", cues={"script_tokens": "40", **FAST}, sampling=records.Sampling(4096, stop=(stop,))
+    )
     answer = await bench.done(request.rid)
     assert answer.text == text[: text.index(stop)]
     assert answer.ended.reason == "stop"
 
 
-async def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_2(bench: workers.Bench) -> None:
+async def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_2(
+    bench: workers.Bench,
+) -> None:
     broken = bench.worker(engine="ftp://nowhere")
     assert await broken.exit_code() == 2
     assert broken.logs().startswith("TAILRACE_ENGINE: ")

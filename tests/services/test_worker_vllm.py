@@ -1,4 +1,5 @@
-"""Workers with the real engine on a real Kafka. One story for all, because an engine takes most of a minute to start on a small machine."""
+"""Workers with the real engine on a real Kafka. One story for all, because an engine takes most of
+a minute to start on a small machine."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from tailrace.protocol import records
 from tailrace.store import redis_store
 from tests.support import workers
 
-MODEL = Path(os.environ.get("TAILRACE_TEST_MODEL") or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct")
+MODEL = Path(
+    os.environ.get("TAILRACE_TEST_MODEL")
+    or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct"
+)
 BOOT_S = 240.0
 ANSWER_S = 90.0
 SESSION_MS = 6000
@@ -29,7 +33,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(700),
     pytest.mark.skipif(
-        not workers.ENGINE_PYTHON.exists() or not MODEL.is_dir(), reason="vLLM is NOT tested: no engine environment or model (make install)"
+        not workers.ENGINE_PYTHON.exists() or not MODEL.is_dir(),
+        reason="vLLM is NOT tested: no engine environment or model (make install)",
     ),
 ]
 
@@ -41,7 +46,13 @@ async def bench(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[wor
 
 
 def start(bench: workers.Bench) -> workers.Worker:
-    return bench.worker(engine="vllm", python=workers.ENGINE_PYTHON, session_ms=SESSION_MS, TAILRACE_MODEL=str(MODEL), TAILRACE_MAX_NUM_SEQS="8")
+    return bench.worker(
+        engine="vllm",
+        python=workers.ENGINE_PYTHON,
+        session_ms=SESSION_MS,
+        TAILRACE_MODEL=str(MODEL),
+        TAILRACE_MAX_NUM_SEQS="8",
+    )
 
 
 def descendants(pid: int) -> set[int]:
@@ -85,7 +96,9 @@ async def all_gone(pids: set[int]) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_behind(bench: workers.Bench) -> None:
+async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_behind(
+    bench: workers.Bench,
+) -> None:
     first = start(bench)
     loading = None
     while loading is None:
@@ -94,9 +107,13 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     assert loading["state"] == "loading"
     await first.ready(BOOT_S)
     scheduler_and_model = engine_processes(first.process.pid)
-    assert len(scheduler_and_model) == 1, "in two processes they wait for each other by spinning, each on a core"
+    assert len(scheduler_and_model) == 1, (
+        "in two processes they wait for each other by spinning, each on a core"
+    )
     (variables,) = scheduler_and_model.values()
-    assert 1 <= int(variables["OMP_NUM_THREADS"]) <= max(1, CORES - 1), "one core is left to whoever is not the engine"
+    assert 1 <= int(variables["OMP_NUM_THREADS"]) <= max(1, CORES - 1), (
+        "one core is left to whoever is not the engine"
+    )
     second = start(bench)
 
     await an_answer(bench)
@@ -104,11 +121,16 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     await second.ready(BOOT_S)
     await a_takeover(bench, first)
     await an_orderly_end(bench, second)
-    assert "Logging error" not in second.log_path.read_text(), "a library's line that its own format could not show"
+    assert "Logging error" not in second.log_path.read_text(), (
+        "a library's line that its own format could not show"
+    )
 
 
-async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(bench: workers.Bench) -> None:
-    """An engine process whose service died during the start waited five minutes for it: vLLM loads its plugins only behind that wait."""
+async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(
+    bench: workers.Bench,
+) -> None:
+    """An engine process whose service died during the start waited five minutes for it: vLLM loads
+    its plugins only behind that wait."""
     worker = start(bench)
     end = time.monotonic() + BOOT_S
     while len(engine := descendants(worker.process.pid)) < 2:
@@ -122,7 +144,9 @@ async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(ben
 
 
 async def an_answer(bench: workers.Bench) -> None:
-    request = await bench.ask("Explain quantum entanglement.", sampling=records.Sampling(40, temperature=0.0))
+    request = await bench.ask(
+        "Explain quantum entanglement.", sampling=records.Sampling(40, temperature=0.0)
+    )
     answer = await bench.done(request.rid, ANSWER_S)
     assert answer.ended.status == "incomplete"
     assert answer.ended.usage.output_tokens == 40 == len(answer.fold.ids)
@@ -133,7 +157,10 @@ async def an_answer(bench: workers.Bench) -> None:
 
 
 async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
-    request = await bench.ask("Write a very long story about the sea.", sampling=records.Sampling(3000, temperature=0.0, logit_bias={"2": -100.0}))
+    request = await bench.ask(
+        "Write a very long story about the sea.",
+        sampling=records.Sampling(3000, temperature=0.0, logit_bias={"2": -100.0}),
+    )
     await bench.tokens(request.rid, 3, ANSWER_S)
     await bench.cancel(request)
     async with redis_store.Sessions(bench.redis_url) as cache:
@@ -148,17 +175,29 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
 
 async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
     asked = [
-        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}))
+        await bench.ask(
+            "List the planets.",
+            partition=p,
+            sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}),
+        )
         for p in range(2)
     ]
     asked += [
-        await bench.ask("List the planets.", partition=p, sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}))
+        await bench.ask(
+            "List the planets.",
+            partition=p,
+            sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}),
+        )
         for p in (6, 7)
     ]
     for request in asked:
         await bench.tokens(request.rid, 10, ANSWER_S)
     before = [await bench.read(request.rid) for request in asked]
-    mine = [i for i, answer in enumerate(before) if answer.fold.claims[0][1].startswith(f"{first.name}/")]
+    mine = [
+        i
+        for i, answer in enumerate(before)
+        if answer.fold.claims[0][1].startswith(f"{first.name}/")
+    ]
     assert mine, "the first worker owns none of these partitions"
     engine = descendants(first.process.pid)
     assert len(engine) >= 2

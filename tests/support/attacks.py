@@ -1,6 +1,8 @@
-"""Forged credentials: every entry must be refused, by `tailrace.auth.credentials.verify` and by any endpoint in front of it (401, never 5xx).
+"""Forged credentials: every entry must be refused, by `tailrace.auth.credentials.verify` and by any
+endpoint in front of it (401, never 5xx).
 
-`Forge` holds the keys of five issuers and signs whatever it is given, so an entry is wrong in exactly the one way its name says.
+`Forge` holds the keys of five issuers and signs whatever it is given, so an entry is wrong in
+exactly the one way its name says.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ LEEWAY: Final = 30
 MAX_LIFETIME: Final = 3600
 SECRET: Final = bytes(range(40, 90))
 
-Members = list[tuple[str, str]]  # names with raw JSON text, so that duplicates and impossible numbers can be written
+Members = list[
+    tuple[str, str]
+]  # names with raw JSON text, so that duplicates and impossible numbers can be written
 
 
 @dataclass(frozen=True)
@@ -50,23 +54,40 @@ def replaced(members: Members, name: str, value: str | None) -> Members:
 
 
 class Forge:
-    """Issuers by short name: rs, es, hs, and two more ES256 ones: `at` (type at+jwt, lists of audiences, ignores x5t), `anon` (key without id)."""
+    """Issuers by short name: rs, es, hs, and two more ES256 ones: `at` (type at+jwt, lists of
+    audiences, ignores x5t), `anon` (key without id)."""
 
     def __init__(self) -> None:
         self.rsa = rsa.generate_private_key(65537, 2048)
         self.ec = ec.generate_private_key(ec.SECP256R1())
         self.other_rsa = rsa.generate_private_key(65537, 2048)
         self.other_ec = ec.generate_private_key(ec.SECP256R1())
-        self.algorithms = {"rs": "RS256", "es": "ES256", "hs": "HS256", "at": "ES256", "anon": "ES256"}
+        self.algorithms = {
+            "rs": "RS256",
+            "es": "ES256",
+            "hs": "HS256",
+            "at": "ES256",
+            "anon": "ES256",
+        }
 
     def settings(self) -> dict[str, Any]:
         """The content of an issuers file."""
-        common = {"audience": AUDIENCE, "leeway": LEEWAY, "max_lifetime": MAX_LIFETIME, "types": ["JWT"]}
+        common = {
+            "audience": AUDIENCE,
+            "leeway": LEEWAY,
+            "max_lifetime": MAX_LIFETIME,
+            "types": ["JWT"],
+        }
         ec_pem, rsa_pem = pem(self.ec.public_key()), pem(self.rsa.public_key())
         issuers = [
             {**common, "iss": iss("rs"), "algorithm": "RS256", "keys": {"key-rs": rsa_pem}},
             {**common, "iss": iss("es"), "algorithm": "ES256", "keys": {"key-es": ec_pem}},
-            {**common, "iss": iss("hs"), "algorithm": "HS256", "secrets": {"key-hs": base64.b64encode(SECRET).decode()}},
+            {
+                **common,
+                "iss": iss("hs"),
+                "algorithm": "HS256",
+                "secrets": {"key-hs": base64.b64encode(SECRET).decode()},
+            },
             {
                 **common,
                 "iss": iss("at"),
@@ -81,17 +102,33 @@ class Forge:
         return {"issuers": issuers}
 
     def header(self, short: str) -> Members:
-        members = [("alg", quoted(self.algorithms[short])), ("typ", quoted("at+jwt" if short == "at" else "JWT"))]
+        members = [
+            ("alg", quoted(self.algorithms[short])),
+            ("typ", quoted("at+jwt" if short == "at" else "JWT")),
+        ]
         return members if short == "anon" else [*members, ("kid", quoted(f"key-{short}"))]
 
     def claims(self, short: str, now: float) -> Members:
         times = [("iat", str(int(now))), ("exp", str(int(now) + 600))]
-        return [("iss", quoted(iss(short))), ("aud", quoted(AUDIENCE)), ("sub", quoted("alice")), *times]
+        return [
+            ("iss", quoted(iss(short))),
+            ("aud", quoted(AUDIENCE)),
+            ("sub", quoted("alice")),
+            *times,
+        ]
 
     def sign(self, short: str, text: str) -> bytes:
-        return {"RS256": rs256(self.rsa), "ES256": es256(self.ec), "HS256": hs256(SECRET)}[self.algorithms[short]](text)
+        return {"RS256": rs256(self.rsa), "ES256": es256(self.ec), "HS256": hs256(SECRET)}[
+            self.algorithms[short]
+        ](text)
 
-    def token(self, short: str, now: float, header: Members | bytes | None = None, claims: Members | bytes | None = None) -> str:
+    def token(
+        self,
+        short: str,
+        now: float,
+        header: Members | bytes | None = None,
+        claims: Members | bytes | None = None,
+    ) -> str:
         """Signed with the issuer's own key, whatever the header says."""
         return signed(
             self.header(short) if header is None else header,
@@ -108,7 +145,8 @@ class Forge:
 
 @contextlib.contextmanager
 def library_clock(now: float) -> Iterator[None]:
-    """python-jose reads the wall clock. A run of all tests lasts longer than leeway, so tests that sign at import stop it."""
+    """python-jose reads the wall clock. A run of all tests lasts longer than leeway, so tests that
+    sign at import stop it."""
 
     class Stopped(datetime.datetime):
         @classmethod
@@ -124,7 +162,8 @@ def iss(short: str) -> str:
 
 
 def stable_id(value: object) -> str:
-    """A name for a test's parameter that is the same in every process: times and made-up secrets are left out, so that a run can be shared out."""
+    """A name for a test's parameter that is the same in every process: times and made-up secrets
+    are left out, so that a run can be shared out."""
     text = str(value).encode("unicode_escape").decode()
     return re.sub(r"[0-9]{9,}|[A-Za-z0-9+/=_-]{40,}|0x[0-9a-f]+", "…", text)[:60]
 
@@ -134,13 +173,18 @@ def quoted(text: str) -> str:
 
 
 def signed(header: Members | bytes, claims: Members | bytes, sign: Callable[[str], bytes]) -> str:
-    parts = (content if isinstance(content, bytes) else json_object(content) for content in (header, claims))
+    parts = (
+        content if isinstance(content, bytes) else json_object(content)
+        for content in (header, claims)
+    )
     text = ".".join(b64(part) for part in parts)
     return f"{text}.{b64(sign(text))}"
 
 
 def pem(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> str:
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode()
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    ).decode()
 
 
 def rs256(key: rsa.RSAPrivateKey) -> Callable[[str], bytes]:
@@ -159,7 +203,8 @@ def hs256(secret: bytes) -> Callable[[str], bytes]:
     return lambda text: hmac.digest(secret, text.encode(), hashlib.sha256)
 
 
-# ---- the corpus ------------------------------------------------------------------------------------
+# ---- the corpus
+# ------------------------------------------------------------------------------------
 
 
 def corpus(forge: Forge, now: float) -> Iterator[Attack]:
@@ -174,14 +219,36 @@ def corpus(forge: Forge, now: float) -> Iterator[Attack]:
 
 
 def _algorithms(forge: Forge, now: float) -> Iterator[Attack]:
-    texts = ["none", "None", "nOnE", "", "PS256", "RS512", "S256", "ES384", "HS512", "es256", "EdDSA"]
+    texts = [
+        "none",
+        "None",
+        "nOnE",
+        "",
+        "PS256",
+        "RS512",
+        "S256",
+        "ES384",
+        "HS512",
+        "es256",
+        "EdDSA",
+    ]
     values: list[tuple[str | None, str]] = [(quoted(text), "algorithm") for text in texts]
-    values += [('["ES256","HS256"]', "header"), ('{"a":1}', "header"), ("null", "header"), ("1", "header"), (None, "algorithm")]
+    values += [
+        ('["ES256","HS256"]', "header"),
+        ('{"a":1}', "header"),
+        ("null", "header"),
+        ("1", "header"),
+        (None, "algorithm"),
+    ]
     for short in ("rs", "es", "hs"):
         for value, reason in values:
             token = forge.with_header(short, now, "alg", value)
             yield Attack(f"alg {value} at {short}", token, reason)
-            yield Attack(f"alg {value} at {short}, empty signature", token.rpartition(".")[0] + ".", "malformed")
+            yield Attack(
+                f"alg {value} at {short}, empty signature",
+                token.rpartition(".")[0] + ".",
+                "malformed",
+            )
 
 
 def _confusion(forge: Forge, now: float) -> Iterator[Attack]:
@@ -192,16 +259,27 @@ def _confusion(forge: Forge, now: float) -> Iterator[Attack]:
             yield Attack(f"HS256 with the public key of {short} as {form}", token, "algorithm")
     for form, secret in public_key_forms(forge.rsa.public_key()):
         token = signed(forge.header("hs"), forge.claims("hs", now), hs256(secret))
-        yield Attack(f"at the HS256 issuer, signed with the public key of rs as {form}", token, "signature")
+        yield Attack(
+            f"at the HS256 issuer, signed with the public key of rs as {form}", token, "signature"
+        )
     for author in ("rs", "es", "hs"):
         for name in sorted({"rs", "es", "hs"} - {author}):
-            for alg, reason in ((forge.algorithms[author], "algorithm"), (forge.algorithms[name], "signature")):
+            for alg, reason in (
+                (forge.algorithms[author], "algorithm"),
+                (forge.algorithms[name], "signature"),
+            ):
                 header = replaced(forge.header(name), "alg", quoted(alg))
-                token = signed(header, forge.claims(name, now), lambda text, author=author: forge.sign(author, text))
+                token = signed(
+                    header,
+                    forge.claims(name, now),
+                    lambda text, author=author: forge.sign(author, text),
+                )
                 yield Attack(f"{author} in the name of {name}, alg {alg}", token, reason)
 
 
-def public_key_forms(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> Iterator[tuple[str, bytes]]:
+def public_key_forms(
+    key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey,
+) -> Iterator[tuple[str, bytes]]:
     text = pem(key)
     body = "".join(text.splitlines()[1:-1])
     yield "PEM", text.encode()
@@ -212,13 +290,31 @@ def public_key_forms(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> Itera
     yield "SPKI DER", base64.b64decode(body)
     yield "the empty key", b""
     if isinstance(key, rsa.RSAPublicKey):
-        for name, encoding in (("DER", serialization.Encoding.DER), ("PEM", serialization.Encoding.PEM)):
+        for name, encoding in (
+            ("DER", serialization.Encoding.DER),
+            ("PEM", serialization.Encoding.PEM),
+        ):
             yield f"PKCS#1 {name}", key.public_bytes(encoding, serialization.PublicFormat.PKCS1)
         numbers = key.public_numbers()
-        yield "JWK", json.dumps({"kty": "RSA", "n": number64(numbers.n, 256), "e": number64(numbers.e, 3)}).encode()
+        yield (
+            "JWK",
+            json.dumps(
+                {"kty": "RSA", "n": number64(numbers.n, 256), "e": number64(numbers.e, 3)}
+            ).encode(),
+        )
     else:
         point = key.public_numbers()
-        yield "JWK", json.dumps({"kty": "EC", "crv": "P-256", "x": number64(point.x, 32), "y": number64(point.y, 32)}).encode()
+        yield (
+            "JWK",
+            json.dumps(
+                {
+                    "kty": "EC",
+                    "crv": "P-256",
+                    "x": number64(point.x, 32),
+                    "y": number64(point.y, 32),
+                }
+            ).encode(),
+        )
 
 
 def number64(number: int, length: int) -> str:
@@ -240,16 +336,30 @@ def _headers(forge: Forge, now: float) -> Iterator[Attack]:
     }
     for short in ("es", "at"):
         for name, value in denied.items():
-            yield Attack(f"header {name} at {short}", forge.with_header(short, now, name, value), "header")
-            yield Attack(f"header {name} as text at {short}", forge.with_header(short, now, name, '"x"'), "header")
+            yield Attack(
+                f"header {name} at {short}", forge.with_header(short, now, name, value), "header"
+            )
+            yield Attack(
+                f"header {name} as text at {short}",
+                forge.with_header(short, now, name, '"x"'),
+                "header",
+            )
     yield Attack("an unknown header", forge.with_header("es", now, "foo", '"bar"'), "header")
-    yield Attack("x5t where it is not ignored", forge.with_header("es", now, "x5t", '"abc"'), "header")
-    yield Attack("x5t that is no text where it is ignored", forge.with_header("at", now, "x5t", "1"), "header")
+    yield Attack(
+        "x5t where it is not ignored", forge.with_header("es", now, "x5t", '"abc"'), "header"
+    )
+    yield Attack(
+        "x5t that is no text where it is ignored",
+        forge.with_header("at", now, "x5t", "1"),
+        "header",
+    )
     for value in ("null", "1", "true", "[]"):
         yield Attack(f"typ {value}", forge.with_header("es", now, "typ", value), "header")
     for typ in (None, '""', '"jwt"', '"JWS"', '"at+jwt"', '"JOSE"', '"application/at+jwt"'):
         yield Attack(f"typ {typ} at es", forge.with_header("es", now, "typ", typ), "type")
-    yield Attack("typ JWT where at+jwt is pinned", forge.with_header("at", now, "typ", '"JWT"'), "type")
+    yield Attack(
+        "typ JWT where at+jwt is pinned", forge.with_header("at", now, "typ", '"JWT"'), "type"
+    )
     good = json_object(forge.header("es"))
     nested = json_object([*forge.header("es"), ("foo", "[" * 900 + "]" * 900)])
     broken = {
@@ -272,18 +382,45 @@ def _headers(forge: Forge, now: float) -> Iterator[Attack]:
 
 
 def _key_ids(forge: Forge, now: float) -> Iterator[Attack]:
-    bad = ["../../etc/passwd", "x' OR '1'='1", "k" * 65, "", "key-es\n", "key-es\x00", "key es", "ключ", "key-es/../key-es", "http://127.0.0.1:9/"]
+    bad = [
+        "../../etc/passwd",
+        "x' OR '1'='1",
+        "k" * 65,
+        "",
+        "key-es\n",
+        "key-es\x00",
+        "key es",
+        "ключ",
+        "key-es/../key-es",
+        "http://127.0.0.1:9/",
+    ]
     for kid in bad:
-        yield Attack(f"kid {kid[:20]!r}", forge.with_header("es", now, "kid", quoted(kid)), "key_id")
-    yield Attack("kid of 5,000 characters", forge.with_header("es", now, "kid", quoted("k" * 5000)), "malformed")
-    yield Attack("kid in other case", forge.with_header("es", now, "kid", '"KEY-ES"'), "unknown_key")
+        yield Attack(
+            f"kid {kid[:20]!r}", forge.with_header("es", now, "kid", quoted(kid)), "key_id"
+        )
+    yield Attack(
+        "kid of 5,000 characters",
+        forge.with_header("es", now, "kid", quoted("k" * 5000)),
+        "malformed",
+    )
+    yield Attack(
+        "kid in other case", forge.with_header("es", now, "kid", '"KEY-ES"'), "unknown_key"
+    )
     yield Attack("kid unknown", forge.with_header("es", now, "kid", '"key-2"'), "unknown_key")
-    yield Attack("kid of another issuer", forge.with_header("es", now, "kid", '"key-at"'), "unknown_key")
+    yield Attack(
+        "kid of another issuer", forge.with_header("es", now, "kid", '"key-at"'), "unknown_key"
+    )
     for value in ("1", "null", '["key-es"]', '{"key-es":1}', "true"):
         yield Attack(f"kid {value}", forge.with_header("es", now, "kid", value), "header")
     yield Attack("kid missing", forge.with_header("es", now, "kid", None), "key_id")
-    yield Attack("kid where the key has none", forge.with_header("anon", now, "kid", '"key-es"'), "unknown_key")
-    yield Attack("empty kid where the key has none", forge.with_header("anon", now, "kid", '""'), "key_id")
+    yield Attack(
+        "kid where the key has none",
+        forge.with_header("anon", now, "kid", '"key-es"'),
+        "unknown_key",
+    )
+    yield Attack(
+        "empty kid where the key has none", forge.with_header("anon", now, "kid", '""'), "key_id"
+    )
 
 
 def _shapes(forge: Forge, now: float) -> Iterator[Attack]:
@@ -294,7 +431,15 @@ def _shapes(forge: Forge, now: float) -> Iterator[Attack]:
         "one part": header,
         "2 parts": f"{header}.{payload}",
         "4 parts": f"{good}.{signature}",
-        "JWE": ".".join([b64(b'{"alg":"dir","enc":"A256GCM","zip":"DEF"}'), "", b64(bytes(12)), b64(bytes(64)), b64(bytes(16))]),
+        "JWE": ".".join(
+            [
+                b64(b'{"alg":"dir","enc":"A256GCM","zip":"DEF"}'),
+                "",
+                b64(bytes(12)),
+                b64(bytes(64)),
+                b64(bytes(16)),
+            ]
+        ),
         "only dots": "..",
         "space before": " " + good,
         "space after": good + " ",
@@ -318,14 +463,32 @@ def _shapes(forge: Forge, now: float) -> Iterator[Attack]:
     }
     for name, text in texts.items():
         yield Attack(f"shape: {name}", text, "malformed")
-    yield Attack("9 kB and properly signed", forge.with_claim("es", now, "pad", quoted("x" * 6500)), "malformed")
+    yield Attack(
+        "9 kB and properly signed",
+        forge.with_claim("es", now, "pad", quoted("x" * 6500)),
+        "malformed",
+    )
     dotted = f"{header}.{payload[:10]}.{payload[10:20]}.{payload[20:]}"
-    yield Attack("five parts by dots inside a signed payload", f"{dotted}.{b64(forge.sign('es', dotted))}", "malformed")
+    yield Attack(
+        "five parts by dots inside a signed payload",
+        f"{dotted}.{b64(forge.sign('es', dotted))}",
+        "malformed",
+    )
     for short in ("es", "rs", "hs"):
-        yield Attack(f"non-canonical last character of a signature at {short}", _uncanonical(forge.token(short, now)), "malformed")
-        yield Attack(f"signature longer by a group at {short}", forge.token(short, now) + "AAAA", "signature")
+        yield Attack(
+            f"non-canonical last character of a signature at {short}",
+            _uncanonical(forge.token(short, now)),
+            "malformed",
+        )
+        yield Attack(
+            f"signature longer by a group at {short}", forge.token(short, now) + "AAAA", "signature"
+        )
     for place in ("header", "payload"):
-        yield Attack(f"non-canonical {place}, properly signed", _uncanonical_part(forge, now, place), "malformed")
+        yield Attack(
+            f"non-canonical {place}, properly signed",
+            _uncanonical_part(forge, now, place),
+            "malformed",
+        )
 
 
 def _uncanonical(token: str) -> str:
@@ -335,8 +498,13 @@ def _uncanonical(token: str) -> str:
 
 
 def _uncanonical_part(forge: Forge, now: float, place: str) -> str:
-    contents = {"header": json_object(forge.header("es")), "payload": json_object(forge.claims("es", now))}
-    contents[place] = contents[place].ljust(len(contents[place]) // 3 * 3 + 4)  # JSON ends with blanks; 4 spare bits
+    contents = {
+        "header": json_object(forge.header("es")),
+        "payload": json_object(forge.claims("es", now)),
+    }
+    contents[place] = contents[place].ljust(
+        len(contents[place]) // 3 * 3 + 4
+    )  # JSON ends with blanks; 4 spare bits
     parts = {name: b64(content) for name, content in contents.items()}
     parts[place] = _uncanonical(parts[place])
     text = f"{parts['header']}.{parts['payload']}"
@@ -345,11 +513,19 @@ def _uncanonical_part(forge: Forge, now: float, place: str) -> str:
 
 def _claims(forge: Forge, now: float) -> Iterator[Attack]:
     wrong = ["null", "true", "false", "[]", "{}", '""', "1.5", '"x"', '["x"]']
-    reasons = {"iss": "issuer", "aud": "audience", "sub": "claims", "iat": "claims", "exp": "claims"}
+    reasons = {
+        "iss": "issuer",
+        "aud": "audience",
+        "sub": "claims",
+        "iat": "claims",
+        "exp": "claims",
+    }
     for name, reason in reasons.items():
         for value in [None, *wrong]:
             if (name, value) != ("sub", '"x"'):
-                yield Attack(f"{name} {value or 'missing'}", forge.with_claim("es", now, name, value), reason)
+                yield Attack(
+                    f"{name} {value or 'missing'}", forge.with_claim("es", now, name, value), reason
+                )
     for name in ("iat", "exp", "nbf"):
         yield from _bad_times(forge, now, name)
     yield from _bad_names(forge, now)
@@ -378,27 +554,69 @@ def _bad_times(forge: Forge, now: float, name: str) -> Iterator[Attack]:
     unreadable = ["1e400", "-1e400", "NaN", "Infinity", "-Infinity", "0x10", "+1", "01"]
     for value in unreadable:
         yield Attack(f"{name} {value}", forge.with_claim("es", now, name, value), "malformed")
-    readable = ["-1", "0", "9" * 400, str(2**53), f"{exact}.0", f"{exact}e0", f'"{exact}"', f"[{exact}]"]
+    readable = [
+        "-1",
+        "0",
+        "9" * 400,
+        str(2**53),
+        f"{exact}.0",
+        f"{exact}e0",
+        f'"{exact}"',
+        f"[{exact}]",
+    ]
     for value in readable:
         yield Attack(f"{name} {value[:20]}", forge.with_claim("es", now, name, value), "claims")
 
 
 def _bad_names(forge: Forge, now: float) -> Iterator[Attack]:
     for value in (['"tailrace"'], ['"tailrace"', '"other"'], []):
-        yield Attack(f"aud as a list of {len(value)} at es", forge.with_claim("es", now, "aud", f"[{','.join(value)}]"), "audience")
-    lists = {"without us": ["other"], "of nine": ["tailrace", *"12345678"], "with a number": ["tailrace", 1], "nested": [["tailrace"]], "empty": []}
+        yield Attack(
+            f"aud as a list of {len(value)} at es",
+            forge.with_claim("es", now, "aud", f"[{','.join(value)}]"),
+            "audience",
+        )
+    lists = {
+        "without us": ["other"],
+        "of nine": ["tailrace", *"12345678"],
+        "with a number": ["tailrace", 1],
+        "nested": [["tailrace"]],
+        "empty": [],
+    }
     for name, audiences in lists.items():
-        yield Attack(f"aud list {name} where lists are taken", forge.with_claim("at", now, "aud", json.dumps(audiences)), "audience")
+        yield Attack(
+            f"aud list {name} where lists are taken",
+            forge.with_claim("at", now, "aud", json.dumps(audiences)),
+            "audience",
+        )
     for aud in ("tailrac", "tailrace ", "Tailrace", "tailrace\n"):
         yield Attack(f"aud {aud!r}", forge.with_claim("es", now, "aud", quoted(aud)), "audience")
-    for issuer in ("https://es.issuer.test/", "https://ES.issuer.test", "es", "https://es.issuer.test\x00"):
-        yield Attack(f"iss {issuer!r}", forge.with_claim("es", now, "iss", quoted(issuer)), "issuer")
+    for issuer in (
+        "https://es.issuer.test/",
+        "https://ES.issuer.test",
+        "es",
+        "https://es.issuer.test\x00",
+    ):
+        yield Attack(
+            f"iss {issuer!r}", forge.with_claim("es", now, "iss", quoted(issuer)), "issuer"
+        )
     for sub in ("s" * 256, "a\nb", "a\x00", "\x7f", "a\u0085", "\ud800"):
         yield Attack(f"sub {sub[:10]!r}", forge.with_claim("es", now, "sub", quoted(sub)), "claims")
     yield Attack("an ID token", forge.with_claim("es", now, "at_hash", '"x"'), "type")
     for tenant in ("null", "1", '""', '"a|b"', '"a/b"', f'"{"t" * 65}"', '["a"]'):
-        yield Attack(f"tenant {tenant[:10]}", forge.with_claim("es", now, "tenant", tenant), "claims")
-    for scope in ("null", "1", '["read"]', '"a  b"', '" a"', '"a\\"b"', '"a\\nb"', f'"{"s" * 129}"', quoted(" ".join("x" * 65))):
+        yield Attack(
+            f"tenant {tenant[:10]}", forge.with_claim("es", now, "tenant", tenant), "claims"
+        )
+    for scope in (
+        "null",
+        "1",
+        '["read"]',
+        '"a  b"',
+        '" a"',
+        '"a\\"b"',
+        '"a\\nb"',
+        f'"{"s" * 129}"',
+        quoted(" ".join("x" * 65)),
+    ):
         yield Attack(f"scope {scope[:10]}", forge.with_claim("es", now, "scope", scope), "claims")
 
 
@@ -430,19 +648,57 @@ def _signatures(forge: Forge, now: float) -> Iterator[Attack]:
         for place in (0, len(content) // 2, len(content) - 1):
             flipped = bytearray(content)
             flipped[place] ^= 1
-            yield Attack(f"bit {place * 8} flipped at {short}", f"{header}.{payload}.{b64(bytes(flipped))}", "signature")
-        yield Attack(f"all zero at {short}", f"{header}.{payload}.{b64(bytes(len(content)))}", "signature")
-        yield Attack(f"too short at {short}", f"{header}.{payload}.{b64(content[:-1])}", "signature")
-        yield Attack(f"signature of another token at {short}", f"{header}.{payload}.{b64(forge.sign(short, 'x.y'))}", "signature")
+            yield Attack(
+                f"bit {place * 8} flipped at {short}",
+                f"{header}.{payload}.{b64(bytes(flipped))}",
+                "signature",
+            )
+        yield Attack(
+            f"all zero at {short}", f"{header}.{payload}.{b64(bytes(len(content)))}", "signature"
+        )
+        yield Attack(
+            f"too short at {short}", f"{header}.{payload}.{b64(content[:-1])}", "signature"
+        )
+        yield Attack(
+            f"signature of another token at {short}",
+            f"{header}.{payload}.{b64(forge.sign(short, 'x.y'))}",
+            "signature",
+        )
     claims = forge.claims("es", now)
-    yield Attack("another EC key", signed(forge.header("es"), claims, es256(forge.other_ec)), "signature")
-    yield Attack("another RSA key", signed(forge.header("rs"), forge.claims("rs", now), rs256(forge.other_rsa)), "signature")
-    yield Attack("another secret", signed(forge.header("hs"), forge.claims("hs", now), hs256(SECRET[::-1])), "signature")
-    der = signed(forge.header("es"), claims, lambda text: forge.ec.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
+    yield Attack(
+        "another EC key", signed(forge.header("es"), claims, es256(forge.other_ec)), "signature"
+    )
+    yield Attack(
+        "another RSA key",
+        signed(forge.header("rs"), forge.claims("rs", now), rs256(forge.other_rsa)),
+        "signature",
+    )
+    yield Attack(
+        "another secret",
+        signed(forge.header("hs"), forge.claims("hs", now), hs256(SECRET[::-1])),
+        "signature",
+    )
+    der = signed(
+        forge.header("es"),
+        claims,
+        lambda text: forge.ec.sign(text.encode(), ec.ECDSA(hashes.SHA256())),
+    )
     yield Attack("DER-encoded ES256", der, "signature")
-    yield Attack("RS256 at the ES256 issuer", signed(forge.header("es"), claims, rs256(forge.rsa)), "signature")
+    yield Attack(
+        "RS256 at the ES256 issuer",
+        signed(forge.header("es"), claims, rs256(forge.rsa)),
+        "signature",
+    )
     pss = padding.PSS(padding.MGF1(hashes.SHA256()), 32)
-    token = signed(forge.header("rs"), forge.claims("rs", now), lambda text: forge.rsa.sign(text.encode(), pss, hashes.SHA256()))
+    token = signed(
+        forge.header("rs"),
+        forge.claims("rs", now),
+        lambda text: forge.rsa.sign(text.encode(), pss, hashes.SHA256()),
+    )
     yield Attack("PSS at the RS256 issuer", token, "signature")
-    sha512 = signed(forge.header("rs"), forge.claims("rs", now), lambda text: forge.rsa.sign(text.encode(), padding.PKCS1v15(), hashes.SHA512()))
+    sha512 = signed(
+        forge.header("rs"),
+        forge.claims("rs", now),
+        lambda text: forge.rsa.sign(text.encode(), padding.PKCS1v15(), hashes.SHA512()),
+    )
     yield Attack("RS512 signature at the RS256 issuer", sha512, "signature")

@@ -1,4 +1,5 @@
-"""Three real brokers: one also the controller, so the other two may be killed. Three replicas of everything, two of which must have a record."""
+"""Three real brokers: one also the controller, so the other two may be killed. Three replicas of
+everything, two of which must have a record."""
 
 from __future__ import annotations
 
@@ -34,12 +35,26 @@ class Node(kafka_broker.Broker):
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(kafka_broker.properties(self.port, self.controller_port, self._log_dir, self.extra))
+        self._settings.write_text(
+            kafka_broker.properties(self.port, self.controller_port, self._log_dir, self.extra)
+        )
         if (self._log_dir / "meta.properties").exists():
             return
-        alone = [] if self.extra and self.extra.get("process.roles") == "broker" else ["--standalone"]
-        command = self._command("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(self._settings), *alone)
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=kafka_broker.START_SECONDS)
+        alone = (
+            [] if self.extra and self.extra.get("process.roles") == "broker" else ["--standalone"]
+        )
+        command = self._command(
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            self._cluster,
+            "-c",
+            str(self._settings),
+            *alone,
+        )
+        subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=kafka_broker.START_SECONDS
+        )
 
     def segments(self, topic: str, partition: int) -> list[Path]:
         """Its files of one partition, oldest first."""
@@ -59,12 +74,32 @@ class Cluster:
         name, run = kafka_broker.cluster_id(), f"test-{secrets.token_hex(6)}"
         self.nodes: list[Node] = []
         for i in range(3):
-            extra = {**local.QUICK_RETURN, **REPLICAS, "node.id": str(i + 1), "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[3]}"}
+            extra = {
+                **local.QUICK_RETURN,
+                **REPLICAS,
+                "node.id": str(i + 1),
+                "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[3]}",
+            }
             if i:
                 plain = f"PLAINTEXT://127.0.0.1:{ports[i]}"
-                extra |= {"process.roles": "broker", "listeners": plain, "advertised.listeners": plain}
+                extra |= {
+                    "process.roles": "broker",
+                    "listeners": plain,
+                    "advertised.listeners": plain,
+                }
             folder = self.folder / f"node-{i + 1}"
-            self.nodes.append(Node(name, folder, ports[i], ports[3 + i], run=run, log=self.folder / f"node-{i + 1}.log", heap_mb=256, extra=extra))
+            self.nodes.append(
+                Node(
+                    name,
+                    folder,
+                    ports[i],
+                    ports[3 + i],
+                    run=run,
+                    log=self.folder / f"node-{i + 1}.log",
+                    heap_mb=256,
+                    extra=extra,
+                )
+            )
 
     @property
     def bootstrap(self) -> str:
@@ -80,7 +115,15 @@ class Cluster:
             node.wait_ready()
 
     def apply_topics(self) -> None:
-        asyncio.run(wire_log.apply_topics(self.bootstrap, ("default",), partitions=local.PARTITIONS, replication=3, min_insync=2))
+        asyncio.run(
+            wire_log.apply_topics(
+                self.bootstrap,
+                ("default",),
+                partitions=local.PARTITIONS,
+                replication=3,
+                min_insync=2,
+            )
+        )
 
     def close(self) -> None:
         for node in reversed(self.nodes):

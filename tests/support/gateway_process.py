@@ -35,7 +35,15 @@ class Keys:
     @classmethod
     def make(cls, folder: Path) -> Keys:
         private, public = credentials.generate_dev_key()
-        issuer = {"iss": ISS, "audience": AUDIENCE, "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 86400, "leeway": 0, "keys": {KID: public}}
+        issuer = {
+            "iss": ISS,
+            "audience": AUDIENCE,
+            "algorithm": "ES256",
+            "types": ["JWT"],
+            "max_lifetime": 86400,
+            "leeway": 0,
+            "keys": {KID: public},
+        }
         (folder / "issuers.json").write_text(json.dumps({"issuers": [issuer]}))
         return cls(folder, private)
 
@@ -110,16 +118,36 @@ class Gateway(Process):
 def _environment(kafka: str, redis: str, pool: str, **more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
     pools = json.dumps({pool: {"models": [MODEL], "max_model_len": 4096}})
-    return {**kept, "TAILRACE_KAFKA": kafka, "TAILRACE_REDIS": redis, "TAILRACE_POOLS": pools, **more}
+    return {
+        **kept,
+        "TAILRACE_KAFKA": kafka,
+        "TAILRACE_REDIS": redis,
+        "TAILRACE_POOLS": pools,
+        **more,
+    }
 
 
 def _start(module: str, log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with log.open("ab") as out:
-        return subprocess.Popen([sys.executable, "-m", module], env=dict(env), stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-m", module],
+            env=dict(env),
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+        )
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, kafka: str, redis: str, pool: str, keys: Keys, name: str = "gateway-1", **more: str) -> Iterator[Gateway]:
+def gateway(
+    folder: Path,
+    kafka: str,
+    redis: str,
+    pool: str,
+    keys: Keys,
+    name: str = "gateway-1",
+    **more: str,
+) -> Iterator[Gateway]:
     """A ready gateway; stopped at the end."""
     port = int(more.pop("TAILRACE_PORT", 0)) or processes.free_port()
     settings = {
@@ -132,7 +160,9 @@ def gateway(folder: Path, kafka: str, redis: str, pool: str, keys: Keys, name: s
         **more,
     }
     log = folder / f"{name}.log"
-    started = Gateway(name, _start("gateway", log, _environment(kafka, redis, pool, **settings)), log, port, keys)
+    started = Gateway(
+        name, _start("gateway", log, _environment(kafka, redis, pool, **settings)), log, port, keys
+    )
     try:
         started.wait_ready()
         yield started
@@ -142,7 +172,9 @@ def gateway(folder: Path, kafka: str, redis: str, pool: str, keys: Keys, name: s
 
 
 @contextlib.contextmanager
-def worker(folder: Path, kafka: str, redis: str, pool: str, name: str = "worker-1", **more: str) -> Iterator[Process]:
+def worker(
+    folder: Path, kafka: str, redis: str, pool: str, name: str = "worker-1", **more: str
+) -> Iterator[Process]:
     """A worker on the scripted engine; it need not be ready, a question waits in the log."""
     settings = {
         "TAILRACE_NAME": name,
@@ -153,7 +185,9 @@ def worker(folder: Path, kafka: str, redis: str, pool: str, name: str = "worker-
         **more,
     }
     log = folder / f"{name}.log"
-    started = Process(name, _start("worker", log, _environment(kafka, redis, pool, **settings)), log)
+    started = Process(
+        name, _start("worker", log, _environment(kafka, redis, pool, **settings)), log
+    )
     try:
         yield started
     finally:
@@ -163,4 +197,8 @@ def worker(folder: Path, kafka: str, redis: str, pool: str, name: str = "worker-
 
 def cues(tokens: int = 20, pace_ms: int = 5, **more: Any) -> dict[str, str]:
     """Metadata the scripted engine obeys."""
-    return {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms), **{f"script_{k}": str(v) for k, v in more.items()}}
+    return {
+        "script_tokens": str(tokens),
+        "script_pace_ms": str(pace_ms),
+        **{f"script_{k}": str(v) for k, v in more.items()},
+    }

@@ -23,7 +23,8 @@ from tailrace.local import kafka_broker, paths, processes, redis_server
 
 PARTITIONS = 8
 
-# For tests that kill the broker: by default a killed broker may not register again until its old session has run out (9 s).
+# For tests that kill the broker: by default a killed broker may not register again until its old
+# session has run out (9 s).
 QUICK_RETURN = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "2000"}
 
 
@@ -32,7 +33,8 @@ def _run_id() -> str:
 
 
 class _Local:
-    """A server in a folder that goes away with it. `_server` is made by the subclass, over `_folder`."""
+    """A server in a folder that goes away with it. `_server` is made by the subclass, over
+    `_folder`."""
 
     _server: processes.Server
 
@@ -72,12 +74,18 @@ class _Local:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 class LocalKafka(_Local):
-    """One real broker. `settings` are added to its server.properties; its log stays over kill() and start()."""
+    """One real broker. `settings` are added to its server.properties; its log stays over kill() and
+    start()."""
 
     def __init__(self, settings: Mapping[str, str] | None = None, heap_mb: int = 256) -> None:
         super().__init__("tailrace-kafka-")
@@ -94,7 +102,8 @@ class LocalKafka(_Local):
         self._format()
 
     def _format(self) -> None:
-        """A JVM start saved: the formatted folder holds no path and no port, so one serves all (one node each, so one cluster id too)."""
+        """A JVM start saved: the formatted folder holds no path and no port, so one serves all (one
+        node each, so one cluster id too)."""
         golden = paths.cache() / "golden" / f"kafka-{paths.KAFKA_VERSION}"
         target = self._folder / "kafka" / "log"
         if (golden / "meta.properties").exists():
@@ -113,8 +122,14 @@ class LocalKafka(_Local):
     def bootstrap(self) -> str:
         return self._broker.bootstrap
 
-    def apply_topics(self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS) -> None:
-        asyncio.run(wire_log.apply_topics(self.bootstrap, tuple(pools), partitions=partitions, replication=1))
+    def apply_topics(
+        self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS
+    ) -> None:
+        asyncio.run(
+            wire_log.apply_topics(
+                self.bootstrap, tuple(pools), partitions=partitions, replication=1
+            )
+        )
 
 
 class LocalRedis(_Local):
@@ -122,7 +137,9 @@ class LocalRedis(_Local):
 
     def __init__(self) -> None:
         super().__init__("tailrace-redis-")
-        self._server = self._redis = redis_server.Server(self._folder, processes.free_port(), run=_run_id(), log=self._folder / "redis.log")
+        self._server = self._redis = redis_server.Server(
+            self._folder, processes.free_port(), run=_run_id(), log=self._folder / "redis.log"
+        )
 
     @property
     def url(self) -> str:

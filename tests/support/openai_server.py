@@ -1,6 +1,7 @@
 """A small OpenAI-compatible server on a real socket, with the manners of bad ones on cue.
 
-The last user message says what to do: `n` words are streamed; `status 400`, `cut`, `garbage`, `error`, `no usage`, `silent`, `slow` misbehave.
+The last user message says what to do: `n` words are streamed; `status 400`, `cut`, `garbage`,
+`error`, `no usage`, `silent`, `slow` misbehave.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 
 
 class Server:
-    """Attributes: `requests` are the bodies received; `open` streams not yet ended; `closed_early` those the client left."""
+    """Attributes: `requests` are the bodies received; `open` streams not yet ended; `closed_early`
+    those the client left."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -39,7 +41,14 @@ class Server:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
+                length = next(
+                    (
+                        int(line[15:])
+                        for line in head.split("\r\n")
+                        if line.lower().startswith("content-length:")
+                    ),
+                    0,
+                )
                 body = json.loads(await reader.readexactly(length)) if length else {}
                 if head.startswith("GET /v1/models"):
                     self._answer(writer, 200, {"data": [{"id": "m"}]})
@@ -55,9 +64,17 @@ class Server:
 
     def _answer(self, writer: asyncio.StreamWriter, status: int, value: dict[str, Any]) -> None:
         body = json.dumps(value).encode()
-        writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(
+            (
+                f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: "
+                f"{len(body)}\r\n\r\n"
+            ).encode()
+            + body
+        )
 
-    async def _chat(self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _chat(
+        self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         """Whether the connection is kept."""
         cue = body["messages"][-1]["content"]
         if self.fail_first > 0:
@@ -65,9 +82,16 @@ class Server:
             self._answer(writer, 503, {"error": {"message": "loading"}})
             return True
         if cue.startswith("status "):
-            self._answer(writer, int(cue[7:10]), {"error": {"message": f"refused: {cue}", "code": "bad_thing"}})
+            self._answer(
+                writer,
+                int(cue[7:10]),
+                {"error": {"message": f"refused: {cue}", "code": "bad_thing"}},
+            )
             return True
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: "
+            b"chunked\r\n\r\n"
+        )
         self.open += 1
         gone = asyncio.ensure_future(reader.read(1))
         try:
@@ -76,14 +100,27 @@ class Server:
             self.open -= 1
             gone.cancel()
 
-    async def _stream(self, body: dict[str, Any], cue: str, writer: asyncio.StreamWriter, gone: asyncio.Future[bytes]) -> bool:
+    async def _stream(
+        self,
+        body: dict[str, Any],
+        cue: str,
+        writer: asyncio.StreamWriter,
+        gone: asyncio.Future[bytes],
+    ) -> bool:
         wanted = int(cue.split()[-1]) if cue.split()[-1].isdigit() else 5
         words = min(wanted, body.get("max_tokens", 10**6))
         for i in range(words):
             if gone.done():
                 self.closed_early += 1
                 return False
-            _chunk(writer, {"choices": [{"index": 0, "delta": {"content": f"wörd{i} "}, "finish_reason": None}]})
+            _chunk(
+                writer,
+                {
+                    "choices": [
+                        {"index": 0, "delta": {"content": f"wörd{i} "}, "finish_reason": None}
+                    ]
+                },
+            )
             await writer.drain()
             if i == 2 and cue.startswith("cut"):
                 writer.transport.abort()
@@ -98,10 +135,31 @@ class Server:
             await gone
             self.closed_early += 1
             return False
-        _chunk(writer, {"choices": [{"index": 0, "delta": {}, "finish_reason": "length" if words < wanted else "stop"}]})
+        _chunk(
+            writer,
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {},
+                        "finish_reason": "length" if words < wanted else "stop",
+                    }
+                ]
+            },
+        )
         if not cue.startswith("no usage"):
             details = {"cached_tokens": 2}
-            _chunk(writer, {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": words, "prompt_tokens_details": details}})
+            _chunk(
+                writer,
+                {
+                    "choices": [],
+                    "usage": {
+                        "prompt_tokens": 7,
+                        "completion_tokens": words,
+                        "prompt_tokens_details": details,
+                    },
+                },
+            )
         _raw(writer, "data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         return not gone.done()

@@ -1,4 +1,5 @@
-"""Reads a deployment's token log directly, as an operator would with a console, to see what really happened."""
+"""Reads a deployment's token log directly, as an operator would with a console, to see what really
+happened."""
 
 from __future__ import annotations
 

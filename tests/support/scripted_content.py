@@ -1,4 +1,5 @@
-"""What the scripted engine had to write for a response, whatever died on the way: the judge's content check (L2, L5) for fault runs."""
+"""What the scripted engine had to write for a response, whatever died on the way: the judge's
+content check (L2, L5) for fault runs."""
 
 from __future__ import annotations
 
@@ -31,14 +32,18 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     yield from _text(request, account)
 
 
-def _expected_ids(request: records.Request, cues: dict[str, str], account: reference_fold.Account) -> list[int]:
+def _expected_ids(
+    request: records.Request, cues: dict[str, str], account: reference_fold.Account
+) -> list[int]:
     if "script_tokens" not in cues:
         return scripted.readable(request.messages)
     n = min(int(cues["script_tokens"]), request.sampling.max_tokens)
     if cues.get("script_sampling") != "1":
         return scripted.expected_ids(request.messages, n)
     made: list[int] = []
-    for frame in account.frames:  # every token commits to the claim that made it and to all tokens before it
+    for frame in (
+        account.frames
+    ):  # every token commits to the claim that made it and to all tokens before it
         step = scripted.tokens(request.messages, made, frame.tok.own)
         made += itertools.islice(step, len(frame.tok.ids))
     return made + [0] * (n - len(made))
@@ -48,7 +53,9 @@ def _text(request: records.Request, account: reference_fold.Account) -> Iterator
     detokenizer = scripted.Detokenizer()
     whole = detokenizer.push(account.ids)
     if account.end is not None:
-        whole += detokenizer.flush()  # whatever ends it: half a character is shown as U+FFFD, never held back for ever
+        whole += (
+            detokenizer.flush()
+        )  # whatever ends it: half a character is shown as U+FFFD, never held back for ever
     stops = generation.StopStrings(request.sampling.stop)
     expected = stops.push(whole)
     if stops.found:
@@ -58,7 +65,14 @@ def _text(request: records.Request, account: reference_fold.Account) -> Iterator
         expected += stops.flush()
     if account.reason in ("stop", "length"):
         if account.text != expected:
-            at = next((i for i, (a, b) in enumerate(itertools.zip_longest(account.text, expected)) if a != b), 0)
+            at = next(
+                (
+                    i
+                    for i, (a, b) in enumerate(itertools.zip_longest(account.text, expected))
+                    if a != b
+                ),
+                0,
+            )
             yield f"text differs from the text of the ids at character {at}"
     elif not expected.startswith(account.text):
         yield "text is not the beginning of the text of the ids"

@@ -1,4 +1,5 @@
-"""A bench for worker tests: asks as a gateway would, starts worker processes, and reads the token log as any reader would."""
+"""A bench for worker tests: asks as a gateway would, starts worker processes, and reads the token
+log as any reader would."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ class Worker:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=2) as answer:
                 found = json.load(answer)
-        except urllib.error.HTTPError as e:
-            found = json.loads(e.read())
+        except urllib.error.HTTPError as error:
+            found = json.loads(error.read())
         except OSError:
             return None
         assert isinstance(found, dict)
@@ -94,7 +95,8 @@ class Worker:
 
 @dataclass
 class Inside:
-    """A worker in the test's own process: no start-up, and its parts can be looked at. For tests that kill nothing."""
+    """A worker in the test's own process: no start-up, and its parts can be looked at. For tests
+    that kill nothing."""
 
     app: worker_app.App
     task: asyncio.Task[int]
@@ -123,15 +125,21 @@ class Bench:
             "TAILRACE_KAFKA": self.bootstrap,
             "TAILRACE_REDIS": self.redis_url,
             "TAILRACE_POOL": self.pool,
-            "TAILRACE_POOLS": json.dumps({self.pool: {"models": [MODEL_NAME], "max_model_len": 8192}}),
+            "TAILRACE_POOLS": json.dumps(
+                {self.pool: {"models": [MODEL_NAME], "max_model_len": 8192}}
+            ),
             "TAILRACE_ENGINE": engine,
             "TAILRACE_NAME": name,
             "TAILRACE_SESSION_TIMEOUT_MS": str(session_ms),
         }
 
-    async def serve(self, *, engine: str = "scripted", instance: base.Engine | None = None, **env: str) -> Inside:
+    async def serve(
+        self, *, engine: str = "scripted", instance: base.Engine | None = None, **env: str
+    ) -> Inside:
         """A worker inside this process, once it is ready."""
-        chosen = settings.load(self._settings(f"{self.pool}-i{len(self.inside) + 1}", engine, 6000) | env)
+        chosen = settings.load(
+            self._settings(f"{self.pool}-i{len(self.inside) + 1}", engine, 6000) | env
+        )
         app = worker_app.App(chosen, instance)
         made = Inside(app, asyncio.create_task(app.run()))
         self.inside.append(made)
@@ -140,13 +148,27 @@ class Bench:
             await asyncio.sleep(0.01)
         return made
 
-    def worker(self, *, engine: str = "scripted", python: str | Path = sys.executable, session_ms: int = 6000, **env: str) -> Worker:
+    def worker(
+        self,
+        *,
+        engine: str = "scripted",
+        python: str | Path = sys.executable,
+        session_ms: int = 6000,
+        **env: str,
+    ) -> Worker:
         name, port = f"{self.pool}-{len(self.workers) + 1}", processes.free_port()
-        chosen = self._settings(name, engine, session_ms) | {"TAILRACE_ADMIN_PORT": str(port), "PYTHONPATH": str(ROOT)}
+        chosen = self._settings(name, engine, session_ms) | {
+            "TAILRACE_ADMIN_PORT": str(port),
+            "PYTHONPATH": str(ROOT),
+        }
         path = self.folder / f"{name}.log"
         with path.open("wb") as out:
             process = subprocess.Popen(
-                [str(python), "-m", "worker"], env={**os.environ, **chosen, **env}, cwd=self.folder, stdout=out, stderr=subprocess.STDOUT
+                [str(python), "-m", "worker"],
+                env={**os.environ, **chosen, **env},
+                cwd=self.folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
         made = Worker(process, name, port, path)
         self.workers.append(made)
@@ -170,9 +192,17 @@ class Bench:
         rid = rid or await self.mint(partition)
         messages = [{"role": "user", "content": text}]
         echo = events.echo(rid, int(time.time()), MODEL_NAME, metadata=cues or {})
-        fields: dict[str, Any] = {"model": MODEL_NAME, "messages": messages, "sampling": sampling or records.Sampling(4096), "echo": echo, **more}
+        fields: dict[str, Any] = {
+            "model": MODEL_NAME,
+            "messages": messages,
+            "sampling": sampling or records.Sampling(4096),
+            "echo": echo,
+            **more,
+        }
         request = records.Request(rid, OWNER, **fields)
-        await self.append(topics.requests(self.pool, priority), partition, rid, records.encode(request))
+        await self.append(
+            topics.requests(self.pool, priority), partition, rid, records.encode(request)
+        )
         return request
 
     async def append(self, topic: str, partition: int, key: str, value: bytes) -> log.Appended:
@@ -180,7 +210,12 @@ class Bench:
 
     async def cancel(self, request: records.Request) -> None:
         partition = ids.parse(request.rid).partition
-        await self.append(topics.TOKENS, partition, request.rid, records.encode(records.Cancel(request.rid, OWNER, request.echo)))
+        await self.append(
+            topics.TOKENS,
+            partition,
+            request.rid,
+            records.encode(records.Cancel(request.rid, OWNER, request.echo)),
+        )
 
     async def read(self, rid: str) -> Answer:
         """Fold the response from its id's bound to the log's end, on a connection of its own."""
@@ -214,7 +249,10 @@ class Bench:
             if seen != (grown := (len(answer.records), answer.fold.next)):
                 end, seen = time.monotonic() + deadline_s, grown
             if time.monotonic() > end:
-                raise AssertionError(f"not in time: {answer.kinds()[-8:]}, next={answer.fold.next}, {[w.logs()[-1500:] for w in self.workers]}")
+                raise AssertionError(
+                    f"not in time: {answer.kinds()[-8:]}, next={answer.fold.next}, "
+                    f"{[w.logs()[-1500:] for w in self.workers]}"
+                )
             await asyncio.sleep(0.05)
 
     async def done(self, rid: str, deadline_s: float = 30.0) -> Answer:
@@ -236,7 +274,9 @@ class Bench:
         try:
             for p in range(count):
                 async for batch in replays.read(topic, p, beginnings[p], ends[p]):
-                    found += [r.value for r in batch if r.value is not None and rid.encode() in r.value]
+                    found += [
+                        r.value for r in batch if r.value is not None and rid.encode() in r.value
+                    ]
         finally:
             await replays.stop()
         return found
@@ -249,7 +289,15 @@ async def bench(bootstrap: str, redis_url: str, folder: Path) -> AsyncIterator[B
     await log.apply_topics(bootstrap, [pool])
     writer = log.Writer(bootstrap)
     running = asyncio.create_task(writer.run())
-    made = Bench(bootstrap, redis_url, pool, folder, await log.layout(bootstrap), writer, log.Offsets(bootstrap))
+    made = Bench(
+        bootstrap,
+        redis_url,
+        pool,
+        folder,
+        await log.layout(bootstrap),
+        writer,
+        log.Offsets(bootstrap),
+    )
     try:
         yield made
     finally:

@@ -1,1 +1,2 @@
-"""Engines: one interface (`base`), three implementations. Importing this package loads none of them."""
+"""Engines: one interface (`base`), three implementations. Importing this package loads none of
+them."""

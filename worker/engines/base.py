@@ -41,7 +41,13 @@ class NotResumable(Refused):
     """The engine cannot go on in the middle of a response."""
 
     def __init__(self) -> None:
-        super().__init__("not_resumable", "The worker that generated this response was lost and its engine cannot continue another one's output.")
+        super().__init__(
+            "not_resumable",
+            (
+                "The worker that generated this response was lost and its engine cannot continue "
+                "another one's output."
+            ),
+        )
 
 
 class EngineDead(EngineError):
@@ -58,7 +64,8 @@ class Verdict(enum.Enum):
 
 
 def classify(error: BaseException) -> Verdict:
-    """The one place that says what an error means. An unknown one is a defect, ours or the engine's: retried, so that it is bounded by attempts."""
+    """The one place that says what an error means. An unknown one is a defect, ours or the
+    engine's: retried, so that it is bounded by attempts."""
     if isinstance(error, log.AppendFailed):
         return Verdict.REPLACE
     if isinstance(error, EngineDead | MemoryError):
@@ -70,7 +77,8 @@ def classify(error: BaseException) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class GenerationInput:
-    """One attempt. `output_so_far` are accepted ids of former attempts: the engine goes on behind them; `max_tokens` is what is left."""
+    """One attempt. `output_so_far` are accepted ids of former attempts: the engine goes on behind
+    them; `max_tokens` is what is left."""
 
     request: records.Request
     own: str
@@ -81,13 +89,15 @@ class GenerationInput:
 
     @property
     def key(self) -> str:
-        """Names this attempt inside the engine; a response may have an old attempt that is still being aborted."""
+        """Names this attempt inside the engine; a response may have an old attempt that is still
+        being aborted."""
         return f"{self.request.rid}.{self.own[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Ids the engine made since the last step; `finish` is "stop" or "length" on the last one. `usage` only from engines that count by themselves."""
+    """Ids the engine made since the last step; `finish` is "stop" or "length" on the last one.
+    `usage` only from engines that count by themselves."""
 
     ids: Sequence[int]
     finish: str | None = None
@@ -113,8 +123,10 @@ class Engine(Protocol):
     Attributes:
         capacity: responses it runs at once.
         resumable: whether it can go on behind ids of another worker.
-        ids_are_tokens: whether ids count as tokens (else they are characters, and the engine counts and bounds tokens itself).
-        model_rev, tokenizer_digest: travel in every CLAIM; a response is taken over only by a worker with the same.
+        ids_are_tokens: whether ids count as tokens (else they are characters, and the engine counts
+            and bounds tokens itself).
+        model_rev, tokenizer_digest: travel in every CLAIM; a response is taken over only by a
+            worker with the same.
         stop_ids: ids that end a response.
         dead: set once the engine is gone for good.
     """
@@ -145,8 +157,8 @@ class Engine(Protocol):
         """
 
     async def generate(self, job: GenerationInput, take: Take) -> None:
-        """Run one attempt: `take` gets every step, in order, until one has a `finish` or `take` answers that it wants no more. Cancelling the task
-        aborts the attempt in the engine at once.
+        """Run one attempt: `take` gets every step, in order, until one has a `finish` or `take`
+        answers that it wants no more. Cancelling the task aborts the attempt in the engine at once.
 
         Raises:
             EngineError
@@ -171,5 +183,8 @@ def check_length(prompt: int, max_model_len: int) -> None:
     if prompt + 1 > max_model_len:
         raise Refused(
             "context_length_exceeded",
-            f"This model's maximum context length is {max_model_len} tokens. However, your messages resulted in {prompt} tokens.",
+            (
+                f"This model's maximum context length is {max_model_len} tokens. However, your "
+                f"messages resulted in {prompt} tokens."
+            ),
         )

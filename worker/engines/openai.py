@@ -1,7 +1,8 @@
 """Any OpenAI-compatible server over HTTP: streamed chat completions.
 
-Such a server gives text, not ids, so the ids of its responses are the text's Unicode code points, and the server counts and bounds tokens itself.
-It cannot go on in the middle of an answer either: a takeover with tokens in the log ends the response as `not_resumable`; one without starts afresh.
+Such a server gives text, not ids, so the ids of its responses are the text's Unicode code points,
+and the server counts and bounds tokens itself. It cannot go on in the middle of an answer either: a
+takeover with tokens in the log ends the response as `not_resumable`; one without starts afresh.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class OpenAI:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=capacity + 4, max_keepalive_connections=capacity)
         timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
-        self._client = httpx.AsyncClient(base_url=_base(url), headers=headers, limits=limits, timeout=timeout)
+        self._client = httpx.AsyncClient(
+            base_url=_base(url), headers=headers, limits=limits, timeout=timeout
+        )
 
     async def start(self) -> None:
         """Waits until the server answers at all: it may still be loading its model."""
@@ -85,13 +88,15 @@ class OpenAI:
         if job.output_so_far:
             raise base.NotResumable
         try:
-            async with self._client.stream("POST", "chat/completions", json=self._body(job)) as answer:
+            async with self._client.stream(
+                "POST", "chat/completions", json=self._body(job)
+            ) as answer:
                 if answer.status_code != 200:
                     raise _refusal(answer.status_code, await answer.aread())
                 async for step in _steps(answer.aiter_lines()):
                     yield step
-        except (httpx.TransportError, httpx.StreamError) as e:
-            raise base.Transient(f"{type(e).__name__}: {e}") from e
+        except (httpx.TransportError, httpx.StreamError) as error:
+            raise base.Transient(f"{type(error).__name__}: {error}") from error
 
     def detokenizer(self, request: records.Request) -> generation.Detokenizer:
         return Detokenizer()
@@ -142,7 +147,9 @@ async def _steps(lines: AsyncIterator[str]) -> AsyncIterator[base.Step]:
             yield base.Step(code_points(text))
     if finish is None:
         raise base.Transient("the server's stream ended without a finish reason")
-    usage = usage or records.Usage(output_tokens=chunks)  # servers that count nothing send about a token per chunk
+    usage = usage or records.Usage(
+        output_tokens=chunks
+    )  # servers that count nothing send about a token per chunk
     yield base.Step((), "length" if finish == "length" else "stop", usage.cached_tokens, usage)
 
 
@@ -151,8 +158,8 @@ def _chunk(data: str) -> dict[str, Any] | None:
         return None
     try:
         chunk = json.loads(data)
-    except ValueError as e:
-        raise base.Transient("the server sent something that is no JSON") from e
+    except ValueError as error:
+        raise base.Transient("the server sent something that is no JSON") from error
     if not isinstance(chunk, dict):
         raise base.Transient("the server sent something that is no chunk")
     if chunk.get("error"):
@@ -165,7 +172,11 @@ def _usage(chunk: dict[str, Any]) -> records.Usage | None:
     if not isinstance(found, dict):
         return None
     details = found.get("prompt_tokens_details") or {}
-    return records.Usage(found.get("prompt_tokens") or 0, found.get("completion_tokens") or 0, details.get("cached_tokens") or 0)
+    return records.Usage(
+        found.get("prompt_tokens") or 0,
+        found.get("completion_tokens") or 0,
+        details.get("cached_tokens") or 0,
+    )
 
 
 def _refusal(status: int, body: bytes) -> base.EngineError:
@@ -177,4 +188,7 @@ def _refusal(status: int, body: bytes) -> base.EngineError:
         code, message = error.get("code"), error.get("message")
     except (ValueError, AttributeError):
         code, message = None, None
-    return base.Refused(code if isinstance(code, str) else "engine_refused", str(message or f"The engine refused the request ({status}).")[:1000])
+    return base.Refused(
+        code if isinstance(code, str) else "engine_refused",
+        str(message or f"The engine refused the request ({status}).")[:1000],
+    )

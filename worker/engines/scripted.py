@@ -1,7 +1,9 @@
-"""The scripted engine: no model, for tests and load. Its tokens describe themselves, so a judge can tell every mix of two generations.
+"""The scripted engine: no model, for tests and load. Its tokens describe themselves, so a judge can
+tell every mix of two generations.
 
-Token i of a scripted response is a hash of the prompt, of all ids before it and of i (greedy), or of the claim's nonce too (`script_sampling`). Cues
-come in the request's metadata (strings, as the API has them):
+Token i of a scripted response is a hash of the prompt, of all ids before it and of i (greedy), or
+of the claim's nonce too (`script_sampling`). Cues come in the request's metadata (strings, as the
+API has them):
 
     script_tokens    how many tokens; without it the answer is a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
@@ -80,7 +82,9 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
-def tokens(messages: list[dict[str, Any]], before: Sequence[int] = (), nonce: str = "") -> Iterator[int]:
+def tokens(
+    messages: list[dict[str, Any]], before: Sequence[int] = (), nonce: str = ""
+) -> Iterator[int]:
     """The endless greedy (or, with `nonce`, sampled) continuation of `before`."""
     prompt = records.prompt_digest(messages)
     h, previous = fold.roll(fold.H0, before), before[-1] if before else None
@@ -103,9 +107,14 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 def readable(messages: list[dict[str, Any]]) -> list[int]:
     """The default answer, three bytes to a token."""
-    asked = next((m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), "").strip()
+    asked = next(
+        (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
+    ).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
-    raw = f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it does not think.".encode()
+    raw = (
+        f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it "
+        f"does not think."
+    ).encode()
     pieces = [raw[at : at + 3] for at in range(0, len(raw), 3)]
     return [BYTES << 28 | len(p) << 24 | int.from_bytes(p.ljust(3, b"\0"), "big") for p in pieces]
 
@@ -113,8 +122,8 @@ def readable(messages: list[dict[str, Any]]) -> list[int]:
 def _number(cues: dict[str, Any], name: str, default: float) -> float:
     try:
         return float(cues[name]) if name in cues else default
-    except (TypeError, ValueError) as e:
-        raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from e
+    except (TypeError, ValueError) as error:
+        raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from error
 
 
 class Scripted:
@@ -175,7 +184,10 @@ class Scripted:
             return iter(readable(job.request.messages)[len(job.output_so_far) :])
         total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
         nonce = job.own if str(cues.get("script_sampling", "")) in ("1", "true") else ""
-        return itertools.islice(tokens(job.request.messages, job.output_so_far, nonce), max(0, total - len(job.output_so_far)))
+        return itertools.islice(
+            tokens(job.request.messages, job.output_so_far, nonce),
+            max(0, total - len(job.output_so_far)),
+        )
 
     async def _fault(self, cues: dict[str, Any], index: int, pace_s: float) -> float:
         """Fails as the cue says; else the pause before the next token."""

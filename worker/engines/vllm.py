@@ -1,9 +1,12 @@
 """vLLM in process: `AsyncLLM`, token ids in and out, its own scheduler and prefix cache.
 
 What it does not do for us, and who does:
-- detokenising and stop strings: `worker.generation`, because vLLM starts both afresh on a continued response;
-- penalties over a takeover: they count output tokens, and the former owner's are prompt to the new engine, so they weigh less after the seam;
-- randomness over a takeover: the seed is moved on by the number of accepted tokens, else the same draws would repeat.
+- detokenising and stop strings: `worker.generation`, because vLLM starts both afresh on a continued
+  response;
+- penalties over a takeover: they count output tokens, and the former owner's are prompt to the new
+  engine, so they weigh less after the seam;
+- randomness over a takeover: the seed is moved on by the number of accepted tokens, else the same
+  draws would repeat.
 """
 
 from __future__ import annotations
@@ -63,10 +66,12 @@ class Detokenizer:
     def _one(self, token: int) -> str:
         try:
             text = self._stream.step(self._tokenizer, token)
-        except Exception as e:  # the library raises plain Exception
-            if "Invalid prefix" not in str(e):
+        except Exception as error:  # the library raises plain Exception
+            if "Invalid prefix" not in str(error):
                 raise
-            self._stream = self._make()  # what vLLM does: start anew behind the sequence that is no text
+            self._stream = (
+                self._make()
+            )  # what vLLM does: start anew behind the sequence that is no text
             text = self._stream.step(self._tokenizer, token)
         self._held.append(token)
         if not text:
@@ -79,8 +84,9 @@ class Detokenizer:
 
 
 class Sink:
-    """One request's end of vLLM's output loop, in the place of its queue. By way of the queue each token of each response costs an output object, an
-    event and the wake-up of a task: twice what is done with it here.
+    """One request's end of vLLM's output loop, in the place of its queue. By way of the queue each
+    token of each response costs an output object, an event and the wake-up of a task: twice what is
+    done with it here.
 
     Attributes:
         over: done when nothing more will come, or is wanted; fails as the request does.
@@ -108,16 +114,29 @@ class Sink:
         """Nothing is called any more: no cycle is left for the collector."""
         self._state = None
 
-    def made(self, new_token_ids: list[int], pooling_output: Any, finish_reason: Any, *_more: Any, **_named: Any) -> None:
-        """As `RequestState.make_request_output`, called once per step; that it makes none leaves the queue out of it."""
+    def made(
+        self,
+        new_token_ids: list[int],
+        pooling_output: Any,
+        finish_reason: Any,
+        *_more: Any,
+        **_named: Any,
+    ) -> None:
+        """As `RequestState.make_request_output`, called once per step; that it makes none leaves
+        the queue out of it."""
         del pooling_output
         try:
-            self._step(new_token_ids, None if finish_reason is None else str(finish_reason), self._state.num_cached_tokens)
-        except Exception as e:  # it is the loop of everybody's outputs that calls
-            self._fail(e)
+            self._step(
+                new_token_ids,
+                None if finish_reason is None else str(finish_reason),
+                self._state.num_cached_tokens,
+            )
+        except Exception as error:  # it is the loop of everybody's outputs that calls
+            self._fail(error)
 
     def put(self, error: Exception) -> None:
-        """As `RequestOutputCollector.put`: what vLLM puts here is that the engine died, and then there is nothing left to abort."""
+        """As `RequestOutputCollector.put`: what vLLM puts here is that the engine died, and then
+        there is nothing left to abort."""
         self.finished = True
         self._fail(error)
 
@@ -143,7 +162,8 @@ class VLLM:
     Attributes:
         _llm: AsyncLLM; None until started.
         _tokenizer: the model's own, of transformers; `_fast` the Rust one inside it.
-        _parent: the thread that started the engine processes and stays as long as they do (see `pdeathsig`).
+        _parent: the thread that started the engine processes and stays as long as they do (see
+            `pdeathsig`).
         _release: set to let `_parent` end.
         _encoder: one thread, because the Rust tokenizer must not be used by two at once.
         _watcher: sets `dead`; None until started.
@@ -173,7 +193,9 @@ class VLLM:
         pdeathsig.guard()
         loop = asyncio.get_running_loop()
         loaded: asyncio.Future[Any] = loop.create_future()
-        self._parent = threading.Thread(target=self._load, args=(loop, loaded), name="engine-parent", daemon=True)
+        self._parent = threading.Thread(
+            target=self._load, args=(loop, loaded), name="engine-parent", daemon=True
+        )
         self._parent.start()
         self._llm = await loaded
         self._describe()
@@ -191,7 +213,9 @@ class VLLM:
         self._encoder.shutdown(wait=False)
 
     async def encode(self, request: records.Request) -> list[int]:
-        ids = await asyncio.get_running_loop().run_in_executor(self._encoder, self._render, plain(request.messages))
+        ids = await asyncio.get_running_loop().run_in_executor(
+            self._encoder, self._render, plain(request.messages)
+        )
         base.check_length(len(ids), self._max_model_len)
         return ids
 
@@ -201,11 +225,13 @@ class VLLM:
 
         try:
             await self._run(self._prompt(job), self._sampling(job), job.key, take)
-        except EngineDeadError as e:
+        except EngineDeadError as error:
             self.dead.set()
-            raise base.EngineDead("vLLM's engine process ended") from e
-        except (VLLMClientError, ValueError) as e:
-            raise base.Refused("invalid_prompt", str(e.args[0] if e.args else e)[:500]) from e
+            raise base.EngineDead("vLLM's engine process ended") from error
+        except (VLLMClientError, ValueError) as error:
+            raise base.Refused(
+                "invalid_prompt", str(error.args[0] if error.args else error)[:500]
+            ) from error
 
     async def _run(self, prompt: dict[str, Any], sampling: Any, key: str, take: base.Take) -> None:
         sink = Sink(take, asyncio.get_running_loop().create_future())
@@ -232,11 +258,12 @@ class VLLM:
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
     def _load(self, loop: asyncio.AbstractEventLoop, loaded: asyncio.Future[Any]) -> None:
-        """Runs in `_parent`, which must not end before the engine: its processes die with the thread that started them."""
+        """Runs in `_parent`, which must not end before the engine: its processes die with the
+        thread that started them."""
         try:
             llm = self._construct()
-        except BaseException as e:
-            dead = base.EngineDead(f"{type(e).__name__}: {e}")
+        except BaseException as error:
+            dead = base.EngineDead(f"{type(error).__name__}: {error}")
             loop.call_soon_threadsafe(_settle, loaded, dead)
             return
         loop.call_soon_threadsafe(_settle, loaded, llm)
@@ -266,15 +293,24 @@ class VLLM:
         found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         self.stop_ids = frozenset(int(e) for e in found if e is not None)
         self.model_rev = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
-        self.tokenizer_digest = hashlib.blake2b(self._fast.to_str().encode(), digest_size=8).hexdigest()
+        self.tokenizer_digest = hashlib.blake2b(
+            self._fast.to_str().encode(), digest_size=8
+        ).hexdigest()
 
     async def _warm_up(self) -> None:
         """The first request of a process pays for lazy initialisation: let it be ours."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = SamplingParams(max_tokens=2, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA)
-        await self._run({"type": "token", "prompt_token_ids": [0, 1, 2, 3]}, sampling, "warm-up", lambda _step: True)
+        sampling = SamplingParams(
+            max_tokens=2, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
+        )
+        await self._run(
+            {"type": "token", "prompt_token_ids": [0, 1, 2, 3]},
+            sampling,
+            "warm-up",
+            lambda _step: True,
+        )
 
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has a flag, no event
@@ -285,16 +321,28 @@ class VLLM:
 
     def _render(self, messages: list[dict[str, str]]) -> list[int]:
         try:
-            ids = self._tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=False)
-        except Exception as e:  # templates raise what they like, for example on the order of roles
-            raise base.Refused("invalid_prompt", f"The model's chat template refused the messages: {type(e).__name__}") from e
+            ids = self._tokenizer.apply_chat_template(
+                messages, tokenize=True, add_generation_prompt=True, return_dict=False
+            )
+        except (
+            Exception
+        ) as error:  # templates raise what they like, for example on the order of roles
+            raise base.Refused(
+                "invalid_prompt",
+                f"The model's chat template refused the messages: {type(error).__name__}",
+            ) from error
         return list(ids)
 
     @staticmethod
     def _prompt(job: base.GenerationInput) -> dict[str, Any]:
-        prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": [*job.prompt_ids, *job.output_so_far]}
+        prompt: dict[str, Any] = {
+            "type": "token",
+            "prompt_token_ids": [*job.prompt_ids, *job.output_so_far],
+        }
         if job.request.owner.tenant:
-            prompt["cache_salt"] = job.request.owner.tenant  # a shared prefix cache tells tenants apart by its timing
+            prompt["cache_salt"] = (
+                job.request.owner.tenant
+            )  # a shared prefix cache tells tenants apart by its timing
         return prompt
 
     @staticmethod
@@ -317,20 +365,30 @@ class VLLM:
 
 
 def on_cpu() -> dict[str, Any]:
-    """Settings where there is no GPU: as on a GPU the model runs in the scheduler's process. By itself vLLM gives it one of its own there, and the
-    two wait for each other by spinning, which takes a core that they need only in turn; the reason that vLLM names is taken care of by `cores`."""
+    """Settings where there is no GPU: as on a GPU the model runs in the scheduler's process. By
+    itself vLLM gives it one of its own there, and the two wait for each other by spinning, which
+    takes a core that they need only in turn; the reason that vLLM names is taken care of by
+    `cores`."""
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    # The class, because the name "uni" is changed to "mp". Compiling would cost more seconds at every start than it saves.
-    return {"dtype": "bfloat16", "enforce_eager": True, "distributed_executor_backend": UniProcExecutor}
+    # The class, because the name "uni" is changed to "mp". Compiling would cost more seconds at
+    # every start than it saves.
+    return {
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "distributed_executor_backend": UniProcExecutor,
+    }
 
 
 def cores(config: Any) -> contextlib.AbstractContextManager[None]:
-    """Processes started in it compute on the cores vLLM means for it (all but one of a NUMA node, or VLLM_CPU_OMP_THREADS_BIND): OpenMP reads its
-    variables once, when a process starts. Without effect on a GPU."""
+    """Processes started in it compute on the cores vLLM means for it (all but one of a NUMA node,
+    or VLLM_CPU_OMP_THREADS_BIND): OpenMP reads its variables once, when a process starts. Without
+    effect on a GPU."""
     from vllm.utils.ompmultiprocessing import OMPProcessManager
 
-    manager: contextlib.AbstractContextManager[None] = OMPProcessManager(config).configure_omp_envs(rank=0, local_rank=0)
+    manager: contextlib.AbstractContextManager[None] = OMPProcessManager(config).configure_omp_envs(
+        rank=0, local_rank=0
+    )
     return manager
 
 
@@ -344,8 +402,8 @@ def _settle(loaded: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def revision(model: str, commit: str | None = None) -> str:
-    """Names the weights: hub name and commit, or the folder's name and a digest of its configuration and file sizes (hashing gigabytes would
-    cost every start)."""
+    """Names the weights: hub name and commit, or the folder's name and a digest of its
+    configuration and file sizes (hashing gigabytes would cost every start)."""
     folder = Path(model)
     if not folder.is_dir():
         return f"{model}@{commit or 'unknown'}"

@@ -54,7 +54,15 @@ def engine(folder: Path, kafka: str, redis_url: str, pool: str) -> Iterator[gp.P
 
 
 @pytest.fixture(scope="session")
-def gateway(folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, page_folder: Path, engine: gp.Process) -> Iterator[gp.Gateway]:
+def gateway(
+    folder: Path,
+    kafka: str,
+    redis_url: str,
+    pool: str,
+    keys: gp.Keys,
+    page_folder: Path,
+    engine: gp.Process,
+) -> Iterator[gp.Gateway]:
     credential = folder / "credential"
     credential.write_text(keys.token("dev"))
     more = {
@@ -95,7 +103,9 @@ class Socket:
     async def send(self, kind: str, **fields: Any) -> None:
         await self.ws.send(json.dumps({"type": kind, **fields}))
 
-    async def create(self, text: str | None = "hi", tokens: int = 5, pace_ms: int = 2, **fields: Any) -> None:
+    async def create(
+        self, text: str | None = "hi", tokens: int = 5, pace_ms: int = 2, **fields: Any
+    ) -> None:
         given = {} if text is None else {"input": text}
         await self.send("response.create", metadata=gp.cues(tokens, pace_ms), **{**given, **fields})
 
@@ -131,9 +141,13 @@ class Socket:
 
 
 @contextlib.asynccontextmanager
-async def opened(gateway: gp.Gateway, query: str = "", subject: str = "alice", ttl: int = 3600, **options: Any) -> AsyncIterator[Socket]:
+async def opened(
+    gateway: gp.Gateway, query: str = "", subject: str = "alice", ttl: int = 3600, **options: Any
+) -> AsyncIterator[Socket]:
     headers = {**gateway.headers(subject, ttl), **options.pop("headers", {})}
-    async with connect(gateway.ws + query, additional_headers=headers, compression=None, **options) as ws:
+    async with connect(
+        gateway.ws + query, additional_headers=headers, compression=None, **options
+    ) as ws:
         yield Socket(ws)
 
 

@@ -29,10 +29,18 @@ async def until(client: httpx.AsyncClient, rid: str, *statuses: str) -> dict[str
 
 class TestCreate:
     async def test_one_object(self, client: httpx.AsyncClient) -> None:
-        answer = await client.post("/v1/responses", json={**QUICK, "temperature": 0.5, "max_output_tokens": 64, "instructions": "be kind"})
+        answer = await client.post(
+            "/v1/responses",
+            json={**QUICK, "temperature": 0.5, "max_output_tokens": 64, "instructions": "be kind"},
+        )
         response = answer.json()
         assert answer.status_code == 200
-        assert (response["status"], response["temperature"], response["max_output_tokens"], response["instructions"]) == (
+        assert (
+            response["status"],
+            response["temperature"],
+            response["max_output_tokens"],
+            response["instructions"],
+        ) == (
             "completed",
             0.5,
             64,
@@ -43,9 +51,13 @@ class TestCreate:
         assert type(response["completed_at"]) is int
         assert answer.headers["x-tailrace-response-id"] == response["id"]
         assert answer.headers["x-request-id"].startswith("req_")
-        assert int(answer.headers["x-ratelimit-remaining-requests"]) < int(answer.headers["x-ratelimit-limit-requests"])
+        assert int(answer.headers["x-ratelimit-remaining-requests"]) < int(
+            answer.headers["x-ratelimit-limit-requests"]
+        )
 
-    async def test_a_stream_is_the_whole_series_and_equals_its_replay(self, client: httpx.AsyncClient) -> None:
+    async def test_a_stream_is_the_whole_series_and_equals_its_replay(
+        self, client: httpx.AsyncClient
+    ) -> None:
         answer = await client.post("/v1/responses", json={**QUICK, "stream": True})
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
@@ -60,36 +72,75 @@ class TestCreate:
         assert text_of(seen) == seen[-1]["response"]["output"][0]["content"][0]["text"]
         rid = answer.headers["x-tailrace-response-id"]
         assert events_of((await client.get(f"/v1/responses/{rid}?stream=true")).text) == seen
-        assert events_of((await client.get(f"/v1/responses/{rid}?stream=true&starting_after=4")).text) == seen[5:]
+        assert (
+            events_of((await client.get(f"/v1/responses/{rid}?stream=true&starting_after=4")).text)
+            == seen[5:]
+        )
 
     async def test_background_answers_at_once_and_goes_on(self, client: httpx.AsyncClient) -> None:
-        answer = (await client.post("/v1/responses", json={"input": "hi", "background": True, "metadata": gp.cues(30, 5)})).json()
+        answer = (
+            await client.post(
+                "/v1/responses",
+                json={"input": "hi", "background": True, "metadata": gp.cues(30, 5)},
+            )
+        ).json()
         assert answer["status"] == "queued"
         assert answer["background"] is True
         done = await until(client, answer["id"], "completed")
         assert done["usage"]["output_tokens"] == 30
 
-    async def test_background_with_stream_starts_with_queued(self, client: httpx.AsyncClient) -> None:
-        seen = events_of((await client.post("/v1/responses", json={**QUICK, "background": True, "stream": True})).text)
-        assert [e["type"] for e in seen[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    async def test_background_with_stream_starts_with_queued(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        seen = events_of(
+            (
+                await client.post(
+                    "/v1/responses", json={**QUICK, "background": True, "stream": True}
+                )
+            ).text
+        )
+        assert [e["type"] for e in seen[:3]] == [
+            "response.created",
+            "response.queued",
+            "response.in_progress",
+        ]
 
     async def test_the_length_bound_ends_incomplete(self, client: httpx.AsyncClient) -> None:
-        response = (await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 2})).json()
-        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        response = (
+            await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 2})
+        ).json()
+        assert (response["status"], response["incomplete_details"]) == (
+            "incomplete",
+            {"reason": "max_output_tokens"},
+        )
 
-    async def test_an_engine_that_fails_is_a_failed_response_not_an_empty_one(self, client: httpx.AsyncClient) -> None:
-        response = (await client.post("/v1/responses", json={"input": "hi", "metadata": gp.cues(5, 1, fault="error")})).json()
+    async def test_an_engine_that_fails_is_a_failed_response_not_an_empty_one(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        response = (
+            await client.post(
+                "/v1/responses", json={"input": "hi", "metadata": gp.cues(5, 1, fault="error")}
+            )
+        ).json()
         assert response["status"] == "failed"
         assert response["error"]["code"]
         assert response["error"]["message"]
 
-    async def test_the_same_key_is_the_same_response(self, client: httpx.AsyncClient, bob: httpx.AsyncClient) -> None:
+    async def test_the_same_key_is_the_same_response(
+        self, client: httpx.AsyncClient, bob: httpx.AsyncClient
+    ) -> None:
         headers = {"Idempotency-Key": "a key of mine"}
-        both = await asyncio.gather(*(client.post("/v1/responses", json=QUICK, headers=headers) for _ in range(3)))
+        both = await asyncio.gather(
+            *(client.post("/v1/responses", json=QUICK, headers=headers) for _ in range(3))
+        )
         assert len({a.json()["id"] for a in both}) == 1
-        assert (await client.post("/v1/responses", json=QUICK, headers=headers)).json() == both[0].json()
+        assert (await client.post("/v1/responses", json=QUICK, headers=headers)).json() == both[
+            0
+        ].json()
         assert (await client.post("/v1/responses", json=QUICK)).json()["id"] != both[0].json()["id"]
-        assert (await bob.post("/v1/responses", json=QUICK, headers=headers)).json()["id"] != both[0].json()["id"]
+        assert (await bob.post("/v1/responses", json=QUICK, headers=headers)).json()["id"] != both[
+            0
+        ].json()["id"]
 
 
 class TestChains:
@@ -113,9 +164,16 @@ class TestChains:
     async def test_a_continuation_sees_input_and_output_before_it_but_not_the_instructions(
         self, client: httpx.AsyncClient, kafka: str, pool: str
     ) -> None:
-        first = (await client.post("/v1/responses", json={**QUICK, "instructions": "be brief"})).json()
+        first = (
+            await client.post("/v1/responses", json={**QUICK, "instructions": "be brief"})
+        ).json()
         said = first["output"][0]["content"][0]["text"]
-        second = (await client.post("/v1/responses", json={**QUICK, "input": "and?", "previous_response_id": first["id"]})).json()
+        second = (
+            await client.post(
+                "/v1/responses",
+                json={**QUICK, "input": "and?", "previous_response_id": first["id"]},
+            )
+        ).json()
         assert second["previous_response_id"] == first["id"]
         assert await self.messages_of(kafka, pool, second["id"]) == [
             {"role": "user", "content": "hi"},
@@ -130,25 +188,56 @@ class TestChains:
 
         rid = None
         for turn in range(3):
-            rid = (await client.post("/v1/responses", json={**QUICK, "input": f"turn {turn}", "previous_response_id": rid})).json()["id"]
-        cached = (await client.post("/v1/responses", json={**QUICK, "input": "last", "previous_response_id": rid})).json()["id"]
+            rid = (
+                await client.post(
+                    "/v1/responses",
+                    json={**QUICK, "input": f"turn {turn}", "previous_response_id": rid},
+                )
+            ).json()["id"]
+        cached = (
+            await client.post(
+                "/v1/responses", json={**QUICK, "input": "last", "previous_response_id": rid}
+            )
+        ).json()["id"]
         async with redis.from_url(redis_url) as store:
             await store.flushall()
-        rebuilt = (await client.post("/v1/responses", json={**QUICK, "input": "last", "previous_response_id": rid})).json()["id"]
-        assert await self.messages_of(kafka, pool, cached) == await self.messages_of(kafka, pool, rebuilt)
+        rebuilt = (
+            await client.post(
+                "/v1/responses", json={**QUICK, "input": "last", "previous_response_id": rid}
+            )
+        ).json()["id"]
+        assert await self.messages_of(kafka, pool, cached) == await self.messages_of(
+            kafka, pool, rebuilt
+        )
         assert len(await self.messages_of(kafka, pool, rebuilt)) == 7
 
-    @pytest.mark.parametrize("previous", ["resp_nothing", "", "../../etc/passwd", "resp_" + "A" * 32])
-    async def test_an_unknown_past_is_told_in_the_words_clients_recover_on(self, client: httpx.AsyncClient, previous: str) -> None:
-        answer = await client.post("/v1/responses", json={**QUICK, "previous_response_id": previous})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "previous_response_not_found")
+    @pytest.mark.parametrize(
+        "previous", ["resp_nothing", "", "../../etc/passwd", "resp_" + "A" * 32]
+    )
+    async def test_an_unknown_past_is_told_in_the_words_clients_recover_on(
+        self, client: httpx.AsyncClient, previous: str
+    ) -> None:
+        answer = await client.post(
+            "/v1/responses", json={**QUICK, "previous_response_id": previous}
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            400,
+            "previous_response_not_found",
+        )
 
-    async def test_somebody_elses_past_is_unknown(self, client: httpx.AsyncClient, bob: httpx.AsyncClient) -> None:
+    async def test_somebody_elses_past_is_unknown(
+        self, client: httpx.AsyncClient, bob: httpx.AsyncClient
+    ) -> None:
         rid = (await client.post("/v1/responses", json=QUICK)).json()["id"]
         answer = await bob.post("/v1/responses", json={**QUICK, "previous_response_id": rid})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "previous_response_not_found")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            400,
+            "previous_response_not_found",
+        )
 
-    async def test_what_was_not_stored_cannot_be_continued_or_read(self, client: httpx.AsyncClient) -> None:
+    async def test_what_was_not_stored_cannot_be_continued_or_read(
+        self, client: httpx.AsyncClient
+    ) -> None:
         rid = (await client.post("/v1/responses", json={**QUICK, "store": False})).json()["id"]
         answer = await client.post("/v1/responses", json={**QUICK, "previous_response_id": rid})
         assert answer.json()["error"]["code"] == "previous_response_not_found"
@@ -157,8 +246,15 @@ class TestChains:
 
 
 class TestCancelAndDelete:
-    async def test_cancel_keeps_what_was_said_and_is_idempotent(self, client: httpx.AsyncClient) -> None:
-        rid = (await client.post("/v1/responses", json={"input": "x", "background": True, "metadata": gp.cues(2000, 10)})).json()["id"]
+    async def test_cancel_keeps_what_was_said_and_is_idempotent(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        rid = (
+            await client.post(
+                "/v1/responses",
+                json={"input": "x", "background": True, "metadata": gp.cues(2000, 10)},
+            )
+        ).json()["id"]
         await until(client, rid, "in_progress")
         await asyncio.sleep(0.1)
         first = (await client.post(f"/v1/responses/{rid}/cancel")).json()
@@ -171,7 +267,12 @@ class TestCancelAndDelete:
         assert seen[-1]["response"]["status"] == "cancelled"
 
     async def test_cancel_before_any_worker_took_it(self, client: httpx.AsyncClient) -> None:
-        rid = (await client.post("/v1/responses", json={"input": "x", "background": True, "metadata": gp.cues(500, 10)})).json()["id"]
+        rid = (
+            await client.post(
+                "/v1/responses",
+                json={"input": "x", "background": True, "metadata": gp.cues(500, 10)},
+            )
+        ).json()["id"]
         assert (await client.post(f"/v1/responses/{rid}/cancel")).json()["status"] == "cancelled"
 
     async def test_cancel_after_completion_changes_nothing(self, client: httpx.AsyncClient) -> None:
@@ -181,7 +282,10 @@ class TestCancelAndDelete:
     async def test_delete(self, client: httpx.AsyncClient) -> None:
         rid = (await client.post("/v1/responses", json=QUICK)).json()["id"]
         answer = await client.delete(f"/v1/responses/{rid}")
-        assert (answer.status_code, answer.json()) == (200, {"id": rid, "object": "response", "deleted": True})
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"id": rid, "object": "response", "deleted": True},
+        )
         for gone in (
             await client.get(f"/v1/responses/{rid}"),
             await client.get(f"/v1/responses/{rid}?stream=true"),
@@ -190,10 +294,17 @@ class TestCancelAndDelete:
             await client.delete(f"/v1/responses/{rid}"),
         ):
             assert gone.status_code == 404
-        assert (await client.post("/v1/responses", json={**QUICK, "previous_response_id": rid})).status_code == 400
+        assert (
+            await client.post("/v1/responses", json={**QUICK, "previous_response_id": rid})
+        ).status_code == 400
 
     async def test_delete_ends_what_runs(self, client: httpx.AsyncClient, kafka: str) -> None:
-        rid = (await client.post("/v1/responses", json={"input": "x", "background": True, "metadata": gp.cues(2000, 10)})).json()["id"]
+        rid = (
+            await client.post(
+                "/v1/responses",
+                json={"input": "x", "background": True, "metadata": gp.cues(2000, 10)},
+            )
+        ).json()["id"]
         await until(client, rid, "in_progress")
         assert (await client.delete(f"/v1/responses/{rid}")).json()["deleted"]
         assert (await client.get(f"/v1/responses/{rid}")).status_code == 404
@@ -208,7 +319,9 @@ class TestCancelAndDelete:
             foreign = await bob.request(method, f"/v1/responses/{rid}{path}")
             unknown = await bob.request(method, f"/v1/responses/{rid[:-1] + 'x'}{path}")
             assert (foreign.status_code, unknown.status_code) == (404, 404)
-            assert foreign.json()["error"].pop("message").replace(rid, "") == unknown.json()["error"].pop("message").replace(rid[:-1] + "x", "")
+            assert foreign.json()["error"].pop("message").replace(rid, "") == unknown.json()[
+                "error"
+            ].pop("message").replace(rid[:-1] + "x", "")
         assert (await client.get(f"/v1/responses/{rid}")).json()["status"] == "completed"
 
 
@@ -218,19 +331,30 @@ class TestInputItems:
         rid = (await client.post("/v1/responses", json={**QUICK, "input": given})).json()["id"]
         path = f"/v1/responses/{rid}/input_items"
         everything = (await client.get(path, params={"order": "asc"})).json()
-        assert [i["content"][0]["text"] for i in everything["data"]] == [f"item {i}" for i in range(5)]
+        assert [i["content"][0]["text"] for i in everything["data"]] == [
+            f"item {i}" for i in range(5)
+        ]
         assert everything["has_more"] is False
         newest = (await client.get(path, params={"limit": "2"})).json()
         assert [i["content"][0]["text"] for i in newest["data"]] == ["item 4", "item 3"]
         assert newest["has_more"] is True
         rest = (await client.get(path, params={"limit": "3", "after": newest["last_id"]})).json()
         assert [i["content"][0]["text"] for i in rest["data"]] == ["item 2", "item 1", "item 0"]
-        for bad in ({"limit": "0"}, {"limit": "101"}, {"limit": "x"}, {"order": "up"}, {"after": "msg_nope"}):
+        for bad in (
+            {"limit": "0"},
+            {"limit": "101"},
+            {"limit": "x"},
+            {"order": "up"},
+            {"after": "msg_nope"},
+        ):
             assert (await client.get(path, params=bad)).status_code == 400
 
 
 class TestChat:
-    BODY: dict[str, Any] = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], "metadata": gp.cues(4, 1)}  # noqa: RUF012
+    BODY: dict[str, Any] = {  # noqa: RUF012 - never changed
+        "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}],
+        "metadata": gp.cues(4, 1),
+    }
 
     async def test_one_object(self, client: httpx.AsyncClient) -> None:
         answer = await client.post("/v1/chat/completions", json=self.BODY)
@@ -238,12 +362,17 @@ class TestChat:
         assert body["object"] == "chat.completion"
         assert body["choices"][0]["finish_reason"] == "stop"
         assert body["usage"]["completion_tokens"] == 4
-        again = (await client.get(f"/v1/responses/{answer.headers['x-tailrace-response-id']}")).json()
+        again = (
+            await client.get(f"/v1/responses/{answer.headers['x-tailrace-response-id']}")
+        ).json()
         assert again["output"][0]["content"][0]["text"] == body["choices"][0]["message"]["content"]
 
     @pytest.mark.parametrize("usage", [True, False])
     async def test_stream(self, client: httpx.AsyncClient, usage: bool) -> None:
-        answer = await client.post("/v1/chat/completions", json={**self.BODY, "stream": True, "stream_options": {"include_usage": usage}})
+        answer = await client.post(
+            "/v1/chat/completions",
+            json={**self.BODY, "stream": True, "stream_options": {"include_usage": usage}},
+        )
         blocks = [b.removeprefix("data: ") for b in answer.text.split("\n\n") if b]
         assert blocks[-1] == "[DONE]"
         chunks = [json.loads(b) for b in blocks[:-1]]
@@ -254,11 +383,21 @@ class TestChat:
         if usage:
             assert chunks[-1]["choices"] == []
             assert chunks[-1]["usage"]["total_tokens"] == chunks[-1]["usage"]["prompt_tokens"] + 4
-        replayed = events_of((await client.get(f"/v1/responses/{answer.headers['x-tailrace-response-id']}?stream=true")).text)
-        assert text_of(replayed) == "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+        replayed = events_of(
+            (
+                await client.get(
+                    f"/v1/responses/{answer.headers['x-tailrace-response-id']}?stream=true"
+                )
+            ).text
+        )
+        assert text_of(replayed) == "".join(
+            c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"]
+        )
 
     async def test_the_length_bound(self, client: httpx.AsyncClient) -> None:
-        body = (await client.post("/v1/chat/completions", json={**self.BODY, "max_tokens": 2})).json()
+        body = (
+            await client.post("/v1/chat/completions", json={**self.BODY, "max_tokens": 2})
+        ).json()
         assert body["choices"][0]["finish_reason"] == "length"
 
     async def test_a_failure_is_an_error(self, client: httpx.AsyncClient) -> None:
@@ -271,19 +410,25 @@ class TestChat:
 
 
 class TestLeaving:
-    async def test_a_stored_response_outlives_the_client_that_left(self, client: httpx.AsyncClient) -> None:
+    async def test_a_stored_response_outlives_the_client_that_left(
+        self, client: httpx.AsyncClient
+    ) -> None:
         body = {"input": "x", "stream": True, "metadata": gp.cues(60, 10)}
         async with client.stream("POST", "/v1/responses", json=body) as answer:
             rid = answer.headers["x-tailrace-response-id"]
             await anext(answer.aiter_bytes())
         assert (await until(client, rid, "completed"))["usage"]["output_tokens"] == 60
 
-    async def test_what_is_not_stored_is_cancelled_after_the_grace(self, client: httpx.AsyncClient, kafka: str) -> None:
+    async def test_what_is_not_stored_is_cancelled_after_the_grace(
+        self, client: httpx.AsyncClient, kafka: str
+    ) -> None:
         body = {"input": "x", "stream": True, "store": False, "metadata": gp.cues(4000, 10)}
         async with client.stream("POST", "/v1/responses", json=body) as answer:
             rid = answer.headers["x-tailrace-response-id"]
             await anext(answer.aiter_bytes())
-        async with asyncio.timeout(10):  # the object of what is not stored cannot be read, its end can be followed by its owner
+        async with asyncio.timeout(
+            10
+        ):  # the object of what is not stored cannot be read, its end can be followed by its owner
             await asyncio.sleep(1.0)
             seen = events_of((await client.get(f"/v1/responses/{rid}?stream=true")).text)
         assert seen[-1]["response"]["status"] == "cancelled"
@@ -317,21 +462,30 @@ class TestErrors:
             ("GET", "/v1/responses/resp_x", 404),
         ],
     )
-    async def test_unknown_ways_have_the_one_shape(self, client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    async def test_unknown_ways_have_the_one_shape(
+        self, client: httpx.AsyncClient, method: str, path: str, status: int
+    ) -> None:
         answer = await client.request(method, path)
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert answer.headers["x-request-id"]
 
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"nul", b'{"input":"\\ud800"}', b"[" * 100_000])
-    async def test_bodies_that_are_no_json_object(self, client: httpx.AsyncClient, body: bytes) -> None:
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"[]", b"nul", b'{"input":"\\ud800"}', b"[" * 100_000]
+    )
+    async def test_bodies_that_are_no_json_object(
+        self, client: httpx.AsyncClient, body: bytes
+    ) -> None:
         answer = await client.post("/v1/responses", content=body)
         assert answer.status_code == 400
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
     async def test_too_large_announced_or_not(self, client: httpx.AsyncClient) -> None:
         announced = await client.post("/v1/responses", content=b"x" * 600_000)
-        assert (announced.status_code, announced.json()["error"]["code"]) == (413, "payload_too_large")
+        assert (announced.status_code, announced.json()["error"]["code"]) == (
+            413,
+            "payload_too_large",
+        )
 
         async def drip() -> Any:
             for _ in range(60):
@@ -339,28 +493,49 @@ class TestErrors:
 
         assert (await client.post("/v1/responses", content=drip())).status_code == 413
 
-    @pytest.mark.parametrize("credential", [None, "", "Bearer", "Bearer x", "Basic abc", "Bearer a.b.c"])
     @pytest.mark.parametrize(
-        ("method", "path"), [("POST", "/v1/responses"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("POST", "/v1/tickets")]
+        "credential", [None, "", "Bearer", "Bearer x", "Basic abc", "Bearer a.b.c"]
     )
-    async def test_no_credential_no_service(self, stranger: httpx.AsyncClient, credential: str | None, method: str, path: str) -> None:
-        answer = await stranger.request(method, path, json=QUICK, headers={} if credential is None else {"authorization": credential})
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/v1/responses"),
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/models"),
+            ("POST", "/v1/tickets"),
+        ],
+    )
+    async def test_no_credential_no_service(
+        self, stranger: httpx.AsyncClient, credential: str | None, method: str, path: str
+    ) -> None:
+        answer = await stranger.request(
+            method,
+            path,
+            json=QUICK,
+            headers={} if credential is None else {"authorization": credential},
+        )
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
-    async def test_an_expired_credential(self, gateway: gp.Gateway, stranger: httpx.AsyncClient) -> None:
+    async def test_an_expired_credential(
+        self, gateway: gp.Gateway, stranger: httpx.AsyncClient
+    ) -> None:
         headers = gateway.headers(ttl=1)
         await asyncio.sleep(1.2)
         assert (await stranger.get("/v1/models", headers=headers)).status_code == 401
 
 
 class TestRevoked:
-    async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(self, gateway: gp.Gateway, redis_url: str, kafka: str) -> None:
+    async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(
+        self, gateway: gp.Gateway, redis_url: str, kafka: str
+    ) -> None:
         store = redis_store.Sessions(redis_url)
         offsets = log.Offsets(kafka)
         names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
 
         async def written() -> list[dict[int, int]]:
-            return [await offsets.ends(name, range(await offsets.partitions(name))) for name in names]
+            return [
+                await offsets.ends(name, range(await offsets.partitions(name))) for name in names
+            ]
 
         try:
             async with gateway.client("mallory") as mallory:
@@ -376,7 +551,10 @@ class TestRevoked:
                     ("/v1/chat/completions", {}),
                 ):
                     answer = await mallory.post(path, json=body)
-                    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), body
+                    assert (answer.status_code, answer.json()["error"]["code"]) == (
+                        401,
+                        "invalid_api_key",
+                    ), body
                 assert (await mallory.get("/v1/models")).status_code == 401
                 assert await written() == before
         finally:
@@ -407,7 +585,9 @@ class TestPage:
             assert "ws://127.0.0.1:1" in policy
             assert "unsafe" not in policy
             assert index.headers["x-content-type-options"] == "nosniff"
-            assert (await browser.get("/", headers={"if-none-match": index.headers["etag"]})).status_code == 304
+            assert (
+                await browser.get("/", headers={"if-none-match": index.headers["etag"]})
+            ).status_code == 304
             script = await browser.get("/assets/app-1234.js")
             assert script.headers["content-type"].startswith("text/javascript")
             assert "immutable" in script.headers["cache-control"]
@@ -427,7 +607,9 @@ class TestPage:
     )
     async def test_no_path_leads_out_of_it(self, gateway: gp.Gateway, path: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())  # raw: clients would tidy the path up
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+        )  # raw: clients would tidy the path up
         answer = await reader.read()
         writer.close()
         assert answer.startswith(b"HTTP/1.1 404"), answer[:200]
@@ -466,19 +648,35 @@ class TestPage:
 
 
 class TestBrowsers:
-    async def test_a_listed_origin_may_read_another_may_not(self, client: httpx.AsyncClient, stranger: httpx.AsyncClient) -> None:
+    async def test_a_listed_origin_may_read_another_may_not(
+        self, client: httpx.AsyncClient, stranger: httpx.AsyncClient
+    ) -> None:
         listed = await client.get("/v1/models", headers={"origin": gp.ORIGIN})
         assert listed.headers["access-control-allow-origin"] == gp.ORIGIN
         foreign = await client.get("/v1/models", headers={"origin": "http://evil.test"})
         assert "access-control-allow-origin" not in foreign.headers
-        asked = {"origin": gp.ORIGIN, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        asked = {
+            "origin": gp.ORIGIN,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization",
+        }
         preflight = await stranger.options("/v1/responses", headers=asked)
-        assert (preflight.status_code, preflight.headers["access-control-allow-headers"]) == (204, "authorization")
-        refused = await stranger.options("/v1/responses", headers={**asked, "origin": "http://evil.test"})
+        assert (preflight.status_code, preflight.headers["access-control-allow-headers"]) == (
+            204,
+            "authorization",
+        )
+        refused = await stranger.options(
+            "/v1/responses", headers={**asked, "origin": "http://evil.test"}
+        )
         assert refused.status_code == 405
 
     async def test_health_and_readiness(self, stranger: httpx.AsyncClient) -> None:
         assert (await stranger.get("/health")).json() == {"status": "ok"}
         state = (await stranger.get("/ready")).json()
-        assert (state["ready"], state["kafka"], state["redis"], state["draining"]) == (True, True, True, False)
+        assert (state["ready"], state["kafka"], state["redis"], state["draining"]) == (
+            True,
+            True,
+            True,
+            False,
+        )
         assert set(state["engine"]) == {"state", "workers", "detail"}

@@ -34,18 +34,26 @@ QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
 
 @pytest.fixture
-def start(tmp_path: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process) -> Iterator[Start]:
+def start(
+    tmp_path: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
+) -> Iterator[Start]:
     """Starts gateways of the test's own, beside the worker they share."""
     with contextlib.ExitStack() as stack:
 
-        def begin(name: str = "own", *, kafka_at: str = kafka, redis_at: str = redis_url, **more: str) -> gp.Gateway:
-            return stack.enter_context(gp.gateway(tmp_path, kafka_at, redis_at, pool, keys, name, **more))
+        def begin(
+            name: str = "own", *, kafka_at: str = kafka, redis_at: str = redis_url, **more: str
+        ) -> gp.Gateway:
+            return stack.enter_context(
+                gp.gateway(tmp_path, kafka_at, redis_at, pool, keys, name, **more)
+            )
 
         yield begin
 
 
 @contextlib.asynccontextmanager
-async def client_of(gateway: gp.Gateway, subject: str = "alice") -> AsyncIterator[httpx.AsyncClient]:
+async def client_of(
+    gateway: gp.Gateway, subject: str = "alice"
+) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway.client(subject) as client:
         yield client
 
@@ -64,10 +72,15 @@ async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.
 
 
 class TestLimits:
-    async def test_requests_per_second_are_limited_per_principal_with_a_time_to_come_back(self, start: Start) -> None:
+    async def test_requests_per_second_are_limited_per_principal_with_a_time_to_come_back(
+        self, start: Start
+    ) -> None:
         gateway = start(TAILRACE_LIMITS=json.dumps({"requests_rate": 0.5, "requests_burst": 2}))
         subject = f"eager-{time.time_ns()}"
-        async with client_of(gateway, subject) as client, client_of(gateway, f"{subject}-other") as other:
+        async with (
+            client_of(gateway, subject) as client,
+            client_of(gateway, f"{subject}-other") as other,
+        ):
             answers = [await client.post("/v1/responses", json=QUICK) for _ in range(3)]
             assert [a.status_code for a in answers] == [200, 200, 429]
             refused = answers[-1]
@@ -84,7 +97,9 @@ class TestLimits:
     async def test_tokens_are_limited_too(self, start: Start) -> None:
         gateway = start(TAILRACE_LIMITS=json.dumps({"tokens_rate": 1, "tokens_burst": 1500}))
         async with client_of(gateway, f"greedy-{time.time_ns()}") as client:
-            assert (await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 1000})).status_code == 200
+            assert (
+                await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 1000})
+            ).status_code == 200
             answer = await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 1000})
             assert (answer.status_code, answer.json()["error"]["type"]) == (429, "tokens")
 
@@ -92,7 +107,9 @@ class TestLimits:
         gateway = start(TAILRACE_LIMITS=json.dumps({"responses_per_principal": 2}))
         async with client_of(gateway) as client:
             body = {"input": "x", "background": True, "metadata": gp.cues(3000, 10)}
-            running = [(await client.post("/v1/responses", json=body)).json()["id"] for _ in range(2)]
+            running = [
+                (await client.post("/v1/responses", json=body)).json()["id"] for _ in range(2)
+            ]
             assert (await client.post("/v1/responses", json=QUICK)).status_code == 429
             await client.post(f"/v1/responses/{running[0]}/cancel")
 
@@ -112,12 +129,17 @@ class TestLimits:
             async with opened(gateway, subject="bob"):
                 pass
 
-    async def test_what_fits_no_record_is_refused_by_name_and_disturbs_nothing(self, start: Start, pool: str) -> None:
+    async def test_what_fits_no_record_is_refused_by_name_and_disturbs_nothing(
+        self, start: Start, pool: str
+    ) -> None:
         pools = json.dumps({pool: {"models": [gp.MODEL], "max_model_len": 100_000}})
         gateway = start(TAILRACE_POOLS=pools, TAILRACE_HTTP_MAX_BYTES=str(4 << 20))
         async with client_of(gateway) as client:
             answer = await client.post("/v1/responses", json={"input": "é" * 600_000})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
+                400,
+                "context_length_exceeded",
+            )
             assert (await client.post("/v1/responses", json=QUICK)).status_code == 200
 
     async def test_a_socket_gets_old_between_turns(self, start: Start) -> None:
@@ -131,7 +153,11 @@ class TestLimits:
             while True:
                 event = await socket.event()
                 if event["type"] == "error":
-                    assert (event["error"]["code"], event["status"], event["stream_id"]) == ("websocket_connection_limit_reached", 400, "late")
+                    assert (event["error"]["code"], event["status"], event["stream_id"]) == (
+                        "websocket_connection_limit_reached",
+                        400,
+                        "late",
+                    )
                     continue
                 rest.append(event)
                 if event["type"] == "response.completed":
@@ -143,7 +169,9 @@ class TestLimits:
 
 
 class TestDrain:
-    async def test_idle_sockets_are_sent_elsewhere_and_the_process_ends_well(self, start: Start) -> None:
+    async def test_idle_sockets_are_sent_elsewhere_and_the_process_ends_well(
+        self, start: Start
+    ) -> None:
         gateway = start()
         async with opened(gateway) as socket:
             await socket.create()
@@ -170,7 +198,9 @@ class TestDrain:
             assert (await socket.closed())[0] == 1012
         assert gateway.stop() == 0
 
-    async def test_a_long_answer_is_handed_over_and_resumed_elsewhere_without_a_gap(self, start: Start) -> None:
+    async def test_a_long_answer_is_handed_over_and_resumed_elsewhere_without_a_gap(
+        self, start: Start
+    ) -> None:
         gateway, other = start("a", TAILRACE_DRAIN_S="0"), start("b")
         async with opened(gateway) as socket:
             await socket.create(tokens=600, pace_ms=10)
@@ -183,7 +213,10 @@ class TestDrain:
             code = socket.ws.close_code
         assert code == 1012
         assert gateway.stop() == 0
-        async with opened(other, f"?resume={seen[0]['response']['id']}&starting_after={seen[-1]['sequence_number']}") as again:
+        async with opened(
+            other,
+            f"?resume={seen[0]['response']['id']}&starting_after={seen[-1]['sequence_number']}",
+        ) as again:
             seen += await again.end()
         assert [e["sequence_number"] for e in seen] == list(range(len(seen)))
         assert text_of(seen) == seen[-1]["response"]["output"][0]["content"][0]["text"]
@@ -191,7 +224,10 @@ class TestDrain:
     async def test_a_stream_that_cannot_end_is_cut_not_finished(self, start: Start) -> None:
         gateway = start(TAILRACE_DRAIN_S="0")
         long = {"input": "x", "stream": True, "metadata": gp.cues(1000, 10)}
-        async with client_of(gateway) as client, client.stream("POST", "/v1/responses", json=long) as answer:
+        async with (
+            client_of(gateway) as client,
+            client.stream("POST", "/v1/responses", json=long) as answer,
+        ):
             body = answer.aiter_bytes()
             await anext(body)
             gateway.child.send_signal(signal.SIGTERM)
@@ -199,7 +235,9 @@ class TestDrain:
                 await drained(body)
         assert gateway.stop() == 0
 
-    async def test_readiness_goes_first_and_requests_are_still_taken_for_a_moment(self, start: Start) -> None:
+    async def test_readiness_goes_first_and_requests_are_still_taken_for_a_moment(
+        self, start: Start
+    ) -> None:
         gateway = start(TAILRACE_ACCEPT_MS="1500")
         async with client_of(gateway) as client:
             gateway.child.send_signal(signal.SIGTERM)
@@ -211,7 +249,9 @@ class TestDrain:
 
 
 class TestTheOfficialSdk:
-    async def test_its_socket_resumes_over_a_restart_of_the_gateway_unmodified(self, start: Start) -> None:
+    async def test_its_socket_resumes_over_a_restart_of_the_gateway_unmodified(
+        self, start: Start
+    ) -> None:
         """As documented: `on_reconnecting` returns the query of the next handshake."""
         port = str(processes.free_port())
         first = start("first", TAILRACE_DRAIN_S="0", TAILRACE_PORT=port)
@@ -247,14 +287,20 @@ class TestTheOfficialSdk:
 
 
 class TestSlowReaders:
-    async def test_one_that_stops_reading_is_closed_and_resumes_without_a_gap_while_others_notice_nothing(self, start: Start) -> None:
+    async def test_one_that_stops_reading_is_closed_and_resumes_without_a_gap_while_others_notice_nothing(
+        self, start: Start
+    ) -> None:
         own = start()
         async with opened(own, max_queue=1) as stalled, opened(own) as lively:
             for i in range(100):
-                await stalled.create(stream_id=f"l{i % 8}", tokens=3000, pace_ms=0, max_output_tokens=3000)
+                await stalled.create(
+                    stream_id=f"l{i % 8}", tokens=3000, pace_ms=0, max_output_tokens=3000
+                )
             first = await stalled.event()
             async with asyncio.timeout(60):
-                while '"reason":"slow"' not in own.log.read_text():  # the client takes nothing meanwhile
+                while (
+                    '"reason":"slow"' not in own.log.read_text()
+                ):  # the client takes nothing meanwhile
                     began = time.monotonic()
                     await lively.create(tokens=3, pace_ms=1)
                     assert (await lively.end())[-1]["type"] == "response.completed"
@@ -262,7 +308,9 @@ class TestSlowReaders:
                     await asyncio.sleep(0.5)
             rid = first["response"]["id"]
             async with own.client() as client:
-                rest = events_of((await client.get(f"/v1/responses/{rid}?stream=true&starting_after=0")).text)
+                rest = events_of(
+                    (await client.get(f"/v1/responses/{rid}?stream=true&starting_after=0")).text
+                )
             assert [e["sequence_number"] for e in rest] == list(range(1, len(rest) + 1))
             assert rest[-1]["response"]["usage"]["output_tokens"] == 3000
 
@@ -278,7 +326,9 @@ class TestPartsThatGoAway:
                 store.kill()
                 seen += await socket.end()
                 assert [e["sequence_number"] for e in seen] == list(range(len(seen)))
-                after = await client.post("/v1/responses", json={**QUICK, "previous_response_id": before})
+                after = await client.post(
+                    "/v1/responses", json={**QUICK, "previous_response_id": before}
+                )
                 assert after.json()["status"] == "completed"
                 await socket.create(previous_response_id=before)
                 assert (await socket.end())[-1]["type"] == "response.completed"
@@ -332,17 +382,26 @@ class TestPartsThatGoAway:
 
 
 class TestTwoGateways:
-    async def test_one_continues_resumes_cancels_and_deletes_what_the_other_took(self, start: Start) -> None:
+    async def test_one_continues_resumes_cancels_and_deletes_what_the_other_took(
+        self, start: Start
+    ) -> None:
         a, b = start("a"), start("b")
         async with client_of(a) as one, client_of(b) as two:
             rid = (await one.post("/v1/responses", json=QUICK)).json()["id"]
-            assert (await two.get(f"/v1/responses/{rid}")).json() == (await one.get(f"/v1/responses/{rid}")).json()
-            assert (await two.post("/v1/responses", json={**QUICK, "previous_response_id": rid})).status_code == 200
+            assert (await two.get(f"/v1/responses/{rid}")).json() == (
+                await one.get(f"/v1/responses/{rid}")
+            ).json()
+            assert (
+                await two.post("/v1/responses", json={**QUICK, "previous_response_id": rid})
+            ).status_code == 200
             body = {"input": "x", "background": True, "metadata": gp.cues(3000, 10)}
             running = (await one.post("/v1/responses", json=body)).json()["id"]
             cancelled = (await two.post(f"/v1/responses/{running}/cancel")).json()
             assert cancelled["status"] == "cancelled"
-            both = [events_of((await c.get(f"/v1/responses/{running}?stream=true")).text) for c in (one, two)]
+            both = [
+                events_of((await c.get(f"/v1/responses/{running}?stream=true")).text)
+                for c in (one, two)
+            ]
             assert both[0] == both[1]
             assert (await two.delete(f"/v1/responses/{rid}")).status_code == 200
 
@@ -355,7 +414,12 @@ class TestTwoGateways:
         a, b = start("a"), start("b")
         headers = {"Idempotency-Key": f"k-{time.time_ns()}"}
         async with client_of(a) as one, client_of(b) as two:
-            answers = await asyncio.gather(*(c.post("/v1/responses", json=QUICK, headers=headers) for c in (one, two, one, two)))
+            answers = await asyncio.gather(
+                *(
+                    c.post("/v1/responses", json=QUICK, headers=headers)
+                    for c in (one, two, one, two)
+                )
+            )
         assert {a.status_code for a in answers} == {200}
         assert len({a.json()["id"] for a in answers}) == 1
 
@@ -366,20 +430,30 @@ class TestTwoGateways:
             for body in (QUICK, running):
                 headers = {"Idempotency-Key": f"k-{time.time_ns()}"}
                 async with client_of(a) as one, client_of(b) as two:
-                    first = (await one.post("/v1/responses", json=body, headers=headers)).json()["id"]
+                    first = (await one.post("/v1/responses", json=body, headers=headers)).json()[
+                        "id"
+                    ]
                     store.kill()
                     store.start()
-                    assert (await two.post("/v1/responses", json=body, headers=headers)).json()["id"] == first
+                    assert (await two.post("/v1/responses", json=body, headers=headers)).json()[
+                        "id"
+                    ] == first
                     store.kill()  # and without any Redis
-                    assert (await one.post("/v1/responses", json=body, headers=headers)).json()["id"] == first
+                    assert (await one.post("/v1/responses", json=body, headers=headers)).json()[
+                        "id"
+                    ] == first
                     store.start()
                     await two.post(f"/v1/responses/{first}/cancel")
                     assert (await two.delete(f"/v1/responses/{first}")).status_code == 200
-                    afresh = await two.post("/v1/responses", json=QUICK, headers=headers)  # nothing to attach to any more
+                    afresh = await two.post(
+                        "/v1/responses", json=QUICK, headers=headers
+                    )  # nothing to attach to any more
                     assert afresh.json()["id"] != first
                     store.kill()
                     store.start()
-                    assert (await one.post("/v1/responses", json=QUICK, headers=headers)).json()["id"] == afresh.json()["id"]
+                    assert (await one.post("/v1/responses", json=QUICK, headers=headers)).json()[
+                        "id"
+                    ] == afresh.json()["id"]
 
     async def test_of_two_at_once_without_redis_the_first_in_the_log_stands_and_the_other_is_cancelled(
         self, start: Start, kafka: str, pool: str
@@ -392,16 +466,24 @@ class TestTwoGateways:
                 for n in range(5):
                     key = f"k-{time.time_ns()}-{n}"
                     answers = await asyncio.gather(
-                        *(c.post("/v1/responses", json=body, headers={"Idempotency-Key": key}) for c in (one, two, one, two))
+                        *(
+                            c.post("/v1/responses", json=body, headers={"Idempotency-Key": key})
+                            for c in (one, two, one, two)
+                        )
                     )
                     rids = {answer.json()["id"] for answer in answers}
                     assert len(rids) == 1
-                    asked = await requests_with(kafka, pool, submission._digest(key), next(iter(rids)))
+                    asked = await requests_with(
+                        kafka, pool, submission._digest(key), next(iter(rids))
+                    )
                     assert asked[0] in rids
                     for loser in asked[1:]:
 
                         async def cancelled(rid: str = loser) -> bool:
-                            return bool((await two.get(f"/v1/responses/{rid}")).json()["status"] == "cancelled")
+                            return bool(
+                                (await two.get(f"/v1/responses/{rid}")).json()["status"]
+                                == "cancelled"
+                            )
 
                         await eventually(cancelled)
                     await one.post(f"/v1/responses/{asked[0]}/cancel")
@@ -413,11 +495,17 @@ async def requests_with(kafka: str, pool: str, digest: str | None, like: str) ->
     topic, partition = topics.requests(pool, "interactive"), ids.parse(like).partition
     try:
         end = (await offsets.ends(topic, [partition]))[partition]
-        found = [records.decode_request(r.value) async for batch in replays.read(topic, partition, 0, end) for r in batch]
+        found = [
+            records.decode_request(r.value)
+            async for batch in replays.read(topic, partition, 0, end)
+            for r in batch
+        ]
     finally:
         await offsets.stop()
         await replays.stop()
-    return list(dict.fromkeys(r.rid for r in found if r is not None and r.idempotency_key == digest))
+    return list(
+        dict.fromkeys(r.rid for r in found if r is not None and r.idempotency_key == digest)
+    )
 
 
 @pytest.mark.parametrize(
@@ -432,10 +520,19 @@ async def requests_with(kafka: str, pool: str, digest: str | None, like: str) ->
         ("TAILRACE_PUSH_URL", "http://x; script-src *"),
     ],
 )
-def test_a_misconfiguration_is_one_line_that_names_it(keys: gp.Keys, variable: str, value: str) -> None:
+def test_a_misconfiguration_is_one_line_that_names_it(
+    keys: gp.Keys, variable: str, value: str
+) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
     env = {**kept, "TAILRACE_ISSUERS": str(keys.issuers), variable: value}
-    done = subprocess.run([sys.executable, "-m", "gateway"], env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert variable in done.stderr or value in done.stderr
@@ -443,8 +540,19 @@ def test_a_misconfiguration_is_one_line_that_names_it(keys: gp.Keys, variable: s
 
 def test_a_port_that_is_taken_is_a_misconfiguration(gateway: gp.Gateway) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
-    env = {**kept, "TAILRACE_ISSUERS": str(gateway.keys.issuers), "TAILRACE_PORT": str(gateway.port)}
-    done = subprocess.run([sys.executable, "-m", "gateway"], env=env, capture_output=True, text=True, timeout=30, check=False)
+    env = {
+        **kept,
+        "TAILRACE_ISSUERS": str(gateway.keys.issuers),
+        "TAILRACE_PORT": str(gateway.port),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.returncode == 2
     assert "TAILRACE_PORT" in done.stderr
 
@@ -455,13 +563,17 @@ async def test_it_answers_within_seconds_of_its_start(start: Start) -> None:
     took = time.monotonic() - began
     async with httpx.AsyncClient(base_url=gateway.url) as anyone:
         assert (await anyone.get("/health")).status_code == 200
-    assert took < 20, f"{took:.1f} s"  # two seconds on an idle machine; the bound only catches a wait that does not belong there
+    assert took < 20, (
+        f"{took:.1f} s"
+    )  # two seconds on an idle machine; the bound only catches a wait that does not belong there
 
 
 async def test_no_prompt_answer_or_credential_is_in_the_logs(start: Start, keys: gp.Keys) -> None:
     gateway = start()
     token, canary = keys.token(), "canary-9f2b"
-    async with httpx.AsyncClient(base_url=gateway.url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
+    async with httpx.AsyncClient(
+        base_url=gateway.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+    ) as client:
         await client.post("/v1/responses", json={**QUICK, "input": canary, "instructions": canary})
         await client.post("/v1/responses", json={**QUICK, "input": canary, "temperature": canary})
         ticket = (await client.post("/v1/tickets")).json()["ticket"]

@@ -1,4 +1,5 @@
-"""The cheap readers see every event and frame however the bytes were cut, and both loops ask when they should."""
+"""The cheap readers see every event and frame however the bytes were cut, and both loops ask when
+they should."""
 
 from __future__ import annotations
 
@@ -15,16 +16,34 @@ from bench import load
 
 # As vLLM's server and as our gateway write them.
 CHUNKS = [
-    b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null}]}',
-    b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"He said \\"content\\":\\"\\""},"finish_reason":null}],"usage":null}',
+    (
+        b"data: "
+        b'{"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null}]}'
+    ),
+    (
+        b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"He said '
+        b'\\"content\\":\\"\\""},"finish_reason":null}],"usage":null}'
+    ),
     b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"!"},"finish_reason":"length"}]}',
-    b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}',
+    (
+        b"data: "
+        b'{"id":"c","choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}'
+    ),
     b"data: [DONE]",
 ]
 EVENTS = [
-    b'event: response.created\ndata: {"type":"response.created","sequence_number":0,"response":{"id":"r","output":[],"usage":null}}',
-    b'event: x\ndata: {"type":"response.output_item.added","sequence_number":1,"item":{"content":[]}}',
-    b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":2,"delta":"He said \\"delta\\":\\"\\"","logprobs":[]}',
+    (
+        b"event: response.created\ndata: "
+        b'{"type":"response.created","sequence_number":0,"response":{"id":"r","output":[],"usage":null}}'
+    ),
+    (
+        b"event: x\ndata: "
+        b'{"type":"response.output_item.added","sequence_number":1,"item":{"content":[]}}'
+    ),
+    (
+        b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":2,"delta":"He '
+        b'said \\"delta\\":\\"\\"","logprobs":[]}'
+    ),
     b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":3,"delta":"!","logprobs":[]}',
     b'event: x\ndata: {"type":"response.completed","sequence_number":4,"response":{"id":"r","usage":{"input_tokens":3,"output_tokens":2}}}',
     b"data: [DONE]",
@@ -125,7 +144,9 @@ async def test_nobody_there_is_an_error_and_no_exception() -> None:
 
 
 def answered(due: float, seconds: float, tokens: int = 3, error: str = "") -> load.Answer:
-    return load.Answer(due, due, [due + seconds, due + 2 * seconds], due + 3 * seconds, tokens, 1, [], error)
+    return load.Answer(
+        due, due, [due + seconds, due + 2 * seconds], due + 3 * seconds, tokens, 1, [], error
+    )
 
 
 async def test_a_closed_loop_asks_again_only_after_an_answer() -> None:
@@ -146,7 +167,8 @@ async def test_a_closed_loop_asks_again_only_after_an_answer() -> None:
 
 
 async def test_an_open_loop_asks_whatever_the_server_does_and_counts_from_when_it_was_due() -> None:
-    """The first answer takes longer than all arrivals: a loop that waited for it would hide that the others were late."""
+    """The first answer takes longer than all arrivals: a loop that waited for it would hide that
+    the others were late."""
     begun: list[float] = []
 
     async def ask(number: int, due: float) -> load.Answer:
@@ -186,9 +208,16 @@ async def test_events_of_one_read_have_one_time() -> None:
 
 
 def test_failed_answers_count_as_failed_and_nowhere_else() -> None:
-    result = load.Result([answered(0.0, 0.1), answered(0.0, 0.2, error="429"), answered(1.0, 0.3)], wall=2.0)
+    result = load.Result(
+        [answered(0.0, 0.1), answered(0.0, 0.2, error="429"), answered(1.0, 0.3)], wall=2.0
+    )
     values = result.values()
-    assert (values["answers"], values["failed"], values["tokens"], values["tokens_per_s"]) == (2, 1, 6, 3.0)
+    assert (values["answers"], values["failed"], values["tokens"], values["tokens_per_s"]) == (
+        2,
+        1,
+        6,
+        3.0,
+    )
     assert (values["first_p50_ms"], values["first_p99_ms"]) == pytest.approx((100, 300))
     assert values["per_token_p99_ms"] == pytest.approx(150)
 
@@ -207,7 +236,13 @@ def test_frames_are_whole_however_the_bytes_were_cut(size: int) -> None:
 
 def _server_frame(opcode: int, payload: bytes) -> bytes:
     size = len(payload)
-    length = bytes((size,)) if size < 126 else b"\x7e" + size.to_bytes(2, "big") if size < 1 << 16 else b"\x7f" + size.to_bytes(8, "big")
+    length = (
+        bytes((size,))
+        if size < 126
+        else b"\x7e" + size.to_bytes(2, "big")
+        if size < 1 << 16
+        else b"\x7f" + size.to_bytes(8, "big")
+    )
     return bytes((0x80 | opcode,)) + length + payload
 
 

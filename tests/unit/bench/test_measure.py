@@ -1,4 +1,5 @@
-"""Percentiles are values that were seen, ratios are made within a round, and CPU time goes to the role that used it."""
+"""Percentiles are values that were seen, ratios are made within a round, and CPU time goes to the
+role that used it."""
 
 from __future__ import annotations
 
@@ -42,17 +43,29 @@ def test_nothing_has_no_percentile_and_no_spread() -> None:
 
 
 def test_a_spread_is_in_milliseconds() -> None:
-    assert measure.spread("gap", [0.001, 0.002, 0.009]) == pytest.approx({"gap_p50_ms": 2.0, "gap_p99_ms": 9.0})
+    assert measure.spread("gap", [0.001, 0.002, 0.009]) == pytest.approx(
+        {"gap_p50_ms": 2.0, "gap_p99_ms": 9.0}
+    )
 
 
 def test_a_ratio_pairs_rounds_and_not_medians() -> None:
-    """The machine became twice as slow in round 1 for both sides: every pair says 2.0, the medians apart would say something else."""
-    rows = [row("a", 0, x=20), row("b", 0, x=10), row("b", 1, x=5), row("a", 1, x=10), row("a", 2, x=40), row("b", 2, x=20)]
+    """The machine became twice as slow in round 1 for both sides: every pair says 2.0, the medians
+    apart would say something else."""
+    rows = [
+        row("a", 0, x=20),
+        row("b", 0, x=10),
+        row("b", 1, x=5),
+        row("a", 1, x=10),
+        row("a", 2, x=40),
+        row("b", 2, x=20),
+    ]
     assert measure.ratio(rows, "x", "a", "b") == measure.Ratio(2.0, 2.0, 2.0, 3)
 
 
 def test_a_ratio_tells_its_range() -> None:
-    rows = [row("a", n, x=x) for n, x in enumerate((1, 3, 2))] + [row("b", n, x=1) for n in range(3)]
+    rows = [row("a", n, x=x) for n, x in enumerate((1, 3, 2))] + [
+        row("b", n, x=1) for n in range(3)
+    ]
     assert measure.ratio(rows, "x", "a", "b") == measure.Ratio(2, 1, 3, 3)
 
 
@@ -72,15 +85,35 @@ def test_what_has_no_partner_is_no_pair() -> None:
 
 
 def test_the_median_leaves_out_what_was_not_measured() -> None:
-    assert measure.median([row("a", 0, x=1), row("a", 1), row("a", 2, x=3), row("a", 3, x=math.nan), row("a", 4, x=8)], "x") == 3
+    assert (
+        measure.median(
+            [
+                row("a", 0, x=1),
+                row("a", 1),
+                row("a", 2, x=3),
+                row("a", 3, x=math.nan),
+                row("a", 4, x=8),
+            ],
+            "x",
+        )
+        == 3
+    )
     assert math.isnan(measure.median([row("a", 0)], "x"))
 
 
 def test_neither_side_always_comes_second_and_servers_serve_twice() -> None:
-    assert measure.turns(3, "a", "b") == [(0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b")]
+    assert measure.turns(3, "a", "b") == [
+        (0, "a"),
+        (0, "b"),
+        (1, "b"),
+        (1, "a"),
+        (2, "a"),
+        (2, "b"),
+    ]
 
 
-# Burns CPU time when it is told to, and says when it has: nothing here depends on how long that took.
+# Burns CPU time when it is told to, and says when it has: nothing here depends on how long that
+# took.
 BURN = """
 import sys, time
 sys.stdin.readline()
@@ -92,7 +125,9 @@ sys.stdin.read()
 
 
 def program(code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def burn(process: subprocess.Popen[str]) -> None:
@@ -121,14 +156,19 @@ def test_cpu_time_goes_to_the_role_that_used_it() -> None:
     assert meter.used["idle"] < 0.1
     assert 0.2 <= meter.used["client"] < 0.4
     assert meter.servers == pytest.approx(meter.used["busy"] + meter.used["idle"])
-    assert meter.per(100, "us_per_event")["cpu_busy_us_per_event"] == pytest.approx(1e4 * meter.used["busy"])
+    assert meter.per(100, "us_per_event")["cpu_busy_us_per_event"] == pytest.approx(
+        1e4 * meter.used["busy"]
+    )
     assert meter.per(0, "us_per_event") == {}
     assert meter.wall > 0
 
 
 def test_what_a_process_starts_is_its_engine() -> None:
-    """A child that is born while it is measured counts from its birth, and does not count as its parent."""
-    parent = program(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.4)!r}])")
+    """A child that is born while it is measured counts from its birth, and does not count as its
+    parent."""
+    parent = program(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.4)!r}])"
+    )
     with measure.Meter({"worker": [parent.pid]}) as meter:
         burn(parent)
     end(parent)

@@ -20,7 +20,10 @@ def rows(failed: float = 0.0) -> list[Row]:
     pairs = [(100.0, 50.0), (90.0, 60.0), (30.0, 10.0)]
     out = []
     for n, (ours, theirs) in enumerate(pairs):
-        out += [Row("speed", "1 stream", "ours", n, {"x_per_s": ours, "failed": failed}), Row("speed", "1 stream", "theirs", n, {"x_per_s": theirs})]
+        out += [
+            Row("speed", "1 stream", "ours", n, {"x_per_s": ours, "failed": failed}),
+            Row("speed", "1 stream", "theirs", n, {"x_per_s": theirs}),
+        ]
     return [*out, Row("speed", "alone", "ours", 0, {"only_ms": 1.5})]
 
 
@@ -56,9 +59,15 @@ def test_a_report_with_unanswered_questions_says_so() -> None:
 
 def test_the_report_opens_with_where_and_what_was_left_out() -> None:
     text = report.markdown(MACHINE, [SUITE], rows(), ["a was left out: it needs b"])
-    assert text.index("commit abc") < text.index("- **a was left out: it needs b**") < text.index("## speed")
+    assert (
+        text.index("commit abc")
+        < text.index("- **a was left out: it needs b**")
+        < text.index("## speed")
+    )
     assert "too short to quote" not in text
-    assert "too short to quote" in report.markdown(msgspec.structs.replace(MACHINE, quick=True), [SUITE], rows())
+    assert "too short to quote" in report.markdown(
+        msgspec.structs.replace(MACHINE, quick=True), [SUITE], rows()
+    )
 
 
 def test_what_is_written_can_be_read_again(tmp_path: Path) -> None:
@@ -70,7 +79,9 @@ def test_what_is_written_can_be_read_again(tmp_path: Path) -> None:
 
 def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib (make bench installs it)")
-    (drawn,) = report.plots(tmp_path, report.Report(MACHINE, rows()), [SUITE, report.Suite("other", "", "", "", ("y",))])
+    (drawn,) = report.plots(
+        tmp_path, report.Report(MACHINE, rows()), [SUITE, report.Suite("other", "", "", "", ("y",))]
+    )
     text = drawn.read_text()
     assert drawn.name == "speed.svg"
     assert "<svg" in text
@@ -84,7 +95,9 @@ def test_every_suite_tells_what_it_measures_and_plots_something() -> None:
         assert bool(shown.over) == bool(shown.under)
 
 
-def test_a_suite_that_fails_leaves_a_note_and_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_that_fails_leaves_a_note_and_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def breaks(plan: Plan, shared: object) -> object:
         yield rows()[0]
         raise RuntimeError("no broker")

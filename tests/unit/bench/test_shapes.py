@@ -31,4 +31,11 @@ def test_a_ramp_only_climbs() -> None:
 
 
 def test_a_spike_comes_suddenly_and_goes() -> None:
-    assert [course("spike")[second] for second in (0, 39, 40, 59, 60, 99)] == [10, 10, 50, 50, 10, 10]
+    assert [course("spike")[second] for second in (0, 39, 40, 59, 60, 99)] == [
+        10,
+        10,
+        50,
+        50,
+        10,
+        10,
+    ]

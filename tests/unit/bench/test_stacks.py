@@ -20,7 +20,9 @@ def side(name: str, roles: dict[str, list[int]] | None = None) -> stacks.Side:
 
 
 @contextlib.contextmanager
-def started(name: str, ends: list[str], met: threading.Barrier, fails: bool = False) -> Iterator[stacks.Side]:
+def started(
+    name: str, ends: list[str], met: threading.Barrier, fails: bool = False
+) -> Iterator[stacks.Side]:
     met.wait(10)  # breaks unless the other one starts meanwhile
     if fails:
         raise RuntimeError(name)
@@ -50,7 +52,9 @@ def test_when_one_does_not_start_the_other_is_ended(failing: str) -> None:
 
 
 @contextlib.contextmanager
-def slow(ends: list[str], begun: threading.Event, go: threading.Event) -> Iterator[tuple[stacks.Side, stacks.Side]]:
+def slow(
+    ends: list[str], begun: threading.Event, go: threading.Event
+) -> Iterator[tuple[stacks.Side, stacks.Side]]:
     begun.set()
     if not go.wait(10):
         raise RuntimeError("nobody let it start")

@@ -32,11 +32,20 @@ def test_former_responses_are_well_formed() -> None:
     assert state.phase is fold.Phase.DONE
     assert not state.voids
     assert len(outcomes) == history.FRAMES + 2
-    assert all(records.decode_token(records.encode(record)) is not None for record in history.former(RID))
+    assert all(
+        records.decode_token(records.encode(record)) is not None for record in history.former(RID)
+    )
 
 
 def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_named() -> None:
     everything = command.chosen([], quick=False)
     assert everything == [name for name in command.SUITES if name != "whole_path_alike"]
-    assert set(everything) - set(command.chosen([], quick=True)) == {"scaling", "handover", "history"}
-    assert command.chosen(["history", "whole_path_alike"], quick=True) == ["whole_path_alike", "history"]
+    assert set(everything) - set(command.chosen([], quick=True)) == {
+        "scaling",
+        "handover",
+        "history",
+    }
+    assert command.chosen(["history", "whole_path_alike"], quick=True) == [
+        "whole_path_alike",
+        "history",
+    ]

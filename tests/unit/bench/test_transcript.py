@@ -1,4 +1,5 @@
-"""The load test's judge finds every kind of wrong history, at every place; and it is silent about a right one."""
+"""The load test's judge finds every kind of wrong history, at every place; and it is silent about a
+right one."""
 
 from __future__ import annotations
 
@@ -49,7 +50,12 @@ def test_it_knows_its_response_and_its_tokens() -> None:
     transcript = Transcript()
     for event in history():
         transcript.feed(event)
-    assert (transcript.rid, transcript.tokens, transcript.text, transcript.position) == ("resp_1", 6, TEXT, 9)
+    assert (transcript.rid, transcript.tokens, transcript.text, transcript.position) == (
+        "resp_1",
+        6,
+        TEXT,
+        9,
+    )
 
 
 @pytest.mark.parametrize("at", EVERYWHERE)

@@ -11,7 +11,8 @@ from tests.faults import conftest, drill
 
 
 def perform(*outcomes: BaseException | None) -> tuple[int, Any]:
-    """How often the drill was done, and how the test ended: None, or what it raised. `outcomes`: of one attempt after another."""
+    """How often the drill was done, and how the test ended: None, or what it raised. `outcomes`: of
+    one attempt after another."""
     attempts = iter(outcomes)
     done = 1
 
@@ -28,14 +29,17 @@ def perform(*outcomes: BaseException | None) -> tuple[int, Any]:
         call.throw(first) if first else call.send(None)
     except StopIteration:
         return done, None
-    except BaseException as e:
-        return done, e
+    except BaseException as error:
+        return done, error
     raise AssertionError("the hook goes on")
 
 
 def test_it_is_done_again_until_it_bites() -> None:
     assert perform(None) == (1, None)
-    assert perform(drill.Inconclusive("no takeover"), drill.Inconclusive("none again"), None) == (3, None)
+    assert perform(drill.Inconclusive("no takeover"), drill.Inconclusive("none again"), None) == (
+        3,
+        None,
+    )
 
 
 def test_one_that_never_bites_fails_and_says_so() -> None:

@@ -15,9 +15,13 @@ class Letters:
         return "".join(map(chr, ids))
 
 
-def problems(text: str = "abc", reason: str = "length", bias: bool = True, total: int = 3, bound: int = 3) -> list[str]:
+def problems(
+    text: str = "abc", reason: str = "length", bias: bool = True, total: int = 3, bound: int = 3
+) -> list[str]:
     sampling = SimpleNamespace(max_tokens=bound, logit_bias=real_engine.NO_EOS if bias else {})
-    response: Any = SimpleNamespace(asked=[SimpleNamespace(request=SimpleNamespace(sampling=sampling))])
+    response: Any = SimpleNamespace(
+        asked=[SimpleNamespace(request=SimpleNamespace(sampling=sampling))]
+    )
     account: Any = SimpleNamespace(reason=reason, total=total, ids=[97, 98, 99], text=text)
     tokenizer: Any = Letters()
     return list(real_engine.Judge(tokenizer).content(response, account))

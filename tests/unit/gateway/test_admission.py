@@ -31,7 +31,16 @@ def check(
     writable: bool = True,
     workers: Any = (),
 ) -> errors.ApiError | None:
-    return admission.check(create, "alice", now or running(), LIMITS, refusing=refusing, writable=writable, workers=workers, deadline_s=600)
+    return admission.check(
+        create,
+        "alice",
+        now or running(),
+        LIMITS,
+        refusing=refusing,
+        writable=writable,
+        workers=workers,
+        deadline_s=600,
+    )
 
 
 def worker(queued: float, rate: float) -> dict[str, Any]:
@@ -42,7 +51,9 @@ class TestCheck:
     def test_let_in(self) -> None:
         assert check() is None
 
-    @pytest.mark.parametrize(("flags", "status"), [({"refusing": True}, 503), ({"writable": False}, 503)])
+    @pytest.mark.parametrize(
+        ("flags", "status"), [({"refusing": True}, 503), ({"writable": False}, 503)]
+    )
     def test_unavailable_says_when_to_come_back(self, flags: dict[str, bool], status: int) -> None:
         refused = check(**flags)
         assert refused is not None
@@ -73,7 +84,14 @@ class TestCheck:
         assert check(BATCH, workers=[worker(500, 1024)]) is not None
 
     @pytest.mark.parametrize(
-        "workers", [[], [worker(1000, 0)], [{"state": "loading"}], [worker(float("-inf"), -5)], [{"queued": "x", "tokens_per_s": True}]]
+        "workers",
+        [
+            [],
+            [worker(1000, 0)],
+            [{"state": "loading"}],
+            [worker(float("-inf"), -5)],
+            [{"queued": "x", "tokens_per_s": True}],
+        ],
     )
     def test_where_nothing_is_known_a_request_may_wait_in_the_log(self, workers: Any) -> None:
         assert check(workers=workers) is None
@@ -82,7 +100,12 @@ class TestCheck:
 class TestRunning:
     def test_counts_by_principal_and_partition(self) -> None:
         counted = running(alice=3, bob=1)
-        assert (len(counted), counted.of("alice"), counted.of("bob"), counted.of("eve")) == (4, 3, 1, 0)
+        assert (len(counted), counted.of("alice"), counted.of("bob"), counted.of("eve")) == (
+            4,
+            3,
+            1,
+            0,
+        )
         assert [counted.on(p) for p in range(4)] == [2, 1, 1, 0]
 
     def test_add_and_end_are_idempotent_and_leave_nothing_behind(self) -> None:
@@ -97,14 +120,28 @@ class TestRunning:
 
 def test_the_cost_is_prompt_and_whole_answer() -> None:
     assert admission.cost(INTERACTIVE) == 100 + 1024
-    assert admission.cost(request_parsing.of_responses({"input": "xxxx", "generate": False}, POOLS, websocket=True)) == 1
+    assert (
+        admission.cost(
+            request_parsing.of_responses(
+                {"input": "xxxx", "generate": False}, POOLS, websocket=True
+            )
+        )
+        == 1
+    )
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0ms"), (0.012, "12ms"), (1, "1s"), (59.6, "1m0s"), (360, "6m0s"), (61, "1m1s")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0ms"), (0.012, "12ms"), (1, "1s"), (59.6, "1m0s"), (360, "6m0s"), (61, "1m1s")],
+)
 def test_durations_as_sdks_read_them(seconds: float, text: str) -> None:
     assert admission.duration(seconds) == text
 
 
 def test_rate_headers() -> None:
     headers = admission.headers(settings.Limits(requests_rate=2, requests_burst=10), 4.7)
-    assert headers == {"x-ratelimit-limit-requests": "10", "x-ratelimit-remaining-requests": "4", "x-ratelimit-reset-requests": "3s"}
+    assert headers == {
+        "x-ratelimit-limit-requests": "10",
+        "x-ratelimit-remaining-requests": "4",
+        "x-ratelimit-reset-requests": "3s",
+    }

@@ -66,4 +66,8 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     ],
 )
 def test_engine_state(workers: list[dict[str, Any]], state: str, detail: str) -> None:
-    assert worker_registry.engine_state(workers) == {"state": state, "workers": len(workers), "detail": detail}
+    assert worker_registry.engine_state(workers) == {
+        "state": state,
+        "workers": len(workers),
+        "detail": detail,
+    }

@@ -14,13 +14,17 @@ RID = ids.mint(ids.Address(b"abcd", 0, 0), b"0" * 11)
 OWNER = records.Owner("iss", "alice")
 
 
-def series(texts: list[str], reason: str = "stop", error: tuple[str, str] | None = None) -> list[events.Event]:
+def series(
+    texts: list[str], reason: str = "stop", error: tuple[str, str] | None = None
+) -> list[events.Event]:
     made = events.Series(events.echo(RID, 7, "m"))
     out = made.open()
     out += made.apply(fold.Claimed(records.Claim(RID, "o", None, OWNER, "w", "t", 0, "r", "d"), 1))
     for i, text in enumerate(texts):
         out += made.apply(fold.Accepted(i, [i], text))
-    status = {"cancelled": "cancelled", "failed": "failed", "length": "incomplete"}.get(reason, "completed")
+    status = {"cancelled": "cancelled", "failed": "failed", "length": "incomplete"}.get(
+        reason, "completed"
+    )
     out += made.apply(fold.Ended(reason, status, "", records.Usage(3, len(texts), 2), error, 9000))
     return out
 
@@ -33,9 +37,16 @@ def chunks(texts: list[str], *, usage: bool = False, **more: Any) -> list[dict[s
 
 def test_a_stream_opens_with_the_role_and_ends_with_the_reason() -> None:
     made = chunks(["Hel", "lo"])
-    assert [c["choices"][0]["delta"] for c in made] == [{"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"}, {}]
+    assert [c["choices"][0]["delta"] for c in made] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {},
+    ]
     assert [c["choices"][0]["finish_reason"] for c in made] == [None, None, None, "stop"]
-    assert {(c["id"], c["object"], c["created"], c["model"]) for c in made} == {(f"chatcmpl-{RID[5:]}", "chat.completion.chunk", 7, "m")}
+    assert {(c["id"], c["object"], c["created"], c["model"]) for c in made} == {
+        (f"chatcmpl-{RID[5:]}", "chat.completion.chunk", 7, "m")
+    }
     assert all("usage" not in c for c in made)
 
 
@@ -43,21 +54,38 @@ def test_usage_comes_last_with_empty_choices_and_null_before() -> None:
     made = chunks(["x"], usage=True)
     assert [c["usage"] for c in made[:-1]] == [None] * (len(made) - 1)
     assert made[-1]["choices"] == []
-    assert made[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}
+    assert made[-1]["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 1,
+        "total_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
 
 
-@pytest.mark.parametrize(("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "stop")])
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "stop")]
+)
 def test_reasons(reason: str, finish: str) -> None:
     assert chunks(["x"], reason=reason)[-1]["choices"][0]["finish_reason"] == finish
 
 
 def test_an_answer_without_tokens_is_still_a_message() -> None:
-    assert [c["choices"][0]["delta"] for c in chunks([])] == [{"role": "assistant", "content": ""}, {}]
+    assert [c["choices"][0]["delta"] for c in chunks([])] == [
+        {"role": "assistant", "content": ""},
+        {},
+    ]
 
 
 def test_a_failure_in_mid_stream_is_an_error_object() -> None:
     made = chunks(["x"], reason="failed", error=("server_error", "engine died"))
-    assert made[-1] == {"error": {"message": "engine died", "type": "server_error", "param": None, "code": "server_error"}}
+    assert made[-1] == {
+        "error": {
+            "message": "engine died",
+            "type": "server_error",
+            "param": None,
+            "code": "server_error",
+        }
+    }
 
 
 def test_one_object() -> None:

@@ -26,7 +26,9 @@ def answer(text: str) -> dict[str, Any]:
 
 
 def response(text: str = "yes", status: str = "completed", *, store: bool = True) -> dict[str, Any]:
-    output = [{"type": "message", "content": [{"type": "output_text", "text": text}]}] if text else []
+    output = (
+        [{"type": "message", "content": [{"type": "output_text", "text": text}]}] if text else []
+    )
     return events.response_object(events.echo(RID, 1, "m", store=store), status, output)
 
 
@@ -36,7 +38,14 @@ class TestTurns:
         assert context.last_turns(dialogue) == dialogue[8:]
 
     def test_a_turn_is_everything_up_to_its_answer(self) -> None:
-        dialogue = [user("a"), user("b"), answer("1"), {"role": "system", "content": "s"}, user("c"), answer("2")]
+        dialogue = [
+            user("a"),
+            user("b"),
+            answer("1"),
+            {"role": "system", "content": "s"},
+            user("c"),
+            answer("2"),
+        ]
         assert context.last_turns(dialogue, 1) == dialogue[3:]
 
     def test_a_warm_up_without_answer_is_a_turn_too(self) -> None:
@@ -58,13 +67,20 @@ class TestTurns:
 
     def test_instructions_are_not_inherited(self) -> None:
         request = records.Request(
-            RID, ALICE, "m", [{"role": "system", "content": "i"}, user("a")], records.Sampling(1), events.echo(RID, 1, "m", instructions="i")
+            RID,
+            ALICE,
+            "m",
+            [{"role": "system", "content": "i"}, user("a")],
+            records.Sampling(1),
+            events.echo(RID, 1, "m", instructions="i"),
         )
         assert context.without_instructions(request) == [user("a")]
 
     def test_a_system_message_of_the_input_is_inherited(self) -> None:
         messages = [{"role": "system", "content": "s"}, user("a")]
-        request = records.Request(RID, ALICE, "m", messages, records.Sampling(1), events.echo(RID, 1, "m"))
+        request = records.Request(
+            RID, ALICE, "m", messages, records.Sampling(1), events.echo(RID, 1, "m")
+        )
         assert context.without_instructions(request) == messages
 
 
@@ -94,7 +110,9 @@ class Log:
         return delivery.Found(self.shown, self.phase, self.shown, None, ALICE)
 
     async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
-        return records.Request(RID, ALICE, "m", [user("a")], records.Sampling(1), events.echo(RID, 1, "m"))
+        return records.Request(
+            RID, ALICE, "m", [user("a")], records.Sampling(1), events.echo(RID, 1, "m")
+        )
 
 
 class Cached:
@@ -133,7 +151,9 @@ class TestResolve:
 
     @pytest.mark.parametrize("status", ["incomplete", "cancelled"])
     async def test_what_was_cut_short_can_be_continued(self, status: str) -> None:
-        assert (await resolver(Log(response("par", status))).resolve(RID, ALICE)).messages[-1] == answer("par")
+        assert (await resolver(Log(response("par", status))).resolve(RID, ALICE)).messages[
+            -1
+        ] == answer("par")
 
     @pytest.mark.parametrize(
         ("known", "owner", "rid"),

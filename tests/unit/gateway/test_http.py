@@ -30,7 +30,13 @@ def test_oldest_first() -> None:
 
 
 def test_an_empty_list() -> None:
-    assert http.listed([], None, None, None) == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    assert http.listed([], None, None, None) == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,5 +84,7 @@ def request(client: str | None, **headers: str) -> Request:
         ("127.0.0.1", {"host": "[::1"}, False),
     ],
 )
-def test_who_may_have_the_development_credential(client: str | None, headers: dict[str, str], expected: bool) -> None:
+def test_who_may_have_the_development_credential(
+    client: str | None, headers: dict[str, str], expected: bool
+) -> None:
     assert http.same_origin_loopback(request(client, **headers)) is expected

@@ -1,4 +1,5 @@
-"""Keys by the log alone. Found after a flush of Redis between two tries: the second one made a second response."""
+"""Keys by the log alone. Found after a flush of Redis between two tries: the second one made a
+second response."""
 
 from __future__ import annotations
 
@@ -30,10 +31,34 @@ class OneLog:
     def end(self) -> int:
         return self.begin + len(self.records)
 
-    def append(self, key: str | None, owner: records.Owner = ALICE, rid: str = "", body: bytes | None = None) -> str:
+    def append(
+        self,
+        key: str | None,
+        owner: records.Owner = ALICE,
+        rid: str = "",
+        body: bytes | None = None,
+    ) -> str:
         rid = rid or ids.mint(ids.Address(TAG, 0, 0), self.end.to_bytes(ids.RANDOM_BYTES, "big"))
-        made = records.Request(rid, owner, "m", [{"role": "user", "content": '"idempotency_key"'}], records.Sampling(1), {}, idempotency_key=key)
-        self.records.append(log.Record(TOPIC, 0, self.end, 0, rid.encode(), body if body is not None else records.encode(made), ()))
+        made = records.Request(
+            rid,
+            owner,
+            "m",
+            [{"role": "user", "content": '"idempotency_key"'}],
+            records.Sampling(1),
+            {},
+            idempotency_key=key,
+        )
+        self.records.append(
+            log.Record(
+                TOPIC,
+                0,
+                self.end,
+                0,
+                rid.encode(),
+                body if body is not None else records.encode(made),
+                (),
+            )
+        )
         return rid
 
     async def ends(self, _topic: str, _partitions: Iterable[int]) -> dict[int, int]:
@@ -46,7 +71,9 @@ class OneLog:
         assert group == topics.group("default")
         return {} if self.low is None else {(TOPIC, 0): (self.low, "")}
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[log.Record]]:
+    async def read(
+        self, topic: str, partition: int, start: int, end: int
+    ) -> AsyncIterator[list[log.Record]]:
         assert (topic, partition) == (TOPIC, 0)
         if start < self.begin:
             raise log.HistoryLost("retention")
@@ -61,7 +88,9 @@ def over(held: OneLog) -> idempotency.Keys:
     return idempotency.Keys(parts, parts)
 
 
-async def ask(by_key: idempotency.Keys, key: str = "k", owner: records.Owner = ALICE, end: int = -1) -> list[str]:
+async def ask(
+    by_key: idempotency.Keys, key: str = "k", owner: records.Owner = ALICE, end: int = -1
+) -> list[str]:
     return await by_key.rids("default", "interactive", 0, (owner, key), end)
 
 
@@ -116,7 +145,9 @@ async def test_two_who_ask_at_once_fold_each_record_once() -> None:
         (0, 2_500, 3_000 - idempotency.RECENT),  # and some finished ones
     ],
 )
-async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_stretch_back(begin: int, low: int | None, start: int) -> None:
+async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_stretch_back(
+    begin: int, low: int | None, start: int
+) -> None:
     held = OneLog(begin, low)
     while held.end < 3_000:
         held.append(None, body=b"{}")
@@ -124,7 +155,9 @@ async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_
     assert held.reads == [(start, 3_000)]
 
 
-async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(idempotency, "RECENT", 10)
     held = OneLog(low=0)
     first = held.append("k")
@@ -137,7 +170,9 @@ async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(mon
     assert held.reads[-1] == (90, 100)
 
 
-async def test_memory_is_bounded_and_the_oldest_keys_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_bounded_and_the_oldest_keys_go_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(idempotency, "MAX_KEYS", 3)
     held = OneLog()
     for n in range(5):

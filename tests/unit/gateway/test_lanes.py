@@ -17,7 +17,11 @@ FAILED = errors.server_error()
 
 
 def create(lane: str | None = None, **fields: Any) -> dict[str, Any]:
-    return {"type": "response.create", **({"stream_id": lane} if lane is not None else {}), **fields}
+    return {
+        "type": "response.create",
+        **({"stream_id": lane} if lane is not None else {}),
+        **fields,
+    }
 
 
 def codes(actions: list[lanes.Action]) -> list[str]:
@@ -54,7 +58,9 @@ class TestLanes:
 
     def test_lanes_run_beside_each_other(self) -> None:
         c = Conversation()
-        assert begun([*c.received(create("a")), *c.received(create("b")), *c.received(create())]) == [("a", None), ("b", None), (None, None)]
+        assert begun(
+            [*c.received(create("a")), *c.received(create("b")), *c.received(create())]
+        ) == [("a", None), ("b", None), (None, None)]
 
     def test_above_the_slots_lanes_wait_in_the_order_they_came(self) -> None:
         c = Conversation(max_in_flight=2)
@@ -89,7 +95,9 @@ class TestLanes:
         assert "stream_id" not in actions[0].event
 
     def test_null_is_the_default_lane(self) -> None:
-        assert begun(Conversation().received({"type": "response.create", "stream_id": None})) == [(None, None)]
+        assert begun(Conversation().received({"type": "response.create", "stream_id": None})) == [
+            (None, None)
+        ]
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
         c = Conversation()
@@ -187,8 +195,12 @@ class TestCancel:
         for lane in ("a", "b"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received({"type": "response.cancel", "stream_id": "b"}) == [Cancel("r-b", ours=True, lane="b")]
-        assert c.received({"type": "response.cancel", "response_id": "r-a"}) == [Cancel("r-a", ours=True, lane="a")]
+        assert c.received({"type": "response.cancel", "stream_id": "b"}) == [
+            Cancel("r-b", ours=True, lane="b")
+        ]
+        assert c.received({"type": "response.cancel", "response_id": "r-a"}) == [
+            Cancel("r-a", ours=True, lane="a")
+        ]
 
     def test_while_it_is_being_submitted_the_cancel_follows_the_acknowledgement(self) -> None:
         c = Conversation()
@@ -224,10 +236,14 @@ class TestCancel:
         assert c.received({"type": "response.cancel"}) == []
 
     def test_an_id_of_another_connection_is_looked_up(self) -> None:
-        assert Conversation().received({"type": "response.cancel", "response_id": "r9"}) == [Cancel("r9", ours=False)]
+        assert Conversation().received({"type": "response.cancel", "response_id": "r9"}) == [
+            Cancel("r9", ours=False)
+        ]
 
     def test_an_id_that_is_no_text(self) -> None:
-        assert codes(Conversation().received({"type": "response.cancel", "response_id": 5})) == ["invalid_type"]
+        assert codes(Conversation().received({"type": "response.cancel", "response_id": 5})) == [
+            "invalid_type"
+        ]
 
 
 class TestOtherEvents:
@@ -238,7 +254,9 @@ class TestOtherEvents:
         assert begun(c.received(create())) == [(None, None)]
 
     def test_steering_is_refused_in_its_own_shape_with_the_input(self) -> None:
-        (action,) = Conversation().received({"type": "response.steer", "previous_response_id": "r1", "input": "go left"})
+        (action,) = Conversation().received(
+            {"type": "response.steer", "previous_response_id": "r1", "input": "go left"}
+        )
         assert isinstance(action, Reply)
         assert action.event["type"] == "response.steer.failed"
         assert action.event["error"]["code"] == "steering_not_supported"
@@ -291,7 +309,8 @@ def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
 
 
 class Lanes(stateful.RuleBasedStateMachine):
-    """Whatever comes in whatever order: one at a time per lane, in the lane's order, never more than the slots, nobody starves."""
+    """Whatever comes in whatever order: one at a time per lane, in the lane's order, never more
+    than the slots, nobody starves."""
 
     names = st.sampled_from([None, "a", "b", "c", "d"])
 

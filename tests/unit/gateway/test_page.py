@@ -46,6 +46,13 @@ def test_a_folder_that_is_no_page_is_refused(built: Path, monkeypatch: pytest.Mo
 def test_the_policy_lets_in_the_page_and_its_services_only() -> None:
     policy = page.content_security_policy(["http://127.0.0.1:8001", "https://push.example"])
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
-    assert rules["connect-src"] == "'self' http://127.0.0.1:8001 ws://127.0.0.1:8001 https://push.example wss://push.example"
-    assert (rules["default-src"], rules["script-src"], rules["frame-ancestors"]) == ("'none'", "'self'", "'none'")
+    assert (
+        rules["connect-src"]
+        == "'self' http://127.0.0.1:8001 ws://127.0.0.1:8001 https://push.example wss://push.example"
+    )
+    assert (rules["default-src"], rules["script-src"], rules["frame-ancestors"]) == (
+        "'none'",
+        "'self'",
+        "'none'",
+    )
     assert "unsafe" not in policy

@@ -12,9 +12,18 @@ from gateway import placement
 
 
 @pytest.mark.parametrize(
-    ("partitions", "offset", "expected"), [(8, 0, [0, 2, 4, 6]), (8, 3, [1, 3, 5, 7]), (3, 2, [0, 1, 2]), (1, 9, [0]), (12, 1, [1, 4, 7, 10])]
+    ("partitions", "offset", "expected"),
+    [
+        (8, 0, [0, 2, 4, 6]),
+        (8, 3, [1, 3, 5, 7]),
+        (3, 2, [0, 1, 2]),
+        (1, 9, [0]),
+        (12, 1, [1, 4, 7, 10]),
+    ],
 )
-def test_home_partitions_are_spread_evenly(partitions: int, offset: int, expected: list[int]) -> None:
+def test_home_partitions_are_spread_evenly(
+    partitions: int, offset: int, expected: list[int]
+) -> None:
     assert placement.home(partitions, offset) == expected
 
 
@@ -24,7 +33,9 @@ def test_a_new_response_takes_the_least_loaded_home_partition() -> None:
 
 
 def test_equal_partitions_take_turns() -> None:
-    chosen = Counter(placement.choose([0, 2, 4, 6], 8, lambda _p: 0, turn=turn) for turn in range(8))
+    chosen = Counter(
+        placement.choose([0, 2, 4, 6], 8, lambda _p: 0, turn=turn) for turn in range(8)
+    )
     assert chosen == {0: 2, 2: 2, 4: 2, 6: 2}
 
 
@@ -42,8 +53,13 @@ def test_an_overloaded_favourite_gives_way_to_the_next_candidate() -> None:
 
 
 def test_below_the_floor_stickiness_is_worth_more_than_evenness() -> None:
-    assert placement.choose([0, 2, 4, 6], 8, lambda p: placement.FLOOR - 1 if p == 5 else 0, sticky=5) == 5
-    assert placement.choose([0, 2, 4, 6], 8, lambda p: placement.FLOOR if p == 5 else 0, sticky=5) != 5
+    assert (
+        placement.choose([0, 2, 4, 6], 8, lambda p: placement.FLOOR - 1 if p == 5 else 0, sticky=5)
+        == 5
+    )
+    assert (
+        placement.choose([0, 2, 4, 6], 8, lambda p: placement.FLOOR if p == 5 else 0, sticky=5) != 5
+    )
 
 
 @pytest.mark.parametrize("strange", [-1, 8, 10**6])
@@ -51,13 +67,22 @@ def test_a_partition_this_log_does_not_have_is_no_candidate(strange: int) -> Non
     assert placement.choose([1], 8, lambda _p: 0, warm=strange, sticky=strange) == 1
 
 
-@hypothesis.given(st.lists(st.integers(0, 100), min_size=8, max_size=8), st.integers(0, 7), st.integers(0, 7), st.integers(0, 50))
-def test_no_partition_is_chosen_far_above_the_fair_share(loads: list[int], warm: int, sticky: int, turn: int) -> None:
+@hypothesis.given(
+    st.lists(st.integers(0, 100), min_size=8, max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 7),
+    st.integers(0, 50),
+)
+def test_no_partition_is_chosen_far_above_the_fair_share(
+    loads: list[int], warm: int, sticky: int, turn: int
+) -> None:
     homes = [1, 3, 5, 7]
     chosen = placement.choose(homes, 8, loads.__getitem__, warm=warm, sticky=sticky, turn=turn)
     share = (sum(loads[p] for p in {*homes, chosen}) + 1) / len({*homes, chosen})
     assert chosen in {*homes, warm, sticky}
-    assert loads[chosen] < max(placement.FLOOR, placement.LOAD_FACTOR * share + 1) or loads[chosen] == min(loads[p] for p in homes)
+    assert loads[chosen] < max(placement.FLOOR, placement.LOAD_FACTOR * share + 1) or loads[
+        chosen
+    ] == min(loads[p] for p in homes)
 
 
 def test_a_key_always_leads_to_the_same_partition_and_keys_spread() -> None:
@@ -72,7 +97,10 @@ def message(role: str, content: str) -> dict[str, str]:
 
 def test_a_longer_dialogue_begins_with_the_digests_of_the_shorter_one() -> None:
     first = [message("user", "a"), message("assistant", "b")]
-    shorter, longer = placement.prefix("t", "m", first), placement.prefix("t", "m", [*first, message("user", "c")])
+    shorter, longer = (
+        placement.prefix("t", "m", first),
+        placement.prefix("t", "m", [*first, message("user", "c")]),
+    )
     assert longer[:2] == shorter
     assert len(set(longer)) == 3
 
@@ -81,10 +109,14 @@ def test_prefixes_of_other_tenants_models_and_cuts_differ() -> None:
     base = placement.prefix("t", "m", [message("user", "ab")])
     assert base != placement.prefix("u", "m", [message("user", "ab")])
     assert base != placement.prefix("t", "n", [message("user", "ab")])
-    assert base[-1:] != placement.prefix("t", "m", [message("user", "a"), message("user", "b")])[-1:]
+    assert (
+        base[-1:] != placement.prefix("t", "m", [message("user", "a"), message("user", "b")])[-1:]
+    )
 
 
 def test_only_the_longest_digests_are_kept() -> None:
     messages = [message("user", str(i)) for i in range(100)]
-    assert placement.prefix("t", "m", messages)[-1] == placement.prefix("t", "m", messages[:100])[-1]
+    assert (
+        placement.prefix("t", "m", messages)[-1] == placement.prefix("t", "m", messages[:100])[-1]
+    )
     assert len(placement.prefix("t", "m", messages)) == placement.MAX_DIGESTS

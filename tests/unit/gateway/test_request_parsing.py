@@ -38,27 +38,46 @@ class TestAccepted:
         assert create.max_output_tokens is None
 
     def test_a_pool_says_how_to_sample_for_those_who_do_not(self) -> None:
-        pools = (settings.Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),)
+        pools = (
+            settings.Pool(
+                "default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9
+            ),
+        )
         bare = request_parsing.of_responses({"input": "hi"}, pools).sampling
-        named = request_parsing.of_responses({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
+        named = request_parsing.of_responses(
+            {"input": "hi", "temperature": 1, "top_p": 0.5}, pools
+        ).sampling
         assert (bare.temperature, bare.top_p) == (0.2, 0.9)
         assert (named.temperature, named.top_p) == (1.0, 0.5)
 
     def test_the_model_chooses_the_pool(self) -> None:
         create = responses({"model": "large", "max_output_tokens": 8192})
-        assert (create.pool, create.sampling.max_tokens, create.max_output_tokens) == ("big", 8192, 8192)
+        assert (create.pool, create.sampling.max_tokens, create.max_output_tokens) == (
+            "big",
+            8192,
+            8192,
+        )
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
         pools = (settings.Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
         given = request_parsing.of_responses({"input": "x"}, pools).sampling
         assert (given.temperature, given.top_p) == (0.6, 0.9)
-        asked = request_parsing.of_responses({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
+        asked = request_parsing.of_responses(
+            {"input": "x", "temperature": 0, "top_p": 1}, pools
+        ).sampling
         assert (asked.temperature, asked.top_p) == (0.0, 1.0)
 
     def test_items_of_all_roles_become_messages_and_developer_is_system(self) -> None:
         items = [
             {"role": "developer", "content": "be brief"},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+            {
+                "type": "message",
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "a"},
+                    {"type": "input_text", "text": "b"},
+                ],
+            },
             {
                 "type": "message",
                 "id": "msg_1",
@@ -69,14 +88,23 @@ class TestAccepted:
             {"role": "user", "content": "d"},
         ]
         create = responses({"input": items})
-        assert [(m["role"], m["content"]) for m in create.input] == [("system", "be brief"), ("user", "ab"), ("assistant", "c"), ("user", "d")]
+        assert [(m["role"], m["content"]) for m in create.input] == [
+            ("system", "be brief"),
+            ("user", "ab"),
+            ("assistant", "c"),
+            ("user", "d"),
+        ]
         assert create.items[1]["content"] == [{"type": "input_text", "text": "ab"}]
         assert create.items[2]["content"][0]["type"] == "output_text"
 
     @pytest.mark.parametrize(
         "body",
         [
-            {"stream_options": {"include_obfuscation": True}, "client_metadata": {"a": [1]}, "anything": {"deep": {"er": 1}}},
+            {
+                "stream_options": {"include_obfuscation": True},
+                "client_metadata": {"a": [1]},
+                "anything": {"deep": {"er": 1}},
+            },
             {
                 "tools": [],
                 "tool_choice": "auto",
@@ -84,18 +112,43 @@ class TestAccepted:
                 "reasoning": {"effort": "low"},
                 "include": ["reasoning.encrypted_content"],
             },
-            {"text": {"format": {"type": "text"}, "verbosity": "low"}, "truncation": "disabled", "service_tier": "auto", "max_tool_calls": 3},
-            dict.fromkeys(("instructions", "temperature", "metadata", "store", "stream", "tools", "text", "user", "previous_response_id", "include")),
+            {
+                "text": {"format": {"type": "text"}, "verbosity": "low"},
+                "truncation": "disabled",
+                "service_tier": "auto",
+                "max_tool_calls": 3,
+            },
+            dict.fromkeys(
+                (
+                    "instructions",
+                    "temperature",
+                    "metadata",
+                    "store",
+                    "stream",
+                    "tools",
+                    "text",
+                    "user",
+                    "previous_response_id",
+                    "include",
+                )
+            ),
         ],
     )
-    def test_fields_that_clients_send_and_that_change_nothing_are_tolerated(self, body: dict[str, Any]) -> None:
+    def test_fields_that_clients_send_and_that_change_nothing_are_tolerated(
+        self, body: dict[str, Any]
+    ) -> None:
         assert responses(body).input == [{"role": "user", "content": "hi"}]
 
     def test_a_warm_up_needs_no_input(self) -> None:
         assert request_parsing.of_responses({"generate": False}, POOLS, websocket=True).input == []
 
     def test_a_continuation_needs_no_input(self) -> None:
-        assert request_parsing.of_responses({"previous_response_id": "resp_x", "input": []}, POOLS).previous == "resp_x"
+        assert (
+            request_parsing.of_responses(
+                {"previous_response_id": "resp_x", "input": []}, POOLS
+            ).previous
+            == "resp_x"
+        )
 
     def test_stream_true_in_a_socket_frame_is_ignored_and_false_too(self) -> None:
         assert responses({"stream": False}, websocket=True).stream
@@ -108,13 +161,34 @@ class TestAccepted:
         assert responses({"service_tier": "flex"}).priority == "batch"
 
     def test_an_identity_in_the_body_reaches_no_field(self) -> None:
-        create = responses({"owner": {"issuer": "mallory"}, "own": "1", "partition": 3, "priority": "batch", "rid": "resp_1"})
+        create = responses(
+            {
+                "owner": {"issuer": "mallory"},
+                "own": "1",
+                "partition": 3,
+                "priority": "batch",
+                "rid": "resp_1",
+            }
+        )
         assert "mallory" not in repr(create)
         assert create.priority == "interactive"
 
     def test_chat_speaks_its_own_names(self) -> None:
-        create = chat({"max_completion_tokens": 7, "stop": "END", "seed": 3, "stream": True, "stream_options": {"include_usage": True}, "n": 1})
-        assert (create.sampling.max_tokens, create.sampling.stop, create.sampling.seed) == (7, ("END",), 3)
+        create = chat(
+            {
+                "max_completion_tokens": 7,
+                "stop": "END",
+                "seed": 3,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "n": 1,
+            }
+        )
+        assert (create.sampling.max_tokens, create.sampling.stop, create.sampling.seed) == (
+            7,
+            ("END",),
+            3,
+        )
         assert create.stream
         assert create.usage_in_stream
 
@@ -122,7 +196,10 @@ class TestAccepted:
         assert chat({"max_tokens": 9}).sampling.max_tokens == 9
 
     def test_logit_bias_within_its_bounds(self) -> None:
-        assert chat({"logit_bias": {"5": -100, "6": 0.5}}).sampling.logit_bias == {"5": -100.0, "6": 0.5}
+        assert chat({"logit_bias": {"5": -100, "6": 0.5}}).sampling.logit_bias == {
+            "5": -100.0,
+            "6": 0.5,
+        }
 
 
 REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
@@ -135,11 +212,31 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "unsupported_value"),
     ({"input": [{"role": ["user"], "content": "x"}]}, "input[0].role", "unsupported_value"),
     ({"input": [{"role": "user", "content": 5}]}, "input[0].content", "invalid_type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type", "unsupported_value"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input[0].content[0].type", "unsupported_value"),
-    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]}, "input[0].content[0].text", "invalid_type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 65}]}, "input[0].content", "invalid_type"),
-    ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].type", "unsupported_value"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        "input[0].content[0].type",
+        "unsupported_value",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+        "input[0].content[0].type",
+        "unsupported_value",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]},
+        "input[0].content[0].text",
+        "invalid_type",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 65}]},
+        "input[0].content",
+        "invalid_type",
+    ),
+    (
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+        "input[0].type",
+        "unsupported_value",
+    ),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "unsupported_value"),
     ({"input": [{"role": "user", "content": "x"}] * 513}, "input", "invalid_value"),
     ({"input": "x" * 1601}, "input", "context_length_exceeded"),
@@ -149,7 +246,11 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "unsupported_value"),
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
-    ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format", "unsupported_value"),
+    (
+        {"text": {"format": {"type": "json_schema", "schema": {}}}},
+        "text.format",
+        "unsupported_value",
+    ),
     ({"text": {"format": {"type": "json_object"}}}, "text.format", "unsupported_value"),
     ({"text": "x"}, "text", "invalid_type"),
     ({"truncation": "auto"}, "truncation", "unsupported_value"),
@@ -195,10 +296,22 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"messages": []}, "messages", "missing_required_parameter"),
     ({"messages": "hi"}, "messages", "invalid_type"),
     ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages", "invalid_value"),
-    ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]}, "messages[0].role", "unsupported_value"),
-    ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]}, "messages[0].tool_calls", "unsupported_parameter"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        {"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]},
+        "messages[0].role",
+        "unsupported_value",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]},
+        "messages[0].tool_calls",
+        "unsupported_parameter",
+    ),
+    (
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+            ]
+        },
         "messages[0].content[0].type",
         "unsupported_value",
     ),
@@ -267,7 +380,19 @@ class TestDecode:
             b'{"a":' * 50_000,
             b"\xef\xbb\xbf{}",
         ],
-        ids=["empty", "open", "word", "nan", "infinite", "surrogate-escape", "bad-utf8", "surrogate", "deep-list", "deep-object", "bom"],
+        ids=[
+            "empty",
+            "open",
+            "word",
+            "nan",
+            "infinite",
+            "surrogate-escape",
+            "bad-utf8",
+            "surrogate",
+            "deep-list",
+            "deep-object",
+            "bom",
+        ],
     )
     def test_what_is_not_json_is_said_to_be_so(self, data: bytes | str) -> None:
         with pytest.raises(errors.ApiError) as refused:
@@ -289,15 +414,25 @@ def test_a_key_from_the_header_is_bounded() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+    ),
     max_leaves=10,
 )
-FIELDS = sorted({name for body, _, _ in (*REFUSED_RESPONSES, *REFUSED_CHAT) for name in body} | {"generate", "safety_identifier", "idempotency_key"})
+FIELDS = sorted(
+    {name for body, _, _ in (*REFUSED_RESPONSES, *REFUSED_CHAT) for name in body}
+    | {"generate", "safety_identifier", "idempotency_key"}
+)
 
 
 @hypothesis.given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=6), st.booleans())
-def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(body: dict[str, Any], websocket: bool) -> None:
-    for make in (lambda: request_parsing.of_responses(body, POOLS, websocket=websocket), lambda: request_parsing.of_chat(body, POOLS)):
+def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(
+    body: dict[str, Any], websocket: bool
+) -> None:
+    for make in (
+        lambda: request_parsing.of_responses(body, POOLS, websocket=websocket),
+        lambda: request_parsing.of_chat(body, POOLS),
+    ):
         outcome = outcome_of(make)
         if isinstance(outcome, errors.ApiError):
             assert outcome.status in (400, 404)
@@ -307,8 +442,10 @@ def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(body
             msgspec.json.encode(outcome)
 
 
-def outcome_of(make: Callable[[], request_parsing.Create]) -> request_parsing.Create | errors.ApiError:
+def outcome_of(
+    make: Callable[[], request_parsing.Create],
+) -> request_parsing.Create | errors.ApiError:
     try:
         return make()
-    except errors.ApiError as e:
-        return e
+    except errors.ApiError as error:
+        return error

@@ -22,7 +22,9 @@ class Subscription:
 
 
 def event(delta: str | None = None, *, final: dict[str, Any] | None = None) -> events.Event:
-    return events.Event("t" if final is None else f"response.{final['status']}", 0, b"{}", delta, final)
+    return events.Event(
+        "t" if final is None else f"response.{final['status']}", 0, b"{}", delta, final
+    )
 
 
 def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.Run:
@@ -32,7 +34,13 @@ def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.Ru
 
 def counts(pool: str) -> list[float]:
     histograms = (telemetry.FIRST_TOKEN_SECONDS, telemetry.INTER_TOKEN_SECONDS)
-    return [s.value for h in histograms for m in h.collect() for s in m.samples if s.name.endswith("_count") and s.labels["pool"] == pool]
+    return [
+        s.value
+        for h in histograms
+        for m in h.collect()
+        for s in m.samples
+        if s.name.endswith("_count") and s.labels["pool"] == pool
+    ]
 
 
 async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_each() -> None:
@@ -53,12 +61,24 @@ async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
 
 async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     asked = [{"role": "user", "content": "hi"}]
-    answer = {"status": "completed", "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ho"}]}]}
+    answer = {
+        "status": "completed",
+        "output": [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "ho"}],
+            }
+        ],
+    }
     well = run_of([[event(final=answer)]], messages=asked)
     assert well.remembered is None, "it has not ended"
     await well.take()
     assert well.remembered is not None
-    assert (well.remembered.rid, list(well.remembered.messages)) == ("resp_1", [*asked, {"role": "assistant", "content": "ho"}])
+    assert (well.remembered.rid, list(well.remembered.messages)) == (
+        "resp_1",
+        [*asked, {"role": "assistant", "content": "ho"}],
+    )
     failed = run_of([[event(final={"status": "failed", "output": []})]], messages=asked)
     await failed.take()
     assert failed.remembered is None

@@ -31,7 +31,9 @@ def test_everything_given() -> None:
             "TAILRACE_ACCEPT_MS": "250",
         }
     )
-    assert [(p.name, p.models, p.max_model_len, p.default_output_tokens) for p in config.deployments] == [
+    assert [
+        (p.name, p.models, p.max_model_len, p.default_output_tokens) for p in config.deployments
+    ] == [
         ("a", ("x", "y"), 1000, 250),
         ("b", ("z",), 8192, 7),
     ]

@@ -28,7 +28,9 @@ class Writer:
         self.outcomes = list(outcomes)
         self.appended: list[tuple[str, int, str, bytes]] = []
 
-    def append(self, topic: str, partition: int, key: str, value: bytes, _headers: log.Headers = ()) -> asyncio.Future[log.Appended]:
+    def append(
+        self, topic: str, partition: int, key: str, value: bytes, _headers: log.Headers = ()
+    ) -> asyncio.Future[log.Appended]:
         done: asyncio.Future[log.Appended] = asyncio.get_running_loop().create_future()
         self.appended.append((topic, partition, key, value))
         outcome = self.outcomes.pop(0) if self.outcomes else log.Appended(len(self.appended) - 1, 0)
@@ -50,7 +52,9 @@ class Deliver:
 
     async def mint(self, partition: int) -> str:
         self.minted += 1
-        return ids.mint(ids.Address(TAG, partition, 0), self.minted.to_bytes(ids.RANDOM_BYTES, "big"))
+        return ids.mint(
+            ids.Address(TAG, partition, 0), self.minted.to_bytes(ids.RANDOM_BYTES, "big")
+        )
 
     def open(self, request: records.Request) -> None:
         self.known.add(request.rid)
@@ -91,17 +95,30 @@ class ByKey:
     def __init__(self) -> None:
         self.ends: list[int] = []
 
-    async def rids(self, _pool: str, _priority: str, _partition: int, _key: Any, end: int = -1) -> list[str]:
+    async def rids(
+        self, _pool: str, _priority: str, _partition: int, _key: Any, end: int = -1
+    ) -> list[str]:
         self.ends.append(end)
         return []
 
 
 def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submission.Submission:
-    config = settings.read({"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'})
+    config = settings.read(
+        {"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'}
+    )
     cached = cache.Cache(Away())  # type: ignore[arg-type]
     odd: Any = (deliver, writer)
     present = response_operations.Existing(*odd, cached)
-    parts: Any = (config, log.Layout("one", TAG, 1), *odd, cached, by_key, present, Engines(), lambda work: work.close())
+    parts: Any = (
+        config,
+        log.Layout("one", TAG, 1),
+        *odd,
+        cached,
+        by_key,
+        present,
+        Engines(),
+        lambda work: work.close(),
+    )
     return submission.Submission(*parts)
 
 
@@ -109,11 +126,17 @@ def asked() -> request_parsing.Create:
     return request_parsing.of_responses({"input": "hi"}, [POOL])
 
 
-async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_tried_again() -> None:
+async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_tried_again() -> (
+    None
+):
     writer, deliver = Writer(log.TooLarge("a record of 2 MiB")), Deliver()
     with pytest.raises(errors.ApiError) as refused:
         await over(writer, deliver).submit(asked(), ALICE)
-    assert (refused.value.status, refused.value.code, refused.value.type) == (400, "context_length_exceeded", errors.INVALID_REQUEST)
+    assert (refused.value.status, refused.value.code, refused.value.type) == (
+        400,
+        "context_length_exceeded",
+        errors.INVALID_REQUEST,
+    )
     assert len(writer.appended) == 1
     assert not deliver.known
 
@@ -141,7 +164,9 @@ def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_c
 
 
 @pytest.mark.parametrize(("offset", "end"), [(4, 5), (0, 1), (-1, -1)])
-async def test_with_a_key_the_log_is_asked_before_the_append_and_once_more_up_to_the_own_record(offset: int, end: int) -> None:
+async def test_with_a_key_the_log_is_asked_before_the_append_and_once_more_up_to_the_own_record(
+    offset: int, end: int
+) -> None:
     """aiokafka tells -1 for a retry that the broker had already taken: then up to the end."""
     by_key = ByKey()
     submit = over(Writer(log.Appended(offset, 0)), Deliver(), by_key)

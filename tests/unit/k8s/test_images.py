@@ -25,9 +25,21 @@ PLANTED = [
     ("Dockerfile instructions", "USER 10001:10001", "USR 10001:10001"),
     ("base images pinned by digest", "python:3.11-slim@${PYTHON_DIGEST} AS", "python:3.11-slim AS"),
     ("base images pinned by digest", "ARG PYTHON_DIGEST", "ARG PYTHON_DIGEST=sha256:0"),
-    ("nothing called latest", "python:3.11-slim@${PYTHON_DIGEST} AS", "python:latest@${PYTHON_DIGEST} AS"),
-    ("nothing fetched without a checksum", "COPY locks", "ADD https://example.com/x.tar /x\nCOPY locks"),
-    ("nothing fetched without a checksum", "RUN uv", "RUN curl -sf https://example.com/install.sh | sh && uv"),
+    (
+        "nothing called latest",
+        "python:3.11-slim@${PYTHON_DIGEST} AS",
+        "python:latest@${PYTHON_DIGEST} AS",
+    ),
+    (
+        "nothing fetched without a checksum",
+        "COPY locks",
+        "ADD https://example.com/x.tar /x\nCOPY locks",
+    ),
+    (
+        "nothing fetched without a checksum",
+        "RUN uv",
+        "RUN curl -sf https://example.com/install.sh | sh && uv",
+    ),
     ("packages by lock file and checksum", "--require-hashes", ""),
     ("packages by lock file and checksum", "-r locks/requirements.lock", "-r locks/other.lock"),
     ("packages by lock file and checksum", "CMD", "RUN npm install\nCMD"),
@@ -66,7 +78,9 @@ def test_every_check_is_shown_to_be_able_to_fail() -> None:
 
 @pytest.mark.parametrize("image", images.load(), ids=lambda i: i.name)
 def test_what_is_in_the_tree_is_right(image: images.Image) -> None:
-    assert {name: problem for name, check in images.CHECKS.items() if (problem := check(image))} == {}
+    assert {
+        name: problem for name, check in images.CHECKS.items() if (problem := check(image))
+    } == {}
 
 
 def test_both_images_are_looked_at() -> None:

@@ -1,4 +1,5 @@
-"""The gate can fail: each mistake is planted into good manifests, and the check that is there for it has to find it."""
+"""The gate can fail: each mistake is planted into good manifests, and the check that is there for
+it has to find it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def base() -> Manifests:
 
 def doc(m: Manifests, kind: str, name: str) -> Doc:
     """By its name in the sources: generated names carry a hash."""
-    found = [d for d in m.kind(kind) if d["metadata"]["name"] == name or d["metadata"]["name"].rpartition("-")[0] == name]
+    found = [
+        d
+        for d in m.kind(kind)
+        if d["metadata"]["name"] == name or d["metadata"]["name"].rpartition("-")[0] == name
+    ]
     assert len(found) == 1, (kind, name, [d["metadata"]["name"] for d in found])
     return found[0]
 
@@ -99,12 +104,19 @@ AS_ROOT = {"runAsNonRoot": False, "runAsUser": 0}
 
 PLANTED = [
     # schemas
-    Planted("a misspelt field", "resources fit their schemas", "containerz", lambda m: pod(m, "gateway").update(containerz=[])),
+    Planted(
+        "a misspelt field",
+        "resources fit their schemas",
+        "containerz",
+        lambda m: pod(m, "gateway").update(containerz=[]),
+    ),
     Planted(
         "a number where KEDA wants a string",
         "resources fit their schemas",
         "lagThreshold",
-        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(lagThreshold=100),
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(
+            lagThreshold=100
+        ),
     ),
     Planted(
         "KEDA's default protocol version",
@@ -116,7 +128,9 @@ PLANTED = [
         "a protocol version Kafka 4 dropped",
         "resources fit their schemas",
         "1.0.0",
-        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(version="1.0.0"),
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(
+            version="1.0.0"
+        ),
     ),
     Planted(
         "a Kafka that Strimzi does not run yet",
@@ -134,11 +148,27 @@ PLANTED = [
         "a kind without schema",
         "resources fit their schemas",
         "no schema",
-        lambda m: m.docs.append({"apiVersion": "example.com/v1", "kind": "Odd", "metadata": {"name": "odd", "namespace": "tailrace"}}),
+        lambda m: m.docs.append(
+            {
+                "apiVersion": "example.com/v1",
+                "kind": "Odd",
+                "metadata": {"name": "odd", "namespace": "tailrace"},
+            }
+        ),
     ),
     # pods
-    Planted("a container as root", "pods run as non-root", "push", lambda m: container(m, "push")["securityContext"].update(AS_ROOT)),
-    Planted("a pod that may be root", "pods run as non-root", "redis", lambda m: pod(m, "redis")["securityContext"].pop("runAsNonRoot")),
+    Planted(
+        "a container as root",
+        "pods run as non-root",
+        "push",
+        lambda m: container(m, "push")["securityContext"].update(AS_ROOT),
+    ),
+    Planted(
+        "a pod that may be root",
+        "pods run as non-root",
+        "redis",
+        lambda m: pod(m, "redis")["securityContext"].pop("runAsNonRoot"),
+    ),
     Planted(
         "a writable root",
         "root file systems are read-only, /tmp is a tmpfs",
@@ -155,7 +185,9 @@ PLANTED = [
         "a capability added",
         "capabilities dropped, no privilege escalation",
         "NET_ADMIN",
-        lambda m: container(m, "worker")["securityContext"]["capabilities"].update(add=["NET_ADMIN"]),
+        lambda m: container(m, "worker")["securityContext"]["capabilities"].update(
+            add=["NET_ADMIN"]
+        ),
     ),
     Planted(
         "privileges to be gained",
@@ -169,22 +201,53 @@ PLANTED = [
         "Unconfined",
         lambda m: pod(m, "worker")["securityContext"].update(seccompProfile={"type": "Unconfined"}),
     ),
-    Planted("an account token", "no service-account token", "token", lambda m: pod(m, "gateway").pop("automountServiceAccountToken")),
-    Planted("no account of its own", "no service-account token", "no service account", lambda m: pod(m, "redis").pop("serviceAccountName")),
-    Planted("the host's network", "nothing of the host", "hostNetwork", lambda m: pod(m, "worker").update(hostNetwork=True)),
-    Planted("no memory limit", "resources bounded", "limits.memory", lambda m: container(m, "push")["resources"]["limits"].pop("memory")),
+    Planted(
+        "an account token",
+        "no service-account token",
+        "token",
+        lambda m: pod(m, "gateway").pop("automountServiceAccountToken"),
+    ),
+    Planted(
+        "no account of its own",
+        "no service-account token",
+        "no service account",
+        lambda m: pod(m, "redis").pop("serviceAccountName"),
+    ),
+    Planted(
+        "the host's network",
+        "nothing of the host",
+        "hostNetwork",
+        lambda m: pod(m, "worker").update(hostNetwork=True),
+    ),
+    Planted(
+        "no memory limit",
+        "resources bounded",
+        "limits.memory",
+        lambda m: container(m, "push")["resources"]["limits"].pop("memory"),
+    ),
     Planted(
         "a disk without bound",
         "resources bounded",
         "cache",
-        lambda m: next(v for v in pod(m, "worker")["volumes"] if v["name"] == "cache").update(emptyDir={}),
+        lambda m: next(v for v in pod(m, "worker")["volumes"] if v["name"] == "cache").update(
+            emptyDir={}
+        ),
     ),
-    Planted("an image by tag", "images by digest", "service:1.0", lambda m: container(m, "gateway").update(image="tailrace/service:1.0")),
+    Planted(
+        "an image by tag",
+        "images by digest",
+        "service:1.0",
+        lambda m: container(m, "gateway").update(image="tailrace/service:1.0"),
+    ),
     Planted(
         "a volume nobody mounts",
         "volumes and mounts match",
         "redis-ca",
-        lambda m: container(m, "push").update(volumeMounts=[v for v in container(m, "push")["volumeMounts"] if v["name"] != "redis-ca"]),
+        lambda m: container(m, "push").update(
+            volumeMounts=[
+                v for v in container(m, "push")["volumeMounts"] if v["name"] != "redis-ca"
+            ]
+        ),
     ),
     Planted(
         "a probe on a port that is not there",
@@ -205,25 +268,50 @@ PLANTED = [
         lambda m: container(m, "worker")["livenessProbe"]["httpGet"].update(path="/ready"),
     ),
     Planted(
-        "a slow engine without startup probe", "probes ask ports that exist", "startupProbe", lambda m: container(m, "worker").pop("startupProbe")
+        "a slow engine without startup probe",
+        "probes ask ports that exist",
+        "startupProbe",
+        lambda m: container(m, "worker").pop("startupProbe"),
     ),
-    Planted("an admin port nobody opens", "probes ask ports that exist", "9001", lambda m: config(m, "common").update(TAILRACE_ADMIN_PORT="9001")),
-    Planted("a drain cut short", "time to drain", "75 s", lambda m: pod(m, "worker").pop("terminationGracePeriodSeconds")),
-    Planted("no pause before SIGTERM", "time to drain", "preStop", lambda m: container(m, "push").pop("lifecycle")),
+    Planted(
+        "an admin port nobody opens",
+        "probes ask ports that exist",
+        "9001",
+        lambda m: config(m, "common").update(TAILRACE_ADMIN_PORT="9001"),
+    ),
+    Planted(
+        "a drain cut short",
+        "time to drain",
+        "75 s",
+        lambda m: pod(m, "worker").pop("terminationGracePeriodSeconds"),
+    ),
+    Planted(
+        "no pause before SIGTERM",
+        "time to drain",
+        "preStop",
+        lambda m: container(m, "push").pop("lifecycle"),
+    ),
     Planted(
         "spread by another service's label",
         "spread, with a disruption budget",
         "do not carry",
-        lambda m: pod(m, "push")["topologySpreadConstraints"][0].update(labelSelector={"matchLabels": {"app.kubernetes.io/name": "gateway"}}),
+        lambda m: pod(m, "push")["topologySpreadConstraints"][0].update(
+            labelSelector={"matchLabels": {"app.kubernetes.io/name": "gateway"}}
+        ),
     ),
     Planted(
-        "no disruption budget", "spread, with a disruption budget", "0 disruption", lambda m: m.docs.remove(doc(m, "PodDisruptionBudget", "worker"))
+        "no disruption budget",
+        "spread, with a disruption budget",
+        "0 disruption",
+        lambda m: m.docs.remove(doc(m, "PodDisruptionBudget", "worker")),
     ),
     Planted(
         "64 MiB of shared memory",
         "shared memory for the engine",
         "/dev/shm",
-        lambda m: next(v for v in pod(m, "worker")["volumes"] if v["name"] == "shm").update(emptyDir={"sizeLimit": "4Gi"}),
+        lambda m: next(v for v in pod(m, "worker")["volumes"] if v["name"] == "shm").update(
+            emptyDir={"sizeLimit": "4Gi"}
+        ),
     ),
     Planted(
         "vLLM without a GPU",
@@ -236,14 +324,23 @@ PLANTED = [
         "a node pool of another cluster",
         "Strimzi resources belong to the cluster",
         "'log'",
-        lambda m: doc(m, "KafkaNodePool", "broker")["metadata"]["labels"].update({"strimzi.io/cluster": "log"}),
+        lambda m: doc(m, "KafkaNodePool", "broker")["metadata"]["labels"].update(
+            {"strimzi.io/cluster": "log"}
+        ),
     ),
-    Planted("two controllers", "controllers and brokers", "2 controllers", lambda m: spec(m, "KafkaNodePool", "controller").update(replicas=2)),
+    Planted(
+        "two controllers",
+        "controllers and brokers",
+        "2 controllers",
+        lambda m: spec(m, "KafkaNodePool", "controller").update(replicas=2),
+    ),
     Planted(
         "unclean elections",
         "broker settings of the log rule",
         "unclean",
-        lambda m: spec(m, "Kafka", "kafka")["kafka"]["config"].update({"unclean.leader.election.enable": True}),
+        lambda m: spec(m, "Kafka", "kafka")["kafka"]["config"].update(
+            {"unclean.leader.election.enable": True}
+        ),
     ),
     Planted(
         "topics made by whoever asks",
@@ -257,19 +354,33 @@ PLANTED = [
         "min.insync",
         lambda m: spec(m, "Kafka", "kafka")["kafka"]["config"].update({"min.insync.replicas": 1}),
     ),
-    Planted("Kafka without TLS", "TLS, SCRAM, deny by default", "TLS", lambda m: listener(m).update(tls=False)),
-    Planted("a listener outside", "TLS, SCRAM, deny by default", "nodeport", lambda m: listener(m).update(type="nodeport")),
+    Planted(
+        "Kafka without TLS",
+        "TLS, SCRAM, deny by default",
+        "TLS",
+        lambda m: listener(m).update(tls=False),
+    ),
+    Planted(
+        "a listener outside",
+        "TLS, SCRAM, deny by default",
+        "nodeport",
+        lambda m: listener(m).update(type="nodeport"),
+    ),
     Planted(
         "a super user",
         "TLS, SCRAM, deny by default",
         "super",
-        lambda m: spec(m, "Kafka", "kafka")["kafka"]["authorization"].update(superUsers=["tailrace-gateway"]),
+        lambda m: spec(m, "Kafka", "kafka")["kafka"]["authorization"].update(
+            superUsers=["tailrace-gateway"]
+        ),
     ),
     Planted(
         "compaction of the tokens",
         "topics as in tailrace/protocol/topics.py",
         "cleanup.policy is compact",
-        lambda m: spec(m, "KafkaTopic", "llm.tokens")["config"].update({"cleanup.policy": "compact"}),
+        lambda m: spec(m, "KafkaTopic", "llm.tokens")["config"].update(
+            {"cleanup.policy": "compact"}
+        ),
     ),
     Planted(
         "a topic missing",
@@ -283,7 +394,12 @@ PLANTED = [
         "not in tailrace/protocol/topics.py",
         lambda m: doc(m, "KafkaTopic", "llm.usage")["metadata"].update(name="llm.usages"),
     ),
-    Planted("one replica", "topics as in tailrace/protocol/topics.py", "replicas", lambda m: spec(m, "KafkaTopic", "llm.tokens").update(replicas=1)),
+    Planted(
+        "one replica",
+        "topics as in tailrace/protocol/topics.py",
+        "replicas",
+        lambda m: spec(m, "KafkaTopic", "llm.tokens").update(replicas=1),
+    ),
     Planted(
         "partitions that do not match",
         "requests and tokens co-partitioned",
@@ -291,16 +407,29 @@ PLANTED = [
         lambda m: spec(m, "KafkaTopic", "llm.requests.default.batch").update(partitions=12),
     ),
     Planted(
-        "push may write tokens", "ACLs as in tailrace/protocol/topics.py", "Read+Write", lambda m: acls(m, "push")[2]["operations"].append("Write")
+        "push may write tokens",
+        "ACLs as in tailrace/protocol/topics.py",
+        "Read+Write",
+        lambda m: acls(m, "push")[2]["operations"].append("Write"),
     ),
-    Planted("a worker without its group", "ACLs as in tailrace/protocol/topics.py", "tailrace.default", lambda m: acls(m, "worker").pop()),
+    Planted(
+        "a worker without its group",
+        "ACLs as in tailrace/protocol/topics.py",
+        "tailrace.default",
+        lambda m: acls(m, "worker").pop(),
+    ),
     Planted(
         "rights by pattern",
         "ACLs as in tailrace/protocol/topics.py",
         "pattern",
         lambda m: acls(m, "gateway")[0]["resource"].update(name="llm.", patternType="prefix"),
     ),
-    Planted("a right to delete", "ACLs as in tailrace/protocol/topics.py", "Delete", lambda m: acls(m, "operator")[0]["operations"].append("Delete")),
+    Planted(
+        "a right to delete",
+        "ACLs as in tailrace/protocol/topics.py",
+        "Delete",
+        lambda m: acls(m, "operator")[0]["operations"].append("Delete"),
+    ),
     Planted(
         "an unknown principal",
         "ACLs as in tailrace/protocol/topics.py",
@@ -308,7 +437,11 @@ PLANTED = [
         lambda m: m.docs.append(
             {
                 **copy.deepcopy(doc(m, "KafkaUser", "tailrace-push")),
-                "metadata": {"name": "tailrace-guest", "namespace": "tailrace", "labels": {"strimzi.io/cluster": "kafka"}},
+                "metadata": {
+                    "name": "tailrace-guest",
+                    "namespace": "tailrace",
+                    "labels": {"strimzi.io/cluster": "kafka"},
+                },
             }
         ),
     ),
@@ -322,10 +455,15 @@ PLANTED = [
         "lag of another group",
         "autoscaler fits pool and partitions",
         "not the pool's group",
-        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(consumerGroup="workers"),
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(
+            consumerGroup="workers"
+        ),
     ),
     Planted(
-        "a class nobody scales for", "autoscaler fits pool and partitions", "watches", lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(1)
+        "a class nobody scales for",
+        "autoscaler fits pool and partitions",
+        "watches",
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(1),
     ),
     Planted(
         "a user without its password",
@@ -340,25 +478,49 @@ PLANTED = [
         lambda m: config(m, "push").update(TAILRACE_KAFKA="kafka-kafka-bootstrap:9092"),
     ),
     # network
-    Planted("no default deny", "default deny", "denies", lambda m: m.docs.remove(doc(m, "NetworkPolicy", "default-deny"))),
+    Planted(
+        "no default deny",
+        "default deny",
+        "denies",
+        lambda m: m.docs.remove(doc(m, "NetworkPolicy", "default-deny")),
+    ),
     Planted(
         "a worker on the internet",
         "network edges are the allowed ones",
         "worker → *",
         allow("worker", "egress", {"to": [ANYWHERE], "ports": [{"protocol": "TCP", "port": 443}]}),
     ),
-    Planted("a rule without peers", "network edges are the allowed ones", "worker → *:any", allow("worker", "egress", {})),
+    Planted(
+        "a rule without peers",
+        "network edges are the allowed ones",
+        "worker → *:any",
+        allow("worker", "egress", {}),
+    ),
     Planted(
         "Redis calling out",
         "network edges are the allowed ones",
         "redis → ns:monitoring",
-        allow("redis", "egress", {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]}),
+        allow(
+            "redis",
+            "egress",
+            {
+                "to": [
+                    {
+                        "namespaceSelector": {
+                            "matchLabels": {"kubernetes.io/metadata.name": "monitoring"}
+                        }
+                    }
+                ]
+            },
+        ),
     ),
     Planted(
         "metrics open to clients",
         "network edges are the allowed ones",
         "ns:ingress → gateway:9000",
-        lambda m: spec(m, "NetworkPolicy", "gateway")["ingress"][0]["ports"].append({"protocol": "TCP", "port": 9000}),
+        lambda m: spec(m, "NetworkPolicy", "gateway")["ingress"][0]["ports"].append(
+            {"protocol": "TCP", "port": 9000}
+        ),
     ),
     Planted(
         "a worker cut off from Redis",
@@ -370,9 +532,16 @@ PLANTED = [
         "push locked out by Redis",
         "network edges are the allowed ones",
         "push → redis:6379 is needed",
-        lambda m: spec(m, "NetworkPolicy", "redis")["ingress"][0]["from"][0]["podSelector"]["matchExpressions"][0]["values"].remove("push"),
+        lambda m: spec(m, "NetworkPolicy", "redis")["ingress"][0]["from"][0]["podSelector"][
+            "matchExpressions"
+        ][0]["values"].remove("push"),
     ),
-    Planted("Kafka open to all pods", "Kafka's listener lets in whom the policies do", "lets in", lambda m: listener(m).pop("networkPolicyPeers")),
+    Planted(
+        "Kafka open to all pods",
+        "Kafka's listener lets in whom the policies do",
+        "lets in",
+        lambda m: listener(m).pop("networkPolicyPeers"),
+    ),
     # wiring
     Planted(
         "a variable nobody reads",
@@ -396,7 +565,9 @@ PLANTED = [
         "a secret nobody makes",
         "secrets, settings and claims exist",
         "nothing makes",
-        lambda m: container(m, "worker")["env"][1]["valueFrom"]["secretKeyRef"].update(name="redis"),
+        lambda m: container(m, "worker")["env"][1]["valueFrom"]["secretKeyRef"].update(
+            name="redis"
+        ),
     ),
     Planted(
         "a key the secret lacks",
@@ -408,7 +579,9 @@ PLANTED = [
         "a trigger's key missing",
         "secrets, settings and claims exist",
         "no key user",
-        lambda m: spec(m, "TriggerAuthentication", "kafka")["secretTargetRef"][0].update(key="user"),
+        lambda m: spec(m, "TriggerAuthentication", "kafka")["secretTargetRef"][0].update(
+            key="user"
+        ),
     ),
     Planted(
         "a claim that is not there",
@@ -416,24 +589,40 @@ PLANTED = [
         "does not exist",
         lambda m: m.docs.remove(doc(m, "PersistentVolumeClaim", "models")),
     ),
-    Planted("a secret read by nobody", "no secret or setting is idle", "redis-push", lambda m: container(m, "push")["env"].pop(1)),
+    Planted(
+        "a secret read by nobody",
+        "no secret or setting is idle",
+        "redis-push",
+        lambda m: container(m, "push")["env"].pop(1),
+    ),
     Planted(
         "a password in a setting",
         "no secrets in the manifests",
         "a password in",
-        lambda m: config(m, "push").update(TAILRACE_KAFKA="sasl+ssl://tailrace-push:hunter2@kafka-kafka-bootstrap:9093"),
+        lambda m: config(m, "push").update(
+            TAILRACE_KAFKA="sasl+ssl://tailrace-push:hunter2@kafka-kafka-bootstrap:9093"
+        ),
     ),
     Planted(
         "a Secret rendered",
         "no secrets in the manifests",
         "a secret in",
-        lambda m: m.docs.append({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "tailrace"}, "stringData": {"a": "b"}}),
+        lambda m: m.docs.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "s", "namespace": "tailrace"},
+                "stringData": {"a": "b"},
+            }
+        ),
     ),
     Planted(
         "a service without pods",
         "services reach their pods",
         "0 workloads",
-        lambda m: spec(m, "Service", "push")["selector"].update({"app.kubernetes.io/name": "pusher"}),
+        lambda m: spec(m, "Service", "push")["selector"].update(
+            {"app.kubernetes.io/name": "pusher"}
+        ),
     ),
     Planted(
         "a service port without container port",
@@ -448,13 +637,18 @@ PLANTED = [
         lambda m: config(m, "common").update(TAILRACE_HOST="127.0.0.1"),
     ),
     Planted(
-        "a host without TLS", "ingress routes and certificates", "without TLS", lambda m: spec(m, "Ingress", "tailrace")["tls"][0]["hosts"].pop()
+        "a host without TLS",
+        "ingress routes and certificates",
+        "without TLS",
+        lambda m: spec(m, "Ingress", "tailrace")["tls"][0]["hosts"].pop(),
     ),
     Planted(
         "a route to nowhere",
         "ingress routes and certificates",
         "no port",
-        lambda m: spec(m, "Ingress", "tailrace")["rules"][1]["http"]["paths"][0]["backend"]["service"].update(name="pusher"),
+        lambda m: spec(m, "Ingress", "tailrace")["rules"][1]["http"]["paths"][0]["backend"][
+            "service"
+        ].update(name="pusher"),
     ),
     Planted(
         "a push address nobody serves",
@@ -462,56 +656,119 @@ PLANTED = [
         "does not lead to push",
         lambda m: config(m, "gateway").update(TAILRACE_PUSH_URL="https://ws.tailrace.example.com"),
     ),
-    Planted("any origin", "public addresses and origins", "ORIGINS", lambda m: config(m, "push").update(TAILRACE_ORIGINS="*")),
-    Planted("a pool nobody asks", "pool and model", "small", lambda m: config(m, "worker").update(TAILRACE_POOL="small")),
-    Planted("a model the pool lacks", "pool and model", "llama", lambda m: config(m, "worker").update(TAILRACE_MODEL_NAME="llama")),
+    Planted(
+        "any origin",
+        "public addresses and origins",
+        "ORIGINS",
+        lambda m: config(m, "push").update(TAILRACE_ORIGINS="*"),
+    ),
+    Planted(
+        "a pool nobody asks",
+        "pool and model",
+        "small",
+        lambda m: config(m, "worker").update(TAILRACE_POOL="small"),
+    ),
+    Planted(
+        "a model the pool lacks",
+        "pool and model",
+        "llama",
+        lambda m: config(m, "worker").update(TAILRACE_MODEL_NAME="llama"),
+    ),
     Planted(
         "two autoscalers",
         "one autoscaler each",
         "scaled by",
-        lambda m: spec(m, "HorizontalPodAutoscaler", "push")["scaleTargetRef"].update(name="gateway"),
+        lambda m: spec(m, "HorizontalPodAutoscaler", "push")["scaleTargetRef"].update(
+            name="gateway"
+        ),
     ),
-    Planted("a number against the autoscaler", "one autoscaler each", "replicas", lambda m: spec(m, "Deployment", "worker").update(replicas=2)),
+    Planted(
+        "a number against the autoscaler",
+        "one autoscaler each",
+        "replicas",
+        lambda m: spec(m, "Deployment", "worker").update(replicas=2),
+    ),
     Planted(
         "a lax namespace",
         "namespace and pod security",
         "baseline",
-        lambda m: doc(m, "Namespace", "tailrace")["metadata"]["labels"].update({"pod-security.kubernetes.io/enforce": "baseline"}),
+        lambda m: doc(m, "Namespace", "tailrace")["metadata"]["labels"].update(
+            {"pod-security.kubernetes.io/enforce": "baseline"}
+        ),
     ),
     # observability
     Planted(
         "a monitor for a port that is not there",
         "metrics are scraped",
         "no port metrics",
-        lambda m: spec(m, "PodMonitor", "tailrace")["podMetricsEndpoints"][0].update(port="metrics"),
+        lambda m: spec(m, "PodMonitor", "tailrace")["podMetricsEndpoints"][0].update(
+            port="metrics"
+        ),
     ),
     Planted(
         "a service nobody scrapes",
         "metrics are scraped",
         "worker is scraped by nobody",
-        lambda m: spec(m, "PodMonitor", "tailrace")["selector"]["matchExpressions"][0]["values"].remove("worker"),
+        lambda m: spec(m, "PodMonitor", "tailrace")["selector"]["matchExpressions"][0][
+            "values"
+        ].remove("worker"),
     ),
-    Planted("an alert over a metric nobody exposes", ALERTS, "tailrace_frist", lambda m: alert(m, 0).update(expr="tailrace_frist_token > 1")),
     Planted(
-        "an alert over a label nobody sets", ALERTS, "no label model", lambda m: alert(m, 2).update(expr='tailrace_requests_total{model="a"} > 1')
+        "an alert over a metric nobody exposes",
+        ALERTS,
+        "tailrace_frist",
+        lambda m: alert(m, 0).update(expr="tailrace_frist_token > 1"),
     ),
-    Planted("a counter without its suffix", ALERTS, "tailrace_requests", lambda m: alert(m, 2).update(expr="rate(tailrace_requests[5m]) > 1")),
+    Planted(
+        "an alert over a label nobody sets",
+        ALERTS,
+        "no label model",
+        lambda m: alert(m, 2).update(expr='tailrace_requests_total{model="a"} > 1'),
+    ),
+    Planted(
+        "a counter without its suffix",
+        ALERTS,
+        "tailrace_requests",
+        lambda m: alert(m, 2).update(expr="rate(tailrace_requests[5m]) > 1"),
+    ),
     Planted(
         "an alert over a metric nobody sets",
         ALERTS,
         "nobody sets tailrace_nothing_total",
         lambda m: alert(m, 2).update(expr="tailrace_nothing_total > 1"),
     ),
-    Planted("a quantile between two buckets", ALERTS, "0.3 is not", lambda m: alert(m, 0).update(expr=alert(m, 0)["expr"].replace("0.25", "0.3"))),
-    Planted("brackets that do not match", ALERTS, "brackets", lambda m: alert(m, 0).update(expr="sum(rate(tailrace_requests_total[5m]) > 1")),
-    Planted("an alert nobody can act on", ALERTS, "no heading", lambda m: alert(m, 0)["annotations"].update(runbook="call-somebody")),
+    Planted(
+        "a quantile between two buckets",
+        ALERTS,
+        "0.3 is not",
+        lambda m: alert(m, 0).update(expr=alert(m, 0)["expr"].replace("0.25", "0.3")),
+    ),
+    Planted(
+        "brackets that do not match",
+        ALERTS,
+        "brackets",
+        lambda m: alert(m, 0).update(expr="sum(rate(tailrace_requests_total[5m]) > 1"),
+    ),
+    Planted(
+        "an alert nobody can act on",
+        ALERTS,
+        "no heading",
+        lambda m: alert(m, 0)["annotations"].update(runbook="call-somebody"),
+    ),
     Planted("an alert without severity", ALERTS, "severity", lambda m: alert(m, 0).pop("labels")),
-    Planted("an alert that was asked for and is gone", "alerts that were asked for", "lag", lambda m: rules(m, 1).pop(1)),
+    Planted(
+        "an alert that was asked for and is gone",
+        "alerts that were asked for",
+        "lag",
+        lambda m: rules(m, 1).pop(1),
+    ),
     Planted(
         "an autoscaler's query for nothing",
         "autoscaler queries ask for what exists",
         "vllm:num",
-        lambda m: spec(m, "ScaledObject", "worker")["triggers"][2]["metadata"].update(query="sum(vllm:num_requests_running)"),
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][2]["metadata"].update(
+            query="sum(vllm:num_requests_running)"
+        ),
     ),
     Planted(
         "a panel for nothing",
@@ -519,13 +776,20 @@ PLANTED = [
         "tailrace_tokens_sum",
         lambda m: panel(m, "tailrace_tokens_total", "tailrace_tokens_sum"),
     ),
-    Planted("a dashboard that is no JSON", "dashboards show what exists", "no JSON", lambda m: panel(m, "{", "[")),
+    Planted(
+        "a dashboard that is no JSON",
+        "dashboards show what exists",
+        "no JSON",
+        lambda m: panel(m, "{", "["),
+    ),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _a_metric_that_is_only_defined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(telemetry, "NOTHING", Counter("tailrace_nothing", "", registry=None), raising=False)
+    monkeypatch.setattr(
+        telemetry, "NOTHING", Counter("tailrace_nothing", "", registry=None), raising=False
+    )
     observability.series.cache_clear()
     yield
     observability.series.cache_clear()
@@ -575,8 +839,16 @@ SOURCES = {"gateway": ("gateway", "tailrace/web"), "push": ("tailrace/web",), "w
 
 @pytest.mark.parametrize("service", SOURCES)
 def test_the_gate_knows_exactly_the_variables_that_a_service_reads(service: str) -> None:
-    read = {name for folder in SOURCES[service] for name in re.findall(r"TAILRACE_[A-Z_]+", (ROOT / folder / "settings.py").read_text())}
-    known = wiring.REQUIRED[service] | wiring.OPTIONAL[service] | (wiring.FORBIDDEN if service == "gateway" else set())
+    read = {
+        name
+        for folder in SOURCES[service]
+        for name in re.findall(r"TAILRACE_[A-Z_]+", (ROOT / folder / "settings.py").read_text())
+    }
+    known = (
+        wiring.REQUIRED[service]
+        | wiring.OPTIONAL[service]
+        | (wiring.FORBIDDEN if service == "gateway" else set())
+    )
     assert known - {"OTEL_EXPORTER_OTLP_ENDPOINT"} == read
 
 
@@ -599,4 +871,6 @@ def test_make_secrets_prints_what_kubectl_takes(tmp_path: Path) -> None:
     listed = json.loads(done.stdout)
     manifests = Manifests("secrets", listed["items"])
     assert [v for v in schema.valid(manifests) if v.problem] == []
-    assert {d["metadata"]["name"]: tuple(d["stringData"]) for d in listed["items"]} == make_secrets.KEYS
+    assert {
+        d["metadata"]["name"]: tuple(d["stringData"]) for d in listed["items"]
+    } == make_secrets.KEYS

@@ -12,7 +12,9 @@ def test_silence_of_the_whole_engine_is_a_stall() -> None:
     assert pulse.stalled(last=100.0, now=111.0)
 
 
-def test_a_response_that_waits_while_the_engine_speaks_for_others_is_not_stalled_until_much_later() -> None:
+def test_a_response_that_waits_while_the_engine_speaks_for_others_is_not_stalled_until_much_later() -> (
+    None
+):
     pulse = attempt.Pulse(stall_s=10)
     pulse.beat(3, now=115.0)
     assert pulse.tokens == 3

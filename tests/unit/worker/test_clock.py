@@ -20,7 +20,8 @@ def test_it_never_runs_ahead_of_the_broker_and_follows_the_tightest_proof() -> N
 
 
 def test_a_flood_of_old_records_does_not_hide_a_fresh_one() -> None:
-    """A successor reads a stretch of old log behind the record that matters: by a clock that forgot it, nobody would be silent for long enough."""
+    """A successor reads a stretch of old log behind the record that matters: by a clock that forgot
+    it, nobody would be silent for long enough."""
     broker = clock.BrokerClock()
     broker.observe(1_000_000, 10.0)
     for i in range(100_000):

@@ -94,8 +94,14 @@ def test_metadata_of_another_program_says_nothing() -> None:
         assert commit_tracker.token_offset(foreign) is None
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "finish", "commit"]), st.integers(0, 30)), max_size=60))
-def test_no_history_commits_past_an_unfinished_request_or_back(history: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "finish", "commit"]), st.integers(0, 30)), max_size=60
+    )
+)
+def test_no_history_commits_past_an_unfinished_request_or_back(
+    history: list[tuple[str, int]],
+) -> None:
     tracker, following, unfinished, committed = commit_tracker.Tracker(), 0, set(), -1
     for action, value in history:
         if action == "take":

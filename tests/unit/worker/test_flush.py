@@ -44,7 +44,12 @@ class Calls:
 
 
 def flushes() -> float:
-    return next(s.value for m in telemetry.FLUSHES.collect() for s in m.samples if s.name == "tailrace_flushes_total")
+    return next(
+        s.value
+        for m in telemetry.FLUSHES.collect()
+        for s in m.samples
+        if s.name == "tailrace_flushes_total"
+    )
 
 
 async def turn() -> None:
@@ -65,8 +70,12 @@ async def test_what_nothing_went_before_goes_out_in_this_turn_of_the_loop() -> N
     assert flushes() - before == 1, "they share a round trip"
 
 
-async def test_what_follows_waits_for_the_window_and_goes_out_once_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flush, "WIDEST_S", 0.5)  # so wide that a machine that stands still for a moment changes nothing
+async def test_what_follows_waits_for_the_window_and_goes_out_once_and_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        flush, "WIDEST_S", 0.5
+    )  # so wide that a machine that stands still for a moment changes nothing
     calls = Calls()
     calls.flusher.mark(calls.first)
     await turn()

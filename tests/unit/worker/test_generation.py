@@ -32,7 +32,12 @@ class Letters:
 
 
 def make(
-    own: str = "a", state: fold.Fold | None = None, *, stop: tuple[str, ...] = (), max_tokens: int = 1_000, stop_ids: tuple[int, ...] = ()
+    own: str = "a",
+    state: fold.Fold | None = None,
+    *,
+    stop: tuple[str, ...] = (),
+    max_tokens: int = 1_000,
+    stop_ids: tuple[int, ...] = (),
 ) -> generation.Generation:
     state = state or fold.Fold()
     return generation.Generation(
@@ -73,8 +78,16 @@ class Reader:
             assert isinstance(self.apply(frame), fold.Accepted)
 
 
-def run(text: str, steps: list[int], *, stop: tuple[str, ...] = (), max_tokens: int = 1_000, seam: int | None = None) -> Reader:
-    """Generate `text`, cut into steps, taken over by a second owner after `seam` steps; the engine goes on with the same text."""
+def run(
+    text: str,
+    steps: list[int],
+    *,
+    stop: tuple[str, ...] = (),
+    max_tokens: int = 1_000,
+    seam: int | None = None,
+) -> Reader:
+    """Generate `text`, cut into steps, taken over by a second owner after `seam` steps; the engine
+    goes on with the same text."""
     raw, reader = text.encode(), Reader()
     reader.claim("a")
     made = make(stop=stop, max_tokens=max_tokens)
@@ -107,7 +120,9 @@ def test_frames_chain_by_seq_and_hash_and_the_end_names_their_sum() -> None:
     assert reader.fold.phase is fold.Phase.DONE
 
 
-def test_half_a_character_is_never_emitted_and_the_last_half_becomes_the_replacement_character() -> None:
+def test_half_a_character_is_never_emitted_and_the_last_half_becomes_the_replacement_character() -> (
+    None
+):
     made = make()
     made.push(list("é".encode()[:1]))
     assert [f.text for f in made.frames(0)] == [""]
@@ -148,8 +163,14 @@ def test_a_stop_string_completed_by_the_last_flush_still_stops() -> None:
     assert made.end(records.Usage()).text_tail == ""
 
 
-@pytest.mark.parametrize(("stop_id", "reason"), [((), "length"), ((ord("c"),), "stop")], ids=["plain", "the last one is an end token"])
-def test_max_tokens_bounds_the_ids_whatever_the_engine_gives(stop_id: tuple[int, ...], reason: str) -> None:
+@pytest.mark.parametrize(
+    ("stop_id", "reason"),
+    [((), "length"), ((ord("c"),), "stop")],
+    ids=["plain", "the last one is an end token"],
+)
+def test_max_tokens_bounds_the_ids_whatever_the_engine_gives(
+    stop_id: tuple[int, ...], reason: str
+) -> None:
     made = make(max_tokens=3, stop_ids=stop_id)
     made.push(list(b"abcdef"))
     assert made.total == 3
@@ -220,13 +241,20 @@ TEXTS = st.text(alphabet="abcE N😀é", min_size=1, max_size=40)
     stop=st.lists(TEXTS.map(lambda t: t[:4]), max_size=2),
     seam=st.integers(0, 30),
 )
-def test_a_seam_anywhere_changes_neither_text_nor_ids(text: str, steps: list[int], stop: list[str], seam: int) -> None:
-    whole, joined = run(text, steps, stop=tuple(stop)), run(text, steps, stop=tuple(stop), seam=seam)
+def test_a_seam_anywhere_changes_neither_text_nor_ids(
+    text: str, steps: list[int], stop: list[str], seam: int
+) -> None:
+    whole, joined = (
+        run(text, steps, stop=tuple(stop)),
+        run(text, steps, stop=tuple(stop), seam=seam),
+    )
     assert joined.text == whole.text
     assert joined.fold.ids == whole.fold.ids
     assert "\ufffd" not in joined.text
     # Of the stop strings the one completed first counts; of several completed at once the longest.
-    first = min(((text.index(s) + len(s), text.index(s)) for s in stop if s in text), default=(0, len(text)))
+    first = min(
+        ((text.index(s) + len(s), text.index(s)) for s in stop if s in text), default=(0, len(text))
+    )
     assert joined.text == text[: first[1]]
 
 

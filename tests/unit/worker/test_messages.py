@@ -8,7 +8,14 @@ from worker.messages import plain
 def test_parts_become_text_and_developer_becomes_system() -> None:
     messages = [
         {"role": "developer", "content": "be brief"},
-        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "x"}, {"text": "b"}]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "a"},
+                {"type": "input_image", "image_url": "x"},
+                {"text": "b"},
+            ],
+        },
         {"role": "assistant", "content": None},
     ]
     assert plain(messages) == [

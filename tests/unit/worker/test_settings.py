@@ -12,8 +12,17 @@ GOOD = {"TAILRACE_ENGINE": "scripted"}
 def test_defaults_are_those_of_the_process_contract() -> None:
     loaded = settings.load(GOOD)
     assert (loaded.kafka, loaded.redis) == ("127.0.0.1:9092", "redis://127.0.0.1:6379/0")
-    assert (loaded.pool, loaded.models, loaded.max_model_len) == ("default", ("smollm2-135m-instruct",), 8192)
-    assert (loaded.max_num_seqs, loaded.session_timeout_ms, loaded.drain_s, loaded.admin_port) == (64, 10_000, 5, 0)
+    assert (loaded.pool, loaded.models, loaded.max_model_len) == (
+        "default",
+        ("smollm2-135m-instruct",),
+        8192,
+    )
+    assert (loaded.max_num_seqs, loaded.session_timeout_ms, loaded.drain_s, loaded.admin_port) == (
+        64,
+        10_000,
+        5,
+        0,
+    )
 
 
 def test_the_vllm_engine_is_the_default_and_takes_fewer_at_once() -> None:
@@ -51,7 +60,9 @@ def test_a_misconfiguration_names_its_variable_in_one_line(variable: str, value:
 
 
 def test_a_model_folder_that_is_not_there_is_named_before_anything_is_loaded() -> None:
-    with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_MODEL: there is no folder /no/such"):
+    with pytest.raises(
+        settings.Misconfigured, match=r"^TAILRACE_MODEL: there is no folder /no/such"
+    ):
         settings.load({"TAILRACE_MODEL": "/no/such"})
 
 

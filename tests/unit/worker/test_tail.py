@@ -23,7 +23,9 @@ def claim(name: str, own: str, prev: str | None = None) -> records.Claim:
     return records.Claim(name, own, prev, OWNER, "w", "t", 0, "m", "t")
 
 
-def test_the_first_record_that_takes_effect_is_remembered_and_lost_claims_are_told_from_won_ones() -> None:
+def test_the_first_record_that_takes_effect_is_remembered_and_lost_claims_are_told_from_won_ones() -> (
+    None
+):
     entry = tail.Entry(0)
     entry.apply(claim("r", "late", prev="nobody"), 5, 0)
     assert entry.first == -1
@@ -55,7 +57,9 @@ def test_records_read_twice_change_nothing() -> None:
     assert entry.seen == {"a": True}
 
 
-def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tail, "MAX_FOLDS", 2)
     state = tail.Partition(start=0, position=10, target=0)
     for n in range(4):
@@ -86,7 +90,17 @@ async def test_a_reading_that_fails_half_way_gives_its_connection_back_at_once()
         async def read(self, *_range: object) -> AsyncIterator[list[log.Record]]:
             try:
                 for offset in range(2):
-                    yield [log.Record(topics.TOKENS, 0, offset, 0, rid(0).encode(), records.encode(claim(rid(0), f"own{offset}")), ())]
+                    yield [
+                        log.Record(
+                            topics.TOKENS,
+                            0,
+                            offset,
+                            0,
+                            rid(0).encode(),
+                            records.encode(claim(rid(0), f"own{offset}")),
+                            (),
+                        )
+                    ]
             finally:
                 await asyncio.sleep(0)  # as closing a consumer takes time
                 given_back.append(True)
@@ -103,8 +117,11 @@ async def test_a_reading_that_fails_half_way_gives_its_connection_back_at_once()
     assert given_back == [True]
 
 
-async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_offsets_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looked again and again for offsets beyond the new log's end, and threw away every request of the new log as another log's."""
+async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_offsets_that_never_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looked again and again for offsets beyond the new log's end, and threw away every request
+    of the new log as another log's."""
 
     class Emptied:
         async def start(self) -> None: ...

@@ -1,4 +1,5 @@
-"""Records that arrive twice: found in a fault run as a worker that stood down because its own claim came a second time."""
+"""Records that arrive twice: found in a fault run as a worker that stood down because its own claim
+came a second time."""
 
 from __future__ import annotations
 

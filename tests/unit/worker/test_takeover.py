@@ -27,17 +27,23 @@ class Story:
         return self
 
     def claim(self, own: str, worker: str, model_rev: str = "m1") -> Story:
-        return self.apply(records.Claim(RID, own, self.fold.owner, OWNER, worker, "t", 0, model_rev, "t1"))
+        return self.apply(
+            records.Claim(RID, own, self.fold.owner, OWNER, worker, "t", 0, model_rev, "t1")
+        )
 
     def token(self, token: int = 1) -> Story:
         assert self.fold.owner
-        return self.apply(records.Tok(RID, self.fold.owner, self.fold.next, [token], "x", self.fold.h))
+        return self.apply(
+            records.Tok(RID, self.fold.owner, self.fold.next, [token], "x", self.fold.h)
+        )
 
     def yields(self) -> Story:
         assert self.fold.owner
         return self.apply(records.Yield(RID, self.fold.owner, self.fold.next))
 
-    def decide(self, after_ms: int = 0, me: takeover.Self = ME, expires_ms: float = FAR) -> takeover.Decision:
+    def decide(
+        self, after_ms: int = 0, me: takeover.Self = ME, expires_ms: float = FAR
+    ) -> takeover.Decision:
         return takeover.decide(self.fold, me, now_ms=self.now + after_ms, expires_ms=expires_ms)
 
 
@@ -85,7 +91,15 @@ def test_the_third_attempt_is_the_last_and_the_fourth_closes() -> None:
 
 
 def test_claims_after_a_yield_and_by_the_same_incarnation_do_not_count() -> None:
-    story = Story().claim("a", "w-a").yields().claim("b", "w-b").claim("c", "w-b").yields().claim("d", "w-d")
+    story = (
+        Story()
+        .claim("a", "w-a")
+        .yields()
+        .claim("b", "w-b")
+        .claim("c", "w-b")
+        .yields()
+        .claim("d", "w-d")
+    )
     assert takeover.attempts(story.fold.claims, story.fold.yielded) == 1
     assert story.decide(after_ms=3_000) == takeover.Claim("d")
 
@@ -110,9 +124,15 @@ def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> Non
         (1, 3_000, takeover.Wait(57_000)),
         (1, 60_000, takeover.Close("a", "model_changed", 1)),
     ],
-    ids=["no tokens yet: any model may start", "tokens of another model: left to a worker that has it", "nobody has it any more"],
+    ids=[
+        "no tokens yet: any model may start",
+        "tokens of another model: left to a worker that has it",
+        "nobody has it any more",
+    ],
 )
-def test_another_models_answer_is_not_continued(tokens: int, after_ms: int, expected: takeover.Decision) -> None:
+def test_another_models_answer_is_not_continued(
+    tokens: int, after_ms: int, expected: takeover.Decision
+) -> None:
     story = Story().claim("a", "w-a", model_rev="m0")
     for _ in range(tokens):
         story.token()

@@ -1,4 +1,5 @@
-"""One request's end of vLLM's output loop, without vLLM; tests/contract/test_engines.py has the real one."""
+"""One request's end of vLLM's output loop, without vLLM; tests/contract/test_engines.py has the
+real one."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ async def test_steps_come_one_by_one_and_the_finish_is_the_last() -> None:
     assert state.make_request_output([1, 2], None, None, None) is None
     assert not sink.over.done()
     assert not sink.finished
-    assert state.make_request_output(new_token_ids=[3], pooling_output=None, finish_reason="length", stop_reason=None) is None
+    assert (
+        state.make_request_output(
+            new_token_ids=[3], pooling_output=None, finish_reason="length", stop_reason=None
+        )
+        is None
+    )
     assert taken.steps == [base.Step([1, 2], None, 7), base.Step([3], "length", 7)]
     assert sink.over.result() is None
     assert sink.finished
@@ -55,7 +61,9 @@ async def test_steps_come_one_by_one_and_the_finish_is_the_last() -> None:
 
 async def test_what_was_queued_before_it_stood_in_comes_first() -> None:
     taken = Taken()
-    early = SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1], finish_reason=None)], num_cached_tokens=0)
+    early = SimpleNamespace(
+        outputs=[SimpleNamespace(token_ids=[1], finish_reason=None)], num_cached_tokens=0
+    )
     _, state = attached(taken, early)
     state.make_request_output([2], None, "stop", None)
     assert [step.ids for step in taken.steps] == [[1], [2]]

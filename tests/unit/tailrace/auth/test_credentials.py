@@ -1,4 +1,5 @@
-"""What `verify` refuses and accepts. The forged tokens themselves are in tests/support/attacks.py, to be used on endpoints too."""
+"""What `verify` refuses and accepts. The forged tokens themselves are in tests/support/attacks.py,
+to be used on endpoints too."""
 
 import dataclasses
 import json
@@ -44,13 +45,16 @@ def _frozen() -> Iterator[None]:
         yield
 
 
-# ---- accepted ------------------------------------------------------------------------------------------
+# ---- accepted
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("short", ["rs", "es", "hs", "at", "anon"])
 def test_a_good_token_of_each_issuer_is_accepted(issuers: credentials.Issuers, short: str) -> None:
     principal = credentials.verify(FORGE.token(short, NOW), issuers, NOW)
-    assert principal == credentials.Principal(attacks.iss(short), "alice", None, frozenset(), int(NOW) + 600)
+    assert principal == credentials.Principal(
+        attacks.iss(short), "alice", None, frozenset(), int(NOW) + 600
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,13 +67,17 @@ def test_a_good_token_of_each_issuer_is_accepted(issuers: credentials.Issuers, s
         ({"nbf": -500}, "not before in the past"),
     ],
 )
-def test_inside_leeway_and_lifetime_a_token_is_accepted(issuers: credentials.Issuers, claims: dict[str, int], why: str) -> None:
+def test_inside_leeway_and_lifetime_a_token_is_accepted(
+    issuers: credentials.Issuers, claims: dict[str, int], why: str
+) -> None:
     members = FORGE.claims("es", NOW)
     if claims.get("exp", 1) < 0:
         members = attacks.replaced(members, "iat", str(int(NOW) - 100))
     for name, offset in claims.items():
         members = attacks.replaced(members, name, str(int(NOW) + offset))
-    assert credentials.verify(FORGE.token("es", NOW, claims=members), issuers, NOW).subject == "alice", why
+    assert (
+        credentials.verify(FORGE.token("es", NOW, claims=members), issuers, NOW).subject == "alice"
+    ), why
 
 
 def test_the_clock_is_the_one_that_was_given(issuers: credentials.Issuers) -> None:
@@ -79,19 +87,29 @@ def test_the_clock_is_the_one_that_was_given(issuers: credentials.Issuers) -> No
     credentials.verify(token, issuers, NOW + 600 + 28)
 
 
-def test_a_token_that_the_librarys_own_clock_calls_expired_is_refused_even_if_ours_does_not(issuers: credentials.Issuers) -> None:
+def test_a_token_that_the_librarys_own_clock_calls_expired_is_refused_even_if_ours_does_not(
+    issuers: credentials.Issuers,
+) -> None:
     old = NOW - 86400
     assert _reason(FORGE.token("es", old), issuers, old) is credentials.Reason.EXPIRED
 
 
 def test_tenant_and_scopes_are_read_and_other_claims_dropped(issuers: credentials.Issuers) -> None:
-    members = [*FORGE.claims("es", NOW), ("tenant", '"acme"'), ("scope", '"read write"'), ("admin", "true"), ("jti", '"1"')]
+    members = [
+        *FORGE.claims("es", NOW),
+        ("tenant", '"acme"'),
+        ("scope", '"read write"'),
+        ("admin", "true"),
+        ("jti", '"1"'),
+    ]
     principal = credentials.verify(FORGE.token("es", NOW, claims=members), issuers, NOW)
     assert (principal.tenant, principal.scopes) == ("acme", frozenset({"read", "write"}))
     assert "admin" not in repr(principal)
 
 
-def test_an_audience_list_is_taken_only_where_the_issuer_allows_it(issuers: credentials.Issuers) -> None:
+def test_an_audience_list_is_taken_only_where_the_issuer_allows_it(
+    issuers: credentials.Issuers,
+) -> None:
     token = FORGE.with_claim("at", NOW, "aud", '["other","tailrace"]')
     assert credentials.verify(token, issuers, NOW).subject == "alice"
 
@@ -101,16 +119,30 @@ def test_a_header_listed_as_ignorable_is_ignored(issuers: credentials.Issuers) -
 
 
 @pytest.mark.parametrize("subject", ["x", "s" * 255, "Жанна 🌊", "a|b", "auth0|123"])
-def test_odd_but_legal_subjects_are_kept_as_they_are(issuers: credentials.Issuers, subject: str) -> None:
-    assert credentials.verify(FORGE.with_claim("es", NOW, "sub", attacks.quoted(subject)), issuers, NOW).subject == subject
+def test_odd_but_legal_subjects_are_kept_as_they_are(
+    issuers: credentials.Issuers, subject: str
+) -> None:
+    assert (
+        credentials.verify(
+            FORGE.with_claim("es", NOW, "sub", attacks.quoted(subject)), issuers, NOW
+        ).subject
+        == subject
+    )
 
 
-def test_the_longest_token_is_accepted_and_one_character_more_is_not(issuers: credentials.Issuers) -> None:
-    tokens = [FORGE.with_claim("es", NOW, "pad", attacks.quoted("x" * n)) for n in range(5700, 5960)]
+def test_the_longest_token_is_accepted_and_one_character_more_is_not(
+    issuers: credentials.Issuers,
+) -> None:
+    tokens = [
+        FORGE.with_claim("es", NOW, "pad", attacks.quoted("x" * n)) for n in range(5700, 5960)
+    ]
     longest = max((token for token in tokens if len(token) <= 8192), key=len)
     assert len(longest) >= 8190
     assert credentials.verify(longest, issuers, NOW)
-    assert _reason(min((token for token in tokens if len(token) > 8192), key=len), issuers) is credentials.Reason.MALFORMED
+    assert (
+        _reason(min((token for token in tokens if len(token) > 8192), key=len), issuers)
+        is credentials.Reason.MALFORMED
+    )
 
 
 def test_two_principals_never_share_a_key() -> None:
@@ -118,10 +150,13 @@ def test_two_principals_never_share_a_key() -> None:
         return credentials.Principal("https://i", subject, tenant, frozenset(), 1).key
 
     assert key("acme", "alice") == "https://i|acme|alice"
-    assert len({key(None, "a|b"), key(None, "a"), key("a", "b"), key("b", "a"), key("a", "|b")}) == 5
+    assert (
+        len({key(None, "a|b"), key(None, "a"), key("a", "b"), key("b", "a"), key("a", "|b")}) == 5
+    )
 
 
-# ---- refused -------------------------------------------------------------------------------------------
+# ---- refused
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -143,9 +178,14 @@ def test_the_corpus_is_there() -> None:
 
 
 @pytest.mark.usefixtures("isolated")
-@pytest.mark.parametrize("attack", CORPUS, ids=[attacks.stable_id(attack.name) for attack in CORPUS])
-def test_a_forged_token_is_refused_by_the_check_that_is_meant_for_it(issuers: credentials.Issuers, attack: attacks.Attack) -> None:
-    """The exact reason matters: were a check gone, most tokens would still be refused by another line, and nobody would notice."""
+@pytest.mark.parametrize(
+    "attack", CORPUS, ids=[attacks.stable_id(attack.name) for attack in CORPUS]
+)
+def test_a_forged_token_is_refused_by_the_check_that_is_meant_for_it(
+    issuers: credentials.Issuers, attack: attacks.Attack
+) -> None:
+    """The exact reason matters: were a check gone, most tokens would still be refused by another
+    line, and nobody would notice."""
     assert _reason(attack.token, issuers) == attack.reason
 
 
@@ -156,12 +196,18 @@ class _Sly(str):
         return 10
 
 
-@pytest.mark.parametrize("thing", [None, b"a.b.c", 1, [], {}, ["a", "b"], _Sly(FORGE.token("es", NOW))], ids=attacks.stable_id)
+@pytest.mark.parametrize(
+    "thing",
+    [None, b"a.b.c", 1, [], {}, ["a", "b"], _Sly(FORGE.token("es", NOW))],
+    ids=attacks.stable_id,
+)
 def test_what_is_no_plain_text_is_refused(issuers: credentials.Issuers, thing: object) -> None:
     assert _reason(thing, issuers) is credentials.Reason.MALFORMED
 
 
-def test_only_an_unknown_key_names_its_issuer_so_that_its_keys_can_be_fetched_anew(issuers: credentials.Issuers) -> None:
+def test_only_an_unknown_key_names_its_issuer_so_that_its_keys_can_be_fetched_anew(
+    issuers: credentials.Issuers,
+) -> None:
     with pytest.raises(credentials.InvalidCredential) as refused:
         credentials.verify(FORGE.with_header("es", NOW, "kid", '"key-2"'), issuers, NOW)
     assert refused.value.issuer == attacks.iss("es")
@@ -174,7 +220,9 @@ def test_what_is_refused_is_not_in_the_message(issuers: credentials.Issuers) -> 
         assert str(refused.value) == attack.reason
 
 
-def test_a_defect_below_is_refused_and_counted_as_internal(issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_below_is_refused_and_counted_as_internal(
+    issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OverflowError("as jose does for 1e400")
 
@@ -182,12 +230,16 @@ def test_a_defect_below_is_refused_and_counted_as_internal(issuers: credentials.
     assert _reason(FORGE.token("es", NOW), issuers) is credentials.Reason.INTERNAL
 
 
-def test_claims_that_the_library_reads_differently_are_refused(issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_that_the_library_reads_differently_are_refused(
+    issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(credentials.jwt, "decode", lambda *_, **__: {"sub": "root"})
     assert _reason(FORGE.token("es", NOW), issuers) is credentials.Reason.INTERNAL
 
 
-def test_the_library_is_called_with_one_algorithm_and_a_built_key(issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_called_with_one_algorithm_and_a_built_key(
+    issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[Any, dict[str, Any]]] = []
     original = credentials.jwt.decode
 
@@ -204,23 +256,44 @@ def test_the_library_is_called_with_one_algorithm_and_a_built_key(issuers: crede
     assert all(options["options"].keys() >= required for _, options in seen)
 
 
-def test_a_header_that_is_always_refused_cannot_be_made_ignorable(issuers: credentials.Issuers) -> None:
+def test_a_header_that_is_always_refused_cannot_be_made_ignorable(
+    issuers: credentials.Issuers,
+) -> None:
     """The settings refuse to list it; this is the line behind them."""
-    careless = dataclasses.replace(issuers.by_name[attacks.iss("es")], ignored_headers=frozenset({"crit"}))
-    assert _reason(FORGE.with_header("es", NOW, "crit", '"exp"'), credentials.Issuers({careless.iss: careless})) is credentials.Reason.HEADER
+    careless = dataclasses.replace(
+        issuers.by_name[attacks.iss("es")], ignored_headers=frozenset({"crit"})
+    )
+    assert (
+        _reason(
+            FORGE.with_header("es", NOW, "crit", '"exp"'),
+            credentials.Issuers({careless.iss: careless}),
+        )
+        is credentials.Reason.HEADER
+    )
 
 
-@pytest.mark.parametrize("change", [lambda text: text + "AAAA", lambda text: text[:-4], lambda text: "A" * 343])
+@pytest.mark.parametrize(
+    "change", [lambda text: text + "AAAA", lambda text: text[:-4], lambda text: "A" * 343]
+)
 def test_a_signature_of_an_impossible_length_never_reaches_the_library(
     issuers: credentials.Issuers, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
 ) -> None:
-    monkeypatch.setattr(credentials.jwt, "decode", None)  # calling it would be a defect, and counted as one
+    monkeypatch.setattr(
+        credentials.jwt, "decode", None
+    )  # calling it would be a defect, and counted as one
     text, _, signature = FORGE.token("hs", NOW).rpartition(".")
-    assert _reason(f"{text}.{change(signature)}", issuers) in {credentials.Reason.SIGNATURE, credentials.Reason.MALFORMED}
+    assert _reason(f"{text}.{change(signature)}", issuers) in {
+        credentials.Reason.SIGNATURE,
+        credentials.Reason.MALFORMED,
+    }
 
 
-@pytest.mark.parametrize("text", ["A" * 50_000_000, "." * 5_000_000, "A." * 2_000_000, "A" * 8190 + ".."])
-def test_refusing_something_huge_costs_neither_time_nor_memory(issuers: credentials.Issuers, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["A" * 50_000_000, "." * 5_000_000, "A." * 2_000_000, "A" * 8190 + ".."]
+)
+def test_refusing_something_huge_costs_neither_time_nor_memory(
+    issuers: credentials.Issuers, text: str
+) -> None:
     tracemalloc.start()
     started = time.perf_counter()
     try:
@@ -231,16 +304,37 @@ def test_refusing_something_huge_costs_neither_time_nor_memory(issuers: credenti
         tracemalloc.stop()
 
 
-# ---- properties ----------------------------------------------------------------------------------------
+# ---- properties
+# ----------------------------------------------------------------------------------------
 
-_scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)
-_values = st.recursive(_scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8)
-_header_names = st.sampled_from(["alg", "typ", "kid", "crit", "jku", "b64", "x5t", "foo"]) | st.text(max_size=5)
-_claim_names = st.sampled_from(["iss", "aud", "sub", "iat", "exp", "nbf", "tenant", "scope", "at_hash", "jti", "foo"]) | st.text(max_size=5)
-_quiet = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)
+_values = st.recursive(
+    _scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+_header_names = st.sampled_from(
+    ["alg", "typ", "kid", "crit", "jku", "b64", "x5t", "foo"]
+) | st.text(max_size=5)
+_claim_names = st.sampled_from(
+    ["iss", "aud", "sub", "iat", "exp", "nbf", "tenant", "scope", "at_hash", "jti", "foo"]
+) | st.text(max_size=5)
+_quiet = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-def _outcome(token: str, issuers: credentials.Issuers) -> credentials.Principal | credentials.Reason:
+def _outcome(
+    token: str, issuers: credentials.Issuers
+) -> credentials.Principal | credentials.Reason:
     try:
         return credentials.verify(token, issuers, NOW)
     except credentials.InvalidCredential as refused:
@@ -275,7 +369,9 @@ def test_any_signed_header_and_claims_give_a_principal_or_a_reason_and_no_defect
     char=st.characters(codec="utf-8") | st.sampled_from("AQgw.=-_"),
     kind=st.sampled_from(["replace", "insert", "delete"]),
 )
-def test_no_edit_of_a_good_token_is_good(issuers: credentials.Issuers, place: int, char: str, kind: str) -> None:
+def test_no_edit_of_a_good_token_is_good(
+    issuers: credentials.Issuers, place: int, char: str, kind: str
+) -> None:
     good = FORGE.token("hs", NOW)
     place %= len(good)
     edited = {
@@ -288,36 +384,73 @@ def test_no_edit_of_a_good_token_is_good(issuers: credentials.Issuers, place: in
 
 
 @_quiet
-@given(issued=st.integers(-4000, 4000), life=st.integers(-10, 4000), start=st.none() | st.integers(-100, 100))
-def test_times_are_accepted_exactly_by_the_rule(issuers: credentials.Issuers, issued: int, life: int, start: int | None) -> None:
+@given(
+    issued=st.integers(-4000, 4000),
+    life=st.integers(-10, 4000),
+    start=st.none() | st.integers(-100, 100),
+)
+def test_times_are_accepted_exactly_by_the_rule(
+    issuers: credentials.Issuers, issued: int, life: int, start: int | None
+) -> None:
     at = int(NOW)
     members = [member for member in FORGE.claims("hs", NOW) if member[0] not in {"iat", "exp"}]
     members += [("iat", str(at + issued)), ("exp", str(at + issued + life))]
     if start is not None:
         members.append(("nbf", str(at + start)))
-    accepted = 0 < life <= 3600 and at + issued + life > NOW - 30 and at + issued <= NOW + 30 and at + (start or 0) <= NOW + 30
-    assert isinstance(_outcome(FORGE.token("hs", NOW, claims=members), issuers), credentials.Principal) == accepted
+    accepted = (
+        0 < life <= 3600
+        and at + issued + life > NOW - 30
+        and at + issued <= NOW + 30
+        and at + (start or 0) <= NOW + 30
+    )
+    assert (
+        isinstance(_outcome(FORGE.token("hs", NOW, claims=members), issuers), credentials.Principal)
+        == accepted
+    )
 
 
 @_quiet
 @given(text=st.text(max_size=300) | st.text(alphabet="eyJABCDabcd0123._-=", max_size=300))
-def test_any_text_at_all_is_refused_without_a_defect(issuers: credentials.Issuers, text: str) -> None:
+def test_any_text_at_all_is_refused_without_a_defect(
+    issuers: credentials.Issuers, text: str
+) -> None:
     assert _outcome(text, issuers) not in {credentials.Reason.INTERNAL}
     assert isinstance(_outcome(text, issuers), credentials.Reason)
 
 
-# ---- development credentials ---------------------------------------------------------------------------
+# ---- development credentials
+# ---------------------------------------------------------------------------
 
 
 def test_an_issued_development_credential_verifies(tmp_path: Path) -> None:
     private, public = credentials.generate_dev_key()
-    issuer = {"iss": "https://tailrace.local/dev", "audience": "tailrace", "algorithm": "ES256", "types": ["JWT"]}
-    issuers = _load({"issuers": [{**issuer, "max_lifetime": 86400, "leeway": 30, "keys": {"dev-1": public}}]}, tmp_path)
-    token = credentials.issue(private, "dev-1", "https://tailrace.local/dev", "tailrace", "me", NOW, 3600, "acme", ["read", "write"])
+    issuer = {
+        "iss": "https://tailrace.local/dev",
+        "audience": "tailrace",
+        "algorithm": "ES256",
+        "types": ["JWT"],
+    }
+    issuers = _load(
+        {"issuers": [{**issuer, "max_lifetime": 86400, "leeway": 30, "keys": {"dev-1": public}}]},
+        tmp_path,
+    )
+    token = credentials.issue(
+        private,
+        "dev-1",
+        "https://tailrace.local/dev",
+        "tailrace",
+        "me",
+        NOW,
+        3600,
+        "acme",
+        ["read", "write"],
+    )
     assert credentials.verify(token, issuers, NOW) == credentials.Principal(
         "https://tailrace.local/dev", "me", "acme", frozenset({"read", "write"}), int(NOW) + 3600
     )
-    plain = credentials.issue(private, "dev-1", "https://tailrace.local/dev", "tailrace", "me", NOW, 1)
+    plain = credentials.issue(
+        private, "dev-1", "https://tailrace.local/dev", "tailrace", "me", NOW, 1
+    )
     assert credentials.verify(plain, issuers, NOW).tenant is None
 
 

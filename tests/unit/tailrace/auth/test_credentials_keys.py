@@ -1,4 +1,5 @@
-"""Keys and issuers at start: whatever is doubtful ends the process before it listens, and says what is wrong without showing the key."""
+"""Keys and issuers at start: whatever is doubtful ends the process before it listens, and says what
+is wrong without showing the key."""
 
 import base64
 import json
@@ -15,7 +16,14 @@ from tests.support import attacks
 FORGE = attacks.Forge()
 EC_PEM = attacks.pem(FORGE.ec.public_key())
 RSA_PEM = attacks.pem(FORGE.rsa.public_key())
-GOOD = {"iss": "https://i.test", "audience": "tailrace", "algorithm": "ES256", "types": ["JWT"], "max_lifetime": 3600, "keys": {"k": EC_PEM}}
+GOOD = {
+    "iss": "https://i.test",
+    "audience": "tailrace",
+    "algorithm": "ES256",
+    "types": ["JWT"],
+    "max_lifetime": 3600,
+    "keys": {"k": EC_PEM},
+}
 
 
 def _load(content: object, folder: Path) -> credentials.Issuers:
@@ -25,22 +33,38 @@ def _load(content: object, folder: Path) -> credentials.Issuers:
 
 
 def _issuer(folder: Path, **changes: Any) -> credentials.Issuers:
-    return _load({"issuers": [{name: value for name, value in {**GOOD, **changes}.items() if value is not None}]}, folder)
+    return _load(
+        {
+            "issuers": [
+                {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+            ]
+        },
+        folder,
+    )
 
 
-def _private(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: str = "PKCS8", encoding: str = "PEM") -> bytes:
-    return key.private_bytes(getattr(serialization.Encoding, encoding), getattr(serialization.PrivateFormat, form), serialization.NoEncryption())
+def _private(
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, form: str = "PKCS8", encoding: str = "PEM"
+) -> bytes:
+    return key.private_bytes(
+        getattr(serialization.Encoding, encoding),
+        getattr(serialization.PrivateFormat, form),
+        serialization.NoEncryption(),
+    )
 
 
 def _der(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def _openssh(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 
-# ---- accepted --------------------------------------------------------------------------------------------
+# ---- accepted
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [2048, 3072, 4096])
@@ -51,7 +75,11 @@ def test_rsa_keys_of_good_sizes_are_taken_with_the_right_signature_length(bits: 
 
 
 def test_a_pkcs1_pem_is_taken_and_written_out_anew() -> None:
-    pem = FORGE.rsa.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1).decode()
+    pem = (
+        FORGE.rsa.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1)
+        .decode()
+    )
     assert credentials.public_key(pem, "RS256").signature_chars == 342
 
 
@@ -60,14 +88,23 @@ def test_a_pem_that_lost_its_line_breaks_is_the_same_key() -> None:
 
 
 def test_a_random_secret_is_taken() -> None:
-    assert credentials.secret_key(base64.b64encode(bytes(range(200, 232))).decode()).signature_chars == 43
+    assert (
+        credentials.secret_key(base64.b64encode(bytes(range(200, 232))).decode()).signature_chars
+        == 43
+    )
 
 
 def test_every_setting_reaches_the_issuer(tmp_path: Path) -> None:
-    issuers = _issuer(tmp_path, leeway=60, audience_lists=True, ignored_headers=["x5t"], types=["JWT", "at+jwt"])
+    issuers = _issuer(
+        tmp_path, leeway=60, audience_lists=True, ignored_headers=["x5t"], types=["JWT", "at+jwt"]
+    )
     issuer = issuers.by_name["https://i.test"]
     assert (issuer.leeway, issuer.audience_lists, issuer.ignored_headers) == (60, True, {"x5t"})
-    assert (issuer.types, issuer.max_lifetime, list(issuer.keys)) == ({"JWT", "at+jwt"}, 3600, ["k"])
+    assert (issuer.types, issuer.max_lifetime, list(issuer.keys)) == (
+        {"JWT", "at+jwt"},
+        3600,
+        ["k"],
+    )
 
 
 def test_issuers_and_keys_cannot_be_changed_afterwards(tmp_path: Path) -> None:
@@ -84,7 +121,8 @@ def test_a_key_does_not_show_itself(tmp_path: Path) -> None:
     assert "handle" not in repr(_issuer(tmp_path))
 
 
-# ---- public keys refused ---------------------------------------------------------------------------------
+# ---- public keys refused
+# ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,7 +152,8 @@ def test_a_doubtful_public_key_is_refused(algorithm: Any, pem: str) -> None:
     assert not pem or pem not in str(refused.value)
 
 
-# ---- secrets refused -------------------------------------------------------------------------------------
+# ---- secrets refused
+# -------------------------------------------------------------------------------------
 
 _SECRETS = {
     "31 bytes": bytes(range(31)),
@@ -124,7 +163,9 @@ _SECRETS = {
     "private DER": _private(FORGE.ec, encoding="DER"),
     "private RSA DER": _private(FORGE.rsa, encoding="DER"),
     "encrypted private DER": FORGE.ec.private_bytes(
-        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+        serialization.Encoding.DER,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"x"),
     ),
     "private PEM": _private(FORGE.ec),
     "OpenSSH RSA": _openssh(FORGE.rsa.public_key()),
@@ -145,14 +186,24 @@ def test_a_secret_that_is_weak_or_a_key_in_disguise_is_refused(secret: bytes) ->
 
 
 @pytest.mark.parametrize(
-    "text", [EC_PEM, RSA_PEM, "".join(RSA_PEM.splitlines()[1:-1]), "not base64!", "abc", "é" * 50, base64.urlsafe_b64encode(b"\xff" * 33).decode()]
+    "text",
+    [
+        EC_PEM,
+        RSA_PEM,
+        "".join(RSA_PEM.splitlines()[1:-1]),
+        "not base64!",
+        "abc",
+        "é" * 50,
+        base64.urlsafe_b64encode(b"\xff" * 33).decode(),
+    ],
 )
 def test_a_setting_that_is_no_base64_of_a_secret_is_refused(text: str) -> None:
     with pytest.raises(credentials.IssuersRefused):
         credentials.secret_key(text)
 
 
-# ---- issuers files refused -------------------------------------------------------------------------------
+# ---- issuers files refused
+# -------------------------------------------------------------------------------
 
 _SECRET_TEXT = base64.b64encode(attacks.SECRET).decode()
 
@@ -197,14 +248,27 @@ _SECRET_TEXT = base64.b64encode(attacks.SECRET).decode()
     ],
     ids=attacks.stable_id,
 )
-def test_a_doubtful_issuer_is_refused_with_what_is_wrong(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_doubtful_issuer_is_refused_with_what_is_wrong(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(credentials.IssuersRefused, match=message):
         _issuer(tmp_path, **changes)
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "null", '{"issuers": []}', "{}", '{"issuers": {}}', '{"issuers": [1]}', '{"issuers": [], "issuers": []}', "[" * 5000],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"issuers": []}',
+        "{}",
+        '{"issuers": {}}',
+        '{"issuers": [1]}',
+        '{"issuers": [], "issuers": []}',
+        "[" * 5000,
+    ],
 )
 def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(credentials.IssuersRefused):
@@ -231,7 +295,9 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["RSAKey", "ECKey", "HMACKey"])
-def test_a_fallback_backend_of_the_library_stops_the_start(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_backend_of_the_library_stops_the_start(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Fallback:
         __module__ = "jose.backends.ecdsa_backend"
 

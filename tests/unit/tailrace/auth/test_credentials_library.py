@@ -1,7 +1,9 @@
-"""What python-jose 3.5.0 lets through by itself: the reasons for the checks in tailrace/auth/credentials.py.
+"""What python-jose 3.5.0 lets through by itself: the reasons for the checks in
+tailrace/auth/credentials.py.
 
-A failure here after an upgrade is news, not a defect: the library changed, so its row in the security notes and the check that answers it
-are looked at again, and the corpus is run on the new release before the pin moves.
+A failure here after an upgrade is news, not a defect: the library changed, so its row in the
+security notes and the check that answers it are looked at again, and the corpus is run on the new
+release before the pin moves.
 """
 
 import base64
@@ -26,8 +28,12 @@ FORGE = attacks.Forge()
 NOW = time.time()
 RSA_PEM = attacks.pem(FORGE.rsa.public_key())
 EC_PEM = attacks.pem(FORGE.ec.public_key())
-RSA_DER = FORGE.rsa.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-RSA_PKCS1 = FORGE.rsa.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.PKCS1)
+RSA_DER = FORGE.rsa.public_key().public_bytes(
+    serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+)
+RSA_PKCS1 = FORGE.rsa.public_key().public_bytes(
+    serialization.Encoding.DER, serialization.PublicFormat.PKCS1
+)
 PEM_BODY = "\n".join(RSA_PEM.splitlines()[1:-1]).encode()
 SECRET_KEY = backends.HMACKey(attacks.SECRET, "HS256")
 
@@ -39,11 +45,24 @@ def _frozen() -> Iterator[None]:
 
 
 def _forged(secret: bytes) -> str:
-    return attacks.signed(attacks.replaced(FORGE.header("rs"), "alg", '"HS256"'), FORGE.claims("rs", NOW), attacks.hs256(secret))
+    return attacks.signed(
+        attacks.replaced(FORGE.header("rs"), "alg", '"HS256"'),
+        FORGE.claims("rs", NOW),
+        attacks.hs256(secret),
+    )
 
 
-def _decode(token: str, key: Any = SECRET_KEY, algorithms: Any = ("HS256",), **options: Any) -> dict[str, Any]:
-    claims: dict[str, Any] = jwt.decode(token, key, algorithms=algorithms, audience=attacks.AUDIENCE, issuer=attacks.iss("hs"), **options)
+def _decode(
+    token: str, key: Any = SECRET_KEY, algorithms: Any = ("HS256",), **options: Any
+) -> dict[str, Any]:
+    claims: dict[str, Any] = jwt.decode(
+        token,
+        key,
+        algorithms=algorithms,
+        audience=attacks.AUDIENCE,
+        issuer=attacks.iss("hs"),
+        **options,
+    )
     return claims
 
 
@@ -52,12 +71,21 @@ def test_these_measurements_are_of_this_release() -> None:
 
 
 @pytest.mark.parametrize("algorithms", [None, ["RS256", "HS256"]])
-@pytest.mark.parametrize("key", [RSA_DER, RSA_PKCS1, PEM_BODY], ids=["SPKI DER", "PKCS#1 DER", "PEM body"])
-def test_it_accepts_hs256_forged_with_a_raw_public_key(key: bytes, algorithms: list[str] | None) -> None:
-    assert jwt.decode(_forged(key), key, algorithms=algorithms, audience=attacks.AUDIENCE)["sub"] == "alice"
+@pytest.mark.parametrize(
+    "key", [RSA_DER, RSA_PKCS1, PEM_BODY], ids=["SPKI DER", "PKCS#1 DER", "PEM body"]
+)
+def test_it_accepts_hs256_forged_with_a_raw_public_key(
+    key: bytes, algorithms: list[str] | None
+) -> None:
+    assert (
+        jwt.decode(_forged(key), key, algorithms=algorithms, audience=attacks.AUDIENCE)["sub"]
+        == "alice"
+    )
 
 
-@pytest.mark.parametrize("key", [RSA_PEM.encode(), RSA_PEM.replace("\n", "").encode()], ids=["PEM", "PEM on one line"])
+@pytest.mark.parametrize(
+    "key", [RSA_PEM.encode(), RSA_PEM.replace("\n", "").encode()], ids=["PEM", "PEM on one line"]
+)
 def test_it_rejects_the_forgery_with_pem(key: bytes) -> None:
     with pytest.raises(exceptions.JOSEError):
         jwt.decode(_forged(key), key, algorithms=["RS256", "HS256"], audience=attacks.AUDIENCE)
@@ -67,24 +95,46 @@ def test_it_rejects_the_forgery_with_pem(key: bytes) -> None:
 def test_a_ready_made_key_object_stops_every_confusion(secret: bytes) -> None:
     """What K1 relies on."""
     with pytest.raises(exceptions.JOSEError):
-        jwt.decode(_forged(secret), backends.RSAKey(RSA_PEM, "RS256"), algorithms=["RS256", "HS256"], audience=attacks.AUDIENCE)
+        jwt.decode(
+            _forged(secret),
+            backends.RSAKey(RSA_PEM, "RS256"),
+            algorithms=["RS256", "HS256"],
+            audience=attacks.AUDIENCE,
+        )
 
 
-@pytest.mark.parametrize("secret", [RSA_DER, PEM_BODY, json.dumps({"kty": "RSA", "n": "AA", "e": "AQAB"}).encode(), b"", b"secret"])
-def test_it_builds_a_secret_from_a_public_key_from_nothing_and_from_six_bytes(secret: bytes) -> None:
+@pytest.mark.parametrize(
+    "secret",
+    [
+        RSA_DER,
+        PEM_BODY,
+        json.dumps({"kty": "RSA", "n": "AA", "e": "AQAB"}).encode(),
+        b"",
+        b"secret",
+    ],
+)
+def test_it_builds_a_secret_from_a_public_key_from_nothing_and_from_six_bytes(
+    secret: bytes,
+) -> None:
     assert backends.HMACKey(secret, "HS256")
 
 
 @pytest.mark.parametrize(
     ("build", "pem", "algorithm"),
     [
-        (backends.ECKey, attacks.pem(ec.generate_private_key(ec.SECP384R1()).public_key()), "ES256"),
+        (
+            backends.ECKey,
+            attacks.pem(ec.generate_private_key(ec.SECP384R1()).public_key()),
+            "ES256",
+        ),
         (backends.RSAKey, attacks.pem(rsa.generate_private_key(65537, 1024).public_key()), "RS256"),  # noqa: S505 - that is the point
         (backends.RSAKey, EC_PEM, "RS256"),
         (backends.ECKey, RSA_PEM, "ES256"),
     ],
 )
-def test_it_builds_keys_of_a_wrong_size_curve_or_type(build: Callable[..., Any], pem: str, algorithm: str) -> None:
+def test_it_builds_keys_of_a_wrong_size_curve_or_type(
+    build: Callable[..., Any], pem: str, algorithm: str
+) -> None:
     assert build(pem, algorithm)
 
 
@@ -97,7 +147,10 @@ def test_without_a_list_of_algorithms_the_token_chooses_and_a_text_is_searched_f
 
 def test_it_tries_every_key_of_a_set_and_ignores_kid() -> None:
     keys = {
-        "keys": [jwk.construct(attacks.SECRET, "HS256").to_dict() | {"kid": "right"}, {"kty": "oct", "k": "AAAA", "alg": "HS256", "kid": "wrong"}]
+        "keys": [
+            jwk.construct(attacks.SECRET, "HS256").to_dict() | {"kid": "right"},
+            {"kty": "oct", "k": "AAAA", "alg": "HS256", "kid": "wrong"},
+        ]
     }
     assert _decode(FORGE.with_header("hs", NOW, "kid", '"wrong"'), key=keys)
 
@@ -128,7 +181,9 @@ def test_it_accepts_a_non_canonical_signature_and_five_parts() -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     assert _decode(token[:-1] + alphabet[alphabet.index(token[-1]) + 1])
     claims = attacks.json_object(FORGE.claims("hs", NOW))
-    header, payload, _ = FORGE.token("hs", NOW, claims=claims.ljust(len(claims) // 3 * 3 + 3)).split(".")  # whole groups, else its padding fails
+    header, payload, _ = FORGE.token(
+        "hs", NOW, claims=claims.ljust(len(claims) // 3 * 3 + 3)
+    ).split(".")  # whole groups, else its padding fails
     dotted = f"{header}.{payload[:12]}.{payload[12:24]}.{payload[24:]}"
     assert _decode(f"{dotted}.{attacks.b64(FORGE.sign('hs', dotted))}")
 
@@ -163,7 +218,9 @@ def test_it_rejects_a_missing_issuer_and_alg_none() -> None:
     with pytest.raises(exceptions.JOSEError):
         _decode(FORGE.with_claim("hs", NOW, "iss", None))
     with pytest.raises(exceptions.JOSEError):
-        _decode(FORGE.with_header("hs", NOW, "alg", '"none"').rpartition(".")[0] + ".", algorithms=None)
+        _decode(
+            FORGE.with_header("hs", NOW, "alg", '"none"').rpartition(".")[0] + ".", algorithms=None
+        )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +230,10 @@ def test_it_rejects_a_missing_issuer_and_alg_none() -> None:
         (FORGE.with_claim("hs", NOW, "exp", "null"), TypeError),
         (FORGE.with_claim("hs", NOW, "exp", "[]"), TypeError),
         (FORGE.token("hs", NOW)[:-1] + "\ud800", UnicodeEncodeError),
-        (FORGE.token("hs", NOW, claims=b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), RecursionError),
+        (
+            FORGE.token("hs", NOW, claims=b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+            RecursionError,
+        ),
     ],
     ids=["1e400", "null", "list", "surrogate", "deep"],
 )

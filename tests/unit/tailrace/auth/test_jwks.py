@@ -19,13 +19,28 @@ ISS = attacks.iss("es")
 URL = "https://issuer.test/jwks"
 
 
-def _jwk(kid: str, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, **more: Any) -> dict[str, Any]:
+def _jwk(
+    kid: str, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, **more: Any
+) -> dict[str, Any]:
     if isinstance(key, rsa.RSAPublicKey):
         numbers = key.public_numbers()
         length = (key.key_size + 7) // 8
-        return {"kty": "RSA", "kid": kid, "n": attacks.number64(numbers.n, length), "e": attacks.number64(numbers.e, 3), **more}
+        return {
+            "kty": "RSA",
+            "kid": kid,
+            "n": attacks.number64(numbers.n, length),
+            "e": attacks.number64(numbers.e, 3),
+            **more,
+        }
     point = key.public_numbers()
-    return {"kty": "EC", "crv": "P-256", "kid": kid, "x": attacks.number64(point.x, 32), "y": attacks.number64(point.y, 32), **more}
+    return {
+        "kty": "EC",
+        "crv": "P-256",
+        "kid": kid,
+        "x": attacks.number64(point.x, 32),
+        "y": attacks.number64(point.y, 32),
+        **more,
+    }
 
 
 GOOD = _jwk("key-es", FORGE.ec.public_key(), use="sig", alg="ES256")
@@ -43,7 +58,9 @@ class FakeIssuer:
     def __init__(self) -> None:
         self.fetches = 0
         self.keys: list[Any] = [GOOD]
-        self.answer: Callable[[], httpx.Response] = lambda: httpx.Response(200, json={"keys": self.keys})
+        self.answer: Callable[[], httpx.Response] = lambda: httpx.Response(
+            200, json={"keys": self.keys}
+        )
         self.delay_s = 0.0
         self.alarms: list[str] = []
         self.now = 1000.0  # the clock of KeySets
@@ -53,8 +70,11 @@ class FakeIssuer:
         self.fetches += 1
         await asyncio.sleep(self.delay_s)
         answer = self.answer()
-        # Unread, as from a network: MockTransport would otherwise hand over a body that cannot be streamed.
-        return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+        # Unread, as from a network: MockTransport would otherwise hand over a body that cannot be
+        # streamed.
+        return httpx.Response(
+            answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content)
+        )
 
 
 @pytest.fixture
@@ -67,10 +87,20 @@ async def sets(issuer: FakeIssuer, tmp_path: Path) -> AsyncIterator[jwks.KeySets
     settings = {"audience": attacks.AUDIENCE, "leeway": 30, "max_lifetime": 3600, "types": ["JWT"]}
     path = tmp_path / "issuers.json"
     remote = {**settings, "iss": ISS, "algorithm": "ES256", "jwks_url": URL}
-    static = {**settings, "iss": attacks.iss("rs"), "algorithm": "RS256", "keys": {"key-rs": attacks.pem(FORGE.rsa.public_key())}}
+    static = {
+        **settings,
+        "iss": attacks.iss("rs"),
+        "algorithm": "RS256",
+        "keys": {"key-rs": attacks.pem(FORGE.rsa.public_key())},
+    }
     path.write_text(json.dumps({"issuers": [remote, static]}))
     async with httpx.AsyncClient(transport=httpx.MockTransport(issuer)) as client:
-        yield jwks.KeySets(credentials.load_issuers(path), client, lambda: issuer.now, lambda iss, what: issuer.alarms.append(f"{iss} {what}"))
+        yield jwks.KeySets(
+            credentials.load_issuers(path),
+            client,
+            lambda: issuer.now,
+            lambda iss, what: issuer.alarms.append(f"{iss} {what}"),
+        )
 
 
 async def _refused(sets: jwks.KeySets, token: str) -> credentials.Reason:
@@ -79,15 +109,22 @@ async def _refused(sets: jwks.KeySets, token: str) -> credentials.Reason:
     return refused.value.reason
 
 
-async def test_the_first_token_fetches_the_keys_and_the_next_does_not(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_the_first_token_fetches_the_keys_and_the_next_does_not(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     for _ in range(3):
         assert (await sets.verify(FORGE.token("es", NOW), NOW)).subject == "alice"
     assert issuer.fetches == 1
 
 
-async def test_a_thousand_unknown_key_ids_cause_one_fetch_per_cooldown(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_a_thousand_unknown_key_ids_cause_one_fetch_per_cooldown(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     for n in range(1000):
-        assert await _refused(sets, FORGE.with_header("es", NOW, "kid", f'"k{n}"')) is credentials.Reason.UNKNOWN_KEY
+        assert (
+            await _refused(sets, FORGE.with_header("es", NOW, "kid", f'"k{n}"'))
+            is credentials.Reason.UNKNOWN_KEY
+        )
         issuer.now += 0.02
     assert issuer.fetches == 1
     issuer.now += jwks.COOLDOWN_S
@@ -97,12 +134,16 @@ async def test_a_thousand_unknown_key_ids_cause_one_fetch_per_cooldown(sets: jwk
 
 async def test_many_at_once_share_one_fetch(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
     issuer.delay_s = 0.02
-    principals = await asyncio.gather(*(sets.verify(FORGE.token("es", NOW), NOW) for _ in range(20)))
+    principals = await asyncio.gather(
+        *(sets.verify(FORGE.token("es", NOW), NOW) for _ in range(20))
+    )
     assert {principal.subject for principal in principals} == {"alice"}
     assert issuer.fetches == 1
 
 
-async def test_only_an_unknown_key_of_a_publishing_issuer_causes_a_fetch(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_only_an_unknown_key_of_a_publishing_issuer_causes_a_fetch(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     await sets.verify(FORGE.token("rs", NOW), NOW)
     await _refused(sets, FORGE.with_header("rs", NOW, "kid", '"k"'))
     await _refused(sets, FORGE.with_header("es", NOW, "jku", '"https://evil.test"'))
@@ -110,7 +151,9 @@ async def test_only_an_unknown_key_of_a_publishing_issuer_causes_a_fetch(sets: j
     assert issuer.fetches == 0
 
 
-async def test_a_rotated_key_works_at_once_and_a_removed_one_stops(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_a_rotated_key_works_at_once_and_a_removed_one_stops(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     old = FORGE.token("es", NOW)
     await sets.verify(old, NOW)
     issuer.now += jwks.COOLDOWN_S
@@ -135,7 +178,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return made
 
 
-async def test_a_credential_that_was_good_is_checked_once_until_it_expires(sets: jwks.KeySets, checks: list[float]) -> None:
+async def test_a_credential_that_was_good_is_checked_once_until_it_expires(
+    sets: jwks.KeySets, checks: list[float]
+) -> None:
     token = FORGE.token("rs", NOW)
     first = await sets.verify(token, NOW)
     assert await sets.verify(token, NOW + 1) == first
@@ -148,11 +193,18 @@ async def test_a_credential_that_was_good_is_checked_once_until_it_expires(sets:
     assert refused.value.reason is credentials.Reason.EXPIRED
 
 
-async def test_only_the_very_same_text_is_remembered(sets: jwks.KeySets, checks: list[float]) -> None:
+async def test_only_the_very_same_text_is_remembered(
+    sets: jwks.KeySets, checks: list[float]
+) -> None:
     token = FORGE.token("rs", NOW)
     await sets.verify(token, NOW)
     head, body, signature = token.split(".")
-    for other in (f"{head}.{body}.{signature[:-4]}AAAA", f"{head}.{body}.", f"{token}.", f" {token}"):
+    for other in (
+        f"{head}.{body}.{signature[:-4]}AAAA",
+        f"{head}.{body}.",
+        f"{token}.",
+        f" {token}",
+    ):
         await _refused(sets, other)
     assert len(checks) == 5
 
@@ -183,11 +235,17 @@ _BAD_ANSWERS: dict[str, Callable[[], httpx.Response]] = {
     "empty set": lambda: httpx.Response(200, json={"keys": []}),
     "keys that are no list": lambda: httpx.Response(200, json={"keys": {"0": GOOD}}),
     "an entry that is no object": lambda: httpx.Response(200, json={"keys": [GOOD, 1]}),
-    "33 keys": lambda: httpx.Response(200, json={"keys": [{**GOOD, "kid": f"k{n}"} for n in range(33)]}),
+    "33 keys": lambda: httpx.Response(
+        200, json={"keys": [{**GOOD, "kid": f"k{n}"} for n in range(33)]}
+    ),
     "a key id twice": lambda: httpx.Response(200, json={"keys": [GOOD, GOOD]}),
-    "a member twice": lambda: httpx.Response(200, content=json.dumps({"keys": [GOOD]}).replace('"kid"', '"kid": "x", "kid"').encode()),
+    "a member twice": lambda: httpx.Response(
+        200, content=json.dumps({"keys": [GOOD]}).replace('"kid"', '"kid": "x", "kid"').encode()
+    ),
     "too big": lambda: httpx.Response(200, json={"keys": [GOOD], "pad": "x" * jwks.MAX_BODY_BYTES}),
-    "compressed": lambda: httpx.Response(200, headers={"content-encoding": "identity"}, json={"keys": [GOOD]}),
+    "compressed": lambda: httpx.Response(
+        200, headers={"content-encoding": "identity"}, json={"keys": [GOOD]}
+    ),
 }
 
 
@@ -205,7 +263,9 @@ async def test_a_bad_answer_keeps_the_old_set_raises_an_alarm_and_cools_down(
     assert await sets.verify(FORGE.token("es", NOW), NOW)
 
 
-async def test_an_issuer_that_does_not_answer_costs_its_bound(sets: jwks.KeySets, issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_issuer_that_does_not_answer_costs_its_bound(
+    sets: jwks.KeySets, issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jwks, "FETCH_TIMEOUT_S", 0.05)
     issuer.delay_s = 30
     started = time.monotonic()
@@ -214,7 +274,9 @@ async def test_an_issuer_that_does_not_answer_costs_its_bound(sets: jwks.KeySets
     assert issuer.alarms == [f"{ISS} TimeoutError"]
 
 
-async def test_an_old_set_serves_for_a_day_and_then_fails_closed(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_an_old_set_serves_for_a_day_and_then_fails_closed(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     await sets.verify(FORGE.token("es", NOW), NOW)
     issuer.answer = _BAD_ANSWERS["500"]
     issuer.now += jwks.MAX_STALE_S
@@ -226,16 +288,22 @@ async def test_an_old_set_serves_for_a_day_and_then_fails_closed(sets: jwks.KeyS
     assert await sets.verify(FORGE.token("es", NOW), NOW)
 
 
-async def test_a_caller_that_goes_away_does_not_take_the_fetch_of_the_others_along(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_a_caller_that_goes_away_does_not_take_the_fetch_of_the_others_along(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     issuer.delay_s = 0.02
-    first, second = (asyncio.create_task(sets.verify(FORGE.token("es", NOW), NOW)) for _ in range(2))
+    first, second = (
+        asyncio.create_task(sets.verify(FORGE.token("es", NOW), NOW)) for _ in range(2)
+    )
     await asyncio.sleep(0.005)
     first.cancel()
     issuer.now += jwks.COOLDOWN_S
     assert (await second).subject == "alice"
 
 
-async def test_a_failed_regular_fetch_cools_down_too(sets: jwks.KeySets, issuer: FakeIssuer) -> None:
+async def test_a_failed_regular_fetch_cools_down_too(
+    sets: jwks.KeySets, issuer: FakeIssuer
+) -> None:
     issuer.answer = _BAD_ANSWERS["500"]
     task = asyncio.create_task(sets.run())
     async with asyncio.timeout(5):
@@ -247,7 +315,9 @@ async def test_a_failed_regular_fetch_cools_down_too(sets: jwks.KeySets, issuer:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_run_keeps_the_sets_fresh(sets: jwks.KeySets, issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_run_keeps_the_sets_fresh(
+    sets: jwks.KeySets, issuer: FakeIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jwks, "REFRESH_S", 0.01)
     task = asyncio.create_task(sets.run())
     async with asyncio.timeout(5):
@@ -264,7 +334,8 @@ async def test_run_keeps_the_sets_fresh(sets: jwks.KeySets, issuer: FakeIssuer, 
     assert await sets.verify(FORGE.token("es", NOW), NOW)
 
 
-# ---- which keys are taken ----------------------------------------------------------------------------------
+# ---- which keys are taken
+# ----------------------------------------------------------------------------------
 
 _PASSED_OVER = {
     "for encryption": _jwk("k", FORGE.ec.public_key(), use="enc"),
@@ -293,6 +364,10 @@ def test_a_key_not_for_us_is_passed_over(entry: dict[str, Any]) -> None:
 
 def test_rsa_keys_are_taken_by_the_same_rule_as_static_ones() -> None:
     small = rsa.generate_private_key(65537, 1024).public_key()  # noqa: S505 - that is the point
-    entries = [_jwk("good", FORGE.rsa.public_key()), _jwk("small", small), _jwk("ec", FORGE.ec.public_key())]
+    entries = [
+        _jwk("good", FORGE.rsa.public_key()),
+        _jwk("small", small),
+        _jwk("ec", FORGE.ec.public_key()),
+    ]
     keys = jwks.parse(json.dumps({"keys": entries}).encode(), "RS256")
     assert {kid: key.signature_chars for kid, key in keys.items()} == {"good": 342}

@@ -17,7 +17,11 @@ def delta(number: int, text: str) -> dict[str, Any]:
 
 
 def end(number: int, status: str = "completed") -> dict[str, Any]:
-    return {"type": f"response.{status}", "sequence_number": number, "response": {"status": status, "usage": {"output_tokens": 3}}}
+    return {
+        "type": f"response.{status}",
+        "sequence_number": number,
+        "response": {"status": status, "usage": {"output_tokens": 3}},
+    }
 
 
 def frame(event: dict[str, Any]) -> str:
@@ -50,9 +54,22 @@ class TestEvents:
 class TestAnswer:
     def test_text_is_what_the_deltas_add_up_to(self) -> None:
         answer = terminal_chat.Answer("resp_1")
-        shown = [answer.take(event) for event in ({"type": "response.created", "sequence_number": 0}, delta(1, "a"), delta(2, "b"), end(3))]
+        shown = [
+            answer.take(event)
+            for event in (
+                {"type": "response.created", "sequence_number": 0},
+                delta(1, "a"),
+                delta(2, "b"),
+                end(3),
+            )
+        ]
         assert shown == ["", "a", "b", ""]
-        assert (answer.text, answer.status, answer.last, answer.usage) == ("ab", "completed", 3, {"output_tokens": 3})
+        assert (answer.text, answer.status, answer.last, answer.usage) == (
+            "ab",
+            "completed",
+            3,
+            {"output_tokens": 3},
+        )
 
     def test_what_is_known_already_is_not_shown_again(self) -> None:
         answer = terminal_chat.Answer("resp_1", last=4)
@@ -77,7 +94,9 @@ class Cut(httpx.SyncByteStream):
             raise httpx.ReadError("connection reset")
 
 
-def client_of(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[terminal_chat.Client, list[httpx.Request], list[str]]:
+def client_of(
+    answers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[terminal_chat.Client, list[httpx.Request], list[str]]:
     """A client whose requests are answered one after the other by `answers`."""
     asked: list[httpx.Request] = []
     told: list[str] = []
@@ -96,7 +115,9 @@ def client_of(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[term
     return client, asked, told
 
 
-def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     created = {"type": "response.created", "sequence_number": 0}
     answers = [
         httpx.Response(200, stream=Cut(frame(created) + frame(delta(1, "one ")), whole=False)),

@@ -1,7 +1,8 @@
 """Look-ups beside the tail, each found during fault runs.
 
-On an instance whose tail was behind, a response that another had just acknowledged was answered 404. On one that had just started, a stream looked up
-before the tail had its home partitions stood still for ever: the tail then began anew further on, and what lay between was missing."""
+On an instance whose tail was behind, a response that another had just acknowledged was answered
+404. On one that had just started, a stream looked up before the tail had its home partitions stood
+still for ever: the tail then began anew further on, and what lay between was missing."""
 
 from __future__ import annotations
 
@@ -21,16 +22,23 @@ REQUESTS = topics.requests("default", "interactive")
 
 
 class Lagging:
-    """A log, and a tail that stands at `position` of the only partition. Stands in for all four clients of a `Delivery`."""
+    """A log, and a tail that stands at `position` of the only partition. Stands in for all four
+    clients of a `Delivery`."""
 
     def __init__(self, position: int) -> None:
         self.position = position
-        self.found: dict[str, list[log.Record]] = {topics.TOKENS: [], REQUESTS: [], topics.requests("default", "batch"): []}
+        self.found: dict[str, list[log.Record]] = {
+            topics.TOKENS: [],
+            REQUESTS: [],
+            topics.requests("default", "batch"): [],
+        }
         self.low = 0
 
     def append(self, topic: str, record: records.Record, key: str) -> None:
         at = len(self.found[topic])
-        self.found[topic].append(log.Record(topic, 0, at, 1000 + at, key.encode(), records.encode(record), ()))
+        self.found[topic].append(
+            log.Record(topic, 0, at, 1000 + at, key.encode(), records.encode(record), ())
+        )
 
     def follows(self, _partition: int) -> bool:
         return True
@@ -47,18 +55,24 @@ class Lagging:
     async def committed(self, _group: str) -> dict[tuple[str, int], tuple[int, str]]:
         return {(REQUESTS, 0): (self.low, "")}
 
-    async def read(self, topic: str, _partition: int, start: int, end: int) -> AsyncIterator[list[log.Record]]:
+    async def read(
+        self, topic: str, _partition: int, start: int, end: int
+    ) -> AsyncIterator[list[log.Record]]:
         if found := self.found[topic][start:end]:
             yield found
 
 
 def request(offset: int) -> records.Request:
     rid = ids.mint(ids.Address(TAG, 0, offset), b"x" * 11)
-    return records.Request(rid, OWNER, "m", [], records.Sampling(1), events.echo(rid, 1, "m", background=True))
+    return records.Request(
+        rid, OWNER, "m", [], records.Sampling(1), events.echo(rid, 1, "m", background=True)
+    )
 
 
 def claim(asked: records.Request) -> records.Claim:
-    return records.Claim(asked.rid, "a" * 32, None, OWNER, "w/1", REQUESTS, 0, "r", "t", 0, asked.echo)
+    return records.Claim(
+        asked.rid, "a" * 32, None, OWNER, "w/1", REQUESTS, 0, "r", "t", 0, asked.echo
+    )
 
 
 def other() -> records.Cancel:
@@ -66,7 +80,9 @@ def other() -> records.Cancel:
 
 
 def deliver(behind: Lagging) -> delivery.Delivery:
-    made = delivery.Delivery(bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[])
+    made = delivery.Delivery(
+        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[]
+    )
     parts: Any = behind
     made._reader = made._replays = made._offsets = parts
     return made
@@ -88,7 +104,9 @@ async def test_an_id_beyond_the_end_of_the_log_is_still_refused_at_once() -> Non
         await deliver(behind).find(request(6).rid, OWNER)
 
 
-async def test_a_response_finished_and_committed_while_our_tail_was_behind_is_found_once_the_tail_brings_it() -> None:
+async def test_a_response_finished_and_committed_while_our_tail_was_behind_is_found_once_the_tail_brings_it() -> (
+    None
+):
     behind = Lagging(position=0)
     asked = request(0)
     behind.append(REQUESTS, asked, asked.rid)
@@ -113,7 +131,9 @@ async def test_an_unknown_id_is_not_found_as_soon_as_the_tail_has_read_everythin
         await looking
 
 
-async def test_a_stream_looked_up_during_the_start_keeps_the_place_where_the_tail_began_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_looked_up_during_the_start_keeps_the_place_where_the_tail_began_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     behind = Lagging(position=0)
     for _ in range(5):
         behind.append(topics.TOKENS, other(), "y")

@@ -13,8 +13,15 @@ def request(rid: str) -> records.Request:
     return records.Request(rid, OWNER, "m", [], records.Sampling(1), events.echo(rid, 1, "m"))
 
 
-async def test_a_partition_that_was_left_since_the_id_was_minted_is_followed_from_its_bound() -> None:
-    made = delivery.Delivery(bootstrap="nowhere:1", layout=log.Layout("one", ids.incarnation_tag("one"), 4), pools=["default"], home=[0])
+async def test_a_partition_that_was_left_since_the_id_was_minted_is_followed_from_its_bound() -> (
+    None
+):
+    made = delivery.Delivery(
+        bootstrap="nowhere:1",
+        layout=log.Layout("one", ids.incarnation_tag("one"), 4),
+        pools=["default"],
+        home=[0],
+    )
     made._reader.follow(3, 7)
     rid = await made.mint(3)
     made._reader.leave(3)  # as the sweep does with a partition that has no stream
@@ -24,7 +31,12 @@ async def test_a_partition_that_was_left_since_the_id_was_minted_is_followed_fro
 
 
 async def test_a_partition_that_is_followed_keeps_its_position() -> None:
-    made = delivery.Delivery(bootstrap="nowhere:1", layout=log.Layout("one", ids.incarnation_tag("one"), 4), pools=["default"], home=[0])
+    made = delivery.Delivery(
+        bootstrap="nowhere:1",
+        layout=log.Layout("one", ids.incarnation_tag("one"), 4),
+        pools=["default"],
+        home=[0],
+    )
     made._reader.follow(3, 7)
     rid = await made.mint(3)
     made._reader.follow(3, 9)

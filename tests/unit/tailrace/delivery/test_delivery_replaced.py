@@ -1,4 +1,5 @@
-"""An instance without streams follows no partition and did not notice that the log was replaced: it called every new response lost."""
+"""An instance without streams follows no partition and did not notice that the log was replaced: it
+called every new response lost."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ def of_log(name: str) -> str:
 @pytest.fixture
 def one() -> delivery.Delivery:
     """It knows log `one`."""
-    return delivery.Delivery(bootstrap="nowhere:1", layout=log.Layout("one", ids.incarnation_tag("one"), 1), pools=["default"], home=[])
+    return delivery.Delivery(
+        bootstrap="nowhere:1",
+        layout=log.Layout("one", ids.incarnation_tag("one"), 1),
+        pools=["default"],
+        home=[],
+    )
 
 
 def log_is(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

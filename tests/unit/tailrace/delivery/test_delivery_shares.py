@@ -1,5 +1,5 @@
-"""What one principal's look-ups may cost the others. A made-up id with the right incarnation and offset 0 reads all that the log holds of a
-partition, and the connections for that are few."""
+"""What one principal's look-ups may cost the others. A made-up id with the right incarnation and
+offset 0 reads all that the log holds of a partition, and the connections for that are few."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LENGTH = 120_000
 
 
 class Slow:
-    """A long partition of somebody's records behind one replay connection; `gate` holds every batch back."""
+    """A long partition of somebody's records behind one replay connection; `gate` holds every batch
+    back."""
 
     def __init__(self, first: records.TokenRecord | None = None, at: int = 0) -> None:
         self.first, self.at = first, at
@@ -45,7 +46,9 @@ class Slow:
     async def committed(self, _group: str) -> dict[tuple[str, int], tuple[int, str]]:
         return {}
 
-    async def read(self, topic: str, _partition: int, start: int, end: int) -> AsyncIterator[list[log.Record]]:
+    async def read(
+        self, topic: str, _partition: int, start: int, end: int
+    ) -> AsyncIterator[list[log.Record]]:
         if topic != topics.TOKENS:
             return
         self.readers += 1
@@ -55,7 +58,17 @@ class Slow:
             self.reads.append((topic, start, end))
             await self.gate.wait()
             if self.first is not None and start <= self.at < end:
-                yield [log.Record(topic, 0, self.at, 1, self.first.rid.encode(), records.encode(self.first), ())]
+                yield [
+                    log.Record(
+                        topic,
+                        0,
+                        self.at,
+                        1,
+                        self.first.rid.encode(),
+                        records.encode(self.first),
+                        (),
+                    )
+                ]
         finally:
             self.readers -= 1
             self._connection.put_nowait(None)
@@ -66,7 +79,9 @@ def made_up(n: int) -> str:
 
 
 def deliver(slow: Slow) -> delivery.Delivery:
-    made = delivery.Delivery(bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[])
+    made = delivery.Delivery(
+        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[]
+    )
     parts: Any = slow
     made._reader = made._replays = made._offsets = parts
     return made
@@ -90,7 +105,9 @@ async def test_one_principal_reads_few_at_once_and_the_rest_wait_their_turn() ->
     assert not made._shares
 
 
-async def test_above_the_bound_the_answer_is_a_clear_429_for_this_principal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_above_the_bound_the_answer_is_a_clear_429_for_this_principal_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(delivery, "LOOK_UPS_IN_ALL", 3)
     slow = Slow()
     made = deliver(slow)
@@ -111,7 +128,12 @@ async def test_above_the_bound_the_answer_is_a_clear_429_for_this_principal_only
 
 async def test_a_long_replay_lets_others_in_between_its_stretches() -> None:
     theirs = ids.mint(ids.Address(TAG, 0, LENGTH - 10), b"b" * ids.RANDOM_BYTES)
-    slow = Slow(records.Claim(theirs, "a" * 32, None, BOB, "w/1", "t", 0, "r", "t", 0, events.echo(theirs, 1, "m")), LENGTH - 5)
+    slow = Slow(
+        records.Claim(
+            theirs, "a" * 32, None, BOB, "w/1", "t", 0, "r", "t", 0, events.echo(theirs, 1, "m")
+        ),
+        LENGTH - 5,
+    )
     made = deliver(slow)
     long = asyncio.create_task(made.find(made_up(1), ALICE))
     await settle()
@@ -128,8 +150,17 @@ async def test_a_long_replay_lets_others_in_between_its_stretches() -> None:
 
 async def test_a_response_that_spans_stretches_is_whole() -> None:
     rid = made_up(7)
-    slow = Slow(records.Claim(rid, "a" * 32, None, ALICE, "w/1", "t", 0, "r", "t", 0, events.echo(rid, 1, "m")), delivery.STRETCH)
+    slow = Slow(
+        records.Claim(
+            rid, "a" * 32, None, ALICE, "w/1", "t", 0, "r", "t", 0, events.echo(rid, 1, "m")
+        ),
+        delivery.STRETCH,
+    )
     slow.gate.set()
     found = await deliver(slow).find(rid, ALICE)
     assert found.claim is not None
-    assert [(start, end) for _, start, end in slow.reads] == [(0, 50_000), (50_000, 100_000), (100_000, LENGTH)]
+    assert [(start, end) for _, start, end in slow.reads] == [
+        (0, 50_000),
+        (50_000, 100_000),
+        (100_000, LENGTH),
+    ]

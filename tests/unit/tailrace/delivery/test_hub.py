@@ -1,4 +1,5 @@
-"""Streams: every record once, in order, whether it came by replay or live; nobody sees what was not acknowledged."""
+"""Streams: every record once, in order, whether it came by replay or live; nobody sees what was not
+acknowledged."""
 
 import itertools
 
@@ -19,7 +20,18 @@ def echo(rid: str = RID, background: bool = False) -> dict[str, object]:
 
 def history(rid: str = RID, tokens: int = 4, own: str = "a") -> list[records.TokenRecord]:
     out: list[records.TokenRecord] = [
-        records.Claim(rid, own, None, OWNER, "w1", topics.requests("default", "interactive"), 0, "rev", "tok", echo=echo(rid))
+        records.Claim(
+            rid,
+            own,
+            None,
+            OWNER,
+            "w1",
+            topics.requests("default", "interactive"),
+            0,
+            "rev",
+            "tok",
+            echo=echo(rid),
+        )
     ]
     h = fold.H0
     for i in range(tokens):
@@ -30,7 +42,10 @@ def history(rid: str = RID, tokens: int = 4, own: str = "a") -> list[records.Tok
 
 
 def as_log(items: list[records.TokenRecord], start: int = 100) -> list[log.Record]:
-    return [log.Record(topics.TOKENS, 0, start + i, 5000 + i, r.rid.encode(), records.encode(r), ()) for i, r in enumerate(items)]
+    return [
+        log.Record(topics.TOKENS, 0, start + i, 5000 + i, r.rid.encode(), records.encode(r), ())
+        for i, r in enumerate(items)
+    ]
 
 
 def opened() -> tuple[hub.Hub, hub.Stream]:
@@ -119,7 +134,9 @@ def test_foreign_and_malformed_records_touch_nothing() -> None:
     h.dispatch(log.Record(topics.TOKENS, 0, 2, 0, None, None, ()))
     h.dispatch(as_log(history(OTHER))[0])
     # A record whose key says one response and whose body says another belongs to neither.
-    h.dispatch(log.Record(topics.TOKENS, 0, 3, 0, RID.encode(), records.encode(history(OTHER)[0]), ()))
+    h.dispatch(
+        log.Record(topics.TOKENS, 0, 3, 0, RID.encode(), records.encode(history(OTHER)[0]), ())
+    )
     assert s.emitted == before
     assert seen == ["garbage"] * 7
 
@@ -178,7 +195,13 @@ def test_sweep_keeps_what_is_watched_held_or_hidden_and_drops_the_rest_after_a_w
     h = hub.Hub()
     kinds = {}
     for name, letter in zip(("watched", "held", "hidden", "idle", "in_use"), "CDEFG", strict=True):
-        s = hub.Stream("resp_" + letter * 32, 3, held=[] if name == "held" else None, hidden=name == "hidden", holders=int(name == "in_use"))
+        s = hub.Stream(
+            "resp_" + letter * 32,
+            3,
+            held=[] if name == "held" else None,
+            hidden=name == "hidden",
+            holders=int(name == "in_use"),
+        )
         h.add(s)
         kinds[name] = s
     kinds["watched"].subscribe(-1, lambda: None)

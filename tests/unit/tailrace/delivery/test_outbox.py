@@ -10,7 +10,9 @@ def event(number: int, size: int = 10, kind: str = "response.output_text.delta")
     return events.Event(kind, number, b"x" * size)
 
 
-def box(series: list[events.Event], start: int = 0, bound: int = 100) -> tuple[outbox.Outbox, list[int]]:
+def box(
+    series: list[events.Event], start: int = 0, bound: int = 100
+) -> tuple[outbox.Outbox, list[int]]:
     wakes: list[int] = []
     return outbox.Outbox(series, start, lambda: wakes.append(1), bound), wakes
 
@@ -76,7 +78,8 @@ def test_exactly_the_bound_is_not_slow() -> None:
 
 
 def test_a_burst_within_one_moment_is_not_slow() -> None:
-    """One fetch after an outage brought more than the bound, and every subscriber was closed before it could take anything."""
+    """One fetch after an outage brought more than the bound, and every subscriber was closed before
+    it could take anything."""
     series = [event(i, size=1000) for i in range(10)]
     b, _ = box(series, bound=1500)
     for _ in series:

@@ -6,7 +6,9 @@ from tailrace.delivery import tails
 
 
 def both(home: list[int]) -> tails.Tails:
-    return tails.Tails("127.0.0.1:1", home, client_id="test")  # nobody connects before the first poll
+    return tails.Tails(
+        "127.0.0.1:1", home, client_id="test"
+    )  # nobody connects before the first poll
 
 
 def test_home_partitions_and_visited_ones_are_read_on_connections_of_their_own() -> None:

@@ -50,7 +50,11 @@ def test_no_ports_above_the_last_one() -> None:
 
 def test_every_instance_has_a_name_and_an_admin_port_of_its_own() -> None:
     found = services(workers=3, gateways=2, pushes=2).values()
-    assert len({one.admin_port for one in found}) == len({one.environ["TAILRACE_NAME"] for one in found}) == 7
+    assert (
+        len({one.admin_port for one in found})
+        == len({one.environ["TAILRACE_NAME"] for one in found})
+        == 7
+    )
     assert all(one.environ["TAILRACE_ADMIN_PORT"] == str(one.admin_port) for one in found)
 
 
@@ -65,16 +69,28 @@ def test_the_gateway_tells_the_page_all_push_services_and_allows_its_own_origins
     }
 
 
-def test_only_gateway_and_push_get_issuers_and_only_the_gateway_the_development_credential() -> None:
+def test_only_gateway_and_push_get_issuers_and_only_the_gateway_the_development_credential() -> (
+    None
+):
     found = services()
     assert "TAILRACE_ISSUERS" not in found["worker-1"].environ
     assert "TAILRACE_DEV_CREDENTIAL" not in found["push-1"].environ
     assert found["gateway-1"].environ["TAILRACE_DEV_CREDENTIAL"] == "/d/dev-credential"
-    assert not any("key" in value.lower() for one in found.values() for name, value in one.environ.items() if "ISSUERS" not in name)
+    assert not any(
+        "key" in value.lower()
+        for one in found.values()
+        for name, value in one.environ.items()
+        if "ISSUERS" not in name
+    )
 
 
 @pytest.mark.parametrize(
-    ("engine", "python"), [("vllm", "/engine/python"), ("scripted", "/venv/python"), ("http://127.0.0.1:11434/v1", "/venv/python")]
+    ("engine", "python"),
+    [
+        ("vllm", "/engine/python"),
+        ("scripted", "/venv/python"),
+        ("http://127.0.0.1:11434/v1", "/venv/python"),
+    ],
 )
 def test_only_vllm_needs_the_engine_environment(engine: str, python: str) -> None:
     worker = services(engine=engine)["worker-1"]
@@ -107,7 +123,11 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, object], text: str
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [("/models/SmolLM2-135M-Instruct/", "smollm2-135m-instruct"), ("HuggingFaceTB/SmolLM2-1.7B", "smollm2-1.7b"), ("plain", "plain")],
+    [
+        ("/models/SmolLM2-135M-Instruct/", "smollm2-135m-instruct"),
+        ("HuggingFaceTB/SmolLM2-1.7B", "smollm2-1.7b"),
+        ("plain", "plain"),
+    ],
 )
 def test_clients_call_a_model_by_the_last_part_of_its_place(source: str, name: str) -> None:
     assert plan.public_name(source) == name

@@ -17,11 +17,24 @@ from tailrace.local import paths, processes
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 # A child that starts a grandchild and tells its pid, then waits.
-PARENT = [sys.executable, "-c", "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"]
+PARENT = [
+    sys.executable,
+    "-c",
+    (
+        "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); "
+        "time.sleep(60)"
+    ),
+]
 
 
 def start(command: list[str], tmp_path: Path, name: str = "part", run: str = "") -> processes.Child:
-    return processes.Child(name, command, environ=os.environ, log=tmp_path / f"{name}.log", run=run or f"unit-{os.getpid()}-{tmp_path.name}")
+    return processes.Child(
+        name,
+        command,
+        environ=os.environ,
+        log=tmp_path / f"{name}.log",
+        run=run or f"unit-{os.getpid()}-{tmp_path.name}",
+    )
 
 
 def grandchild(child: processes.Child) -> processes.Identity:
@@ -61,7 +74,10 @@ def test_stop_ends_the_child_politely_and_everything_it_started(tmp_path: Path) 
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
-    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print('deaf', flush=True); time.sleep(60)"
+    )
     child = start([sys.executable, "-c", script], tmp_path)
     while "deaf" not in child.output():
         time.sleep(0.02)
@@ -90,7 +106,8 @@ def test_a_sweep_of_one_part_leaves_the_others_alone(tmp_path: Path) -> None:
 
 
 def test_a_child_is_in_our_session_but_in_a_process_group_of_its_own(tmp_path: Path) -> None:
-    """Its own session would be scheduled as a group of its own; our process group would get the terminal's Ctrl-C."""
+    """Its own session would be scheduled as a group of its own; our process group would get the
+    terminal's Ctrl-C."""
     child = start(SLEEP, tmp_path)
     try:
         assert os.getsid(child.pid) == os.getsid(0)
@@ -163,12 +180,18 @@ def test_a_block_of_ports_with_one_in_use_is_not_given(monkeypatch: pytest.Monke
     assert processes.free_port({25_000}, following=2) == 25_010
 
 
-def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of two deployments that start together both look before either binds."""
     first = processes.free_port(following=3)
     draw = f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); random.choice = lambda span: next(drawn, None) or choice(span)"
     ask = f"import random; from tailrace.local import processes; {draw}; print(processes.free_port(following=1))"
-    other = int(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30).stdout)
+    other = int(
+        subprocess.run(
+            [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30
+        ).stdout
+    )
     assert {other, other + 1}.isdisjoint(range(first, first + 4))
     monkeypatch.setattr(processes, "CLAIM_SECONDS", 0.0)
     unused = processes.free_port()
@@ -181,7 +204,9 @@ def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() 
     port = processes.free_port()
     code = f"from tailrace.local import processes; print(processes.claim({port}))"
     assert processes.claim(port), "it is this process's already"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT
+    )
     assert other.stdout == "False\n"
     with socket.socket() as server:
         server.bind(("127.0.0.1", port))

@@ -1,4 +1,5 @@
-"""State file, lock, development credentials, logs, settings of the broker, Java and Node versions."""
+"""State file, lock, development credentials, logs, settings of the broker, Java and Node
+versions."""
 
 from __future__ import annotations
 
@@ -11,7 +12,20 @@ from pathlib import Path
 import pytest
 
 from tailrace.auth import credentials
-from tailrace.local import banner, dev_credentials, install, java, kafka_broker, logs, models, paths, plan, processes, state, supervisor
+from tailrace.local import (
+    banner,
+    dev_credentials,
+    install,
+    java,
+    kafka_broker,
+    logs,
+    models,
+    paths,
+    plan,
+    processes,
+    state,
+    supervisor,
+)
 
 
 def a_state(**fields: object) -> state.State:
@@ -21,7 +35,10 @@ def a_state(**fields: object) -> state.State:
 
 class TestState:
     def test_comes_back_as_it_was_saved(self, tmp_path: Path) -> None:
-        saved = a_state(phase="ready", parts=[state.Part(name="kafka", role="kafka", pid=3, started=4, exit_code=-9)])
+        saved = a_state(
+            phase="ready",
+            parts=[state.Part(name="kafka", role="kafka", pid=3, started=4, exit_code=-9)],
+        )
         state.save(tmp_path / "state.json", saved)
         assert state.load(tmp_path / "state.json") == saved
         assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
@@ -48,7 +65,11 @@ class TestDevelopmentCredentials:
         principal = credentials.verify(token, credentials.load_issuers(data.issuers), time.time())
         assert principal.subject == "ada"
         with pytest.raises(credentials.InvalidCredential):
-            credentials.verify(token, credentials.load_issuers(data.issuers), time.time() + 60 + dev_credentials.LEEWAY + 1)
+            credentials.verify(
+                token,
+                credentials.load_issuers(data.issuers),
+                time.time() + 60 + dev_credentials.LEEWAY + 1,
+            )
 
     def test_the_key_is_for_its_owner_only_and_stays_the_same(self, tmp_path: Path) -> None:
         data = paths.Data(tmp_path / "data")
@@ -73,7 +94,10 @@ class TestDevelopmentCredentials:
         dev_credentials.renew_page_credential(data)
         assert data.credential.stat().st_mtime > old + 1
 
-    @pytest.mark.parametrize(("text", "value"), [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("24h", 86_400), ("1d", 86_400)])
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("24h", 86_400), ("1d", 86_400)],
+    )
     def test_lifetimes(self, text: str, value: int) -> None:
         assert dev_credentials.seconds(text) == value
 
@@ -108,7 +132,9 @@ class TestLogs:
         assert logs.readable(json.dumps(record)) == "warning log.lost reason=no broker n=3"
         assert logs.readable('{"level": "info", "event": "started"}') == "started"
 
-    @pytest.mark.parametrize("line", ["Traceback (most recent call last):", "[1, 2]", "7", '{"half": '])
+    @pytest.mark.parametrize(
+        "line", ["Traceback (most recent call last):", "[1, 2]", "7", '{"half": ']
+    )
     def test_any_other_line_is_shown_as_it_is(self, line: str) -> None:
         assert logs.readable(line) == line
 
@@ -117,7 +143,11 @@ class TestBroker:
     def test_settings_name_the_ports_everywhere_and_take_additions(self, tmp_path: Path) -> None:
         text = kafka_broker.properties(1111, 2222, tmp_path, {"log.retention.hours": "1", "x": "y"})
         values = dict(line.split("=", 1) for line in text.splitlines())
-        assert values["listeners"] == values["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1111,CONTROLLER://127.0.0.1:2222"
+        assert (
+            values["listeners"]
+            == values["advertised.listeners"]
+            == "PLAINTEXT://127.0.0.1:1111,CONTROLLER://127.0.0.1:2222"
+        )
         assert values["controller.quorum.bootstrap.servers"] == "127.0.0.1:2222"
         assert values["log.retention.hours"] == "1"
         assert values["x"] == "y"
@@ -127,14 +157,18 @@ class TestBroker:
         assert len(ids) == 500
         assert all(len(one) == 22 and not one.startswith("-") for one in ids)
 
-    def test_the_classpath_is_sorted_and_explicit_and_its_absence_is_named(self, tmp_path: Path) -> None:
+    def test_the_classpath_is_sorted_and_explicit_and_its_absence_is_named(
+        self, tmp_path: Path
+    ) -> None:
         with pytest.raises(processes.StartError, match="run `make install`"):
             kafka_broker.classpath(tmp_path)
         for name in ("b.jar", "a.jar", "notes.txt"):
             (tmp_path / name).touch()
         assert kafka_broker.classpath(tmp_path) == f"{tmp_path}/a.jar:{tmp_path}/b.jar"
 
-    def test_classes_are_kept_for_one_java_and_one_set_of_jars(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_classes_are_kept_for_one_java_and_one_set_of_jars(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         binary, jars = tmp_path / "java", tmp_path / "jars"
         binary.touch()
@@ -146,7 +180,9 @@ class TestBroker:
         os.utime(binary, ns=(1, 1))
         assert len({before, other_jars, kafka_broker.class_archive(binary, jars)}) == 3
 
-    def test_a_java_that_can_keep_no_classes_is_not_told_of_any(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_java_that_can_keep_no_classes_is_not_told_of_any(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("KAFKA_HOME", str(tmp_path / "kafka"))
         jars = paths.jars()
@@ -180,7 +216,10 @@ class TestInstall:
     def test_java_versions(self, text: str, major: int | None) -> None:
         assert java.parse_version(text) == major
 
-    @pytest.mark.parametrize(("text", "version"), [("v20.19.2", (20, 19)), ("v22.1.0\n", (22, 1)), ("", (0, 0)), ("20.1", (0, 0))])
+    @pytest.mark.parametrize(
+        ("text", "version"),
+        [("v20.19.2", (20, 19)), ("v22.1.0\n", (22, 1)), ("", (0, 0)), ("20.1", (0, 0))],
+    )
     def test_node_versions(self, text: str, version: tuple[int, int]) -> None:
         assert install.parse_node_version(text) == version
 
@@ -191,7 +230,9 @@ class TestInstall:
             (tmp_path / name).write_text(name)
         good = hashlib.sha256(b"good.jar").hexdigest()
         sums = {"good.jar": good, "altered.jar": good, "missing.jar": good}
-        with pytest.raises(install.InstallError, match=r": additional\.jar, altered\.jar, missing\.jar$"):
+        with pytest.raises(
+            install.InstallError, match=r": additional\.jar, altered\.jar, missing\.jar$"
+        ):
             install.check_jars(tmp_path, sums)
 
     def test_the_committed_list_is_that_of_the_version_in_the_pom(self) -> None:
@@ -211,14 +252,19 @@ class TestInstall:
         assert install.digest(one, two) != before
 
     def test_without_a_model_engine_nothing_of_it_is_installed(self) -> None:
-        names = {engine: [step.name for lane in install.lanes(engine, page=False) for step in lane] for engine in ("vllm", "scripted", "http://e/v1")}
+        names = {
+            engine: [step.name for lane in install.lanes(engine, page=False) for step in lane]
+            for engine in ("vllm", "scripted", "http://e/v1")
+        }
         assert "model" in names["vllm"]
         assert names["scripted"] == names["http://e/v1"]
         assert not {"model", "model engine (vLLM)"} & set(names["scripted"])
 
 
 class TestModels:
-    def test_a_folder_is_named_by_its_last_part_and_asked_for_its_length(self, tmp_path: Path) -> None:
+    def test_a_folder_is_named_by_its_last_part_and_asked_for_its_length(
+        self, tmp_path: Path
+    ) -> None:
         folder = tmp_path / "My-Model"
         folder.mkdir()
         (folder / "config.json").write_text('{"max_position_embeddings": 2048}')
@@ -230,7 +276,9 @@ class TestModels:
         assert (found.temperature, found.top_p) == (0.2, 0.9)
 
     @pytest.mark.parametrize("content", ["{}", "[]", '{"temperature": "hot"}', '{"top_p": 0}'])
-    def test_without_a_usable_recommendation_the_api_default_holds(self, tmp_path: Path, content: str) -> None:
+    def test_without_a_usable_recommendation_the_api_default_holds(
+        self, tmp_path: Path, content: str
+    ) -> None:
         (tmp_path / "generation_config.json").write_text(content)
         found = models.in_folder(tmp_path, "m")
         assert (found.temperature, found.top_p) == (1.0, 1.0)
@@ -256,8 +304,12 @@ class TestModels:
 
 class TestProbes:
     def test_readiness_is_the_status_code_and_the_rest_is_told(self) -> None:
-        assert supervisor.read_probe(200, b'{"ready": true, "state": "ready"}') == supervisor.Probe(ready=True, state="ready")
-        loading = supervisor.read_probe(503, b'{"ready": false, "state": "loading", "detail": "weights"}')
+        assert supervisor.read_probe(200, b'{"ready": true, "state": "ready"}') == supervisor.Probe(
+            ready=True, state="ready"
+        )
+        loading = supervisor.read_probe(
+            503, b'{"ready": false, "state": "loading", "detail": "weights"}'
+        )
         assert loading == supervisor.Probe(ready=False, state="loading", detail="weights")
 
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
@@ -265,11 +317,18 @@ class TestProbes:
         assert supervisor.read_probe(503, body) == supervisor.Probe()
 
     def test_no_answer_is_not_ready(self) -> None:
-        assert supervisor.ask(f"http://127.0.0.1:{processes.free_port()}/ready") == supervisor.Probe()
+        assert (
+            supervisor.ask(f"http://127.0.0.1:{processes.free_port()}/ready") == supervisor.Probe()
+        )
 
 
 def test_the_announcement_has_everything_to_begin_with() -> None:
-    text = "\n".join(banner.lines(a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"), "the-credential"))
+    text = "\n".join(
+        banner.lines(
+            a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"),
+            "the-credential",
+        )
+    )
     for part in (
         "http://127.0.0.1:8000\n",
         "http://127.0.0.1:8001",

@@ -59,7 +59,10 @@ def test_the_files_are_read_anew_for_each_client(tmp_path: Path) -> None:
     password.write_text("first\n")
     first = address.options(text)
     password.write_text("second")
-    assert (first["sasl_plain_password"], address.options(text)["sasl_plain_password"]) == ("first", "second")
+    assert (first["sasl_plain_password"], address.options(text)["sasl_plain_password"]) == (
+        "first",
+        "second",
+    )
     assert first["security_protocol"] == "SASL_SSL"
     assert first["sasl_mechanism"] == "SCRAM-SHA-512"
     assert first["ssl_context"].verify_mode is ssl.CERT_REQUIRED

@@ -30,12 +30,16 @@ def test_the_range_of_a_private_code_agrees_with_its_row(code: CloseCode) -> Non
         (3000, Reconnect.NEVER),
     ],
 )
-def test_a_client_knows_whether_to_come_back_also_for_unknown_codes(code: int, expected: Reconnect) -> None:
+def test_a_client_knows_whether_to_come_back_also_for_unknown_codes(
+    code: int, expected: Reconnect
+) -> None:
     assert close_codes.reconnect(code) is expected
 
 
 @pytest.mark.parametrize("code", list(CloseCode))
-def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_anything_else(code: CloseCode) -> None:
+def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_anything_else(
+    code: CloseCode,
+) -> None:
     told = close_codes.for_sdk(code)
     comes_back = told in {1001, 1005, 1006, 1011, 1012, 1013, 1015}
     assert comes_back == (close_codes.TABLE[code].reconnect is not Reconnect.NEVER)

@@ -18,7 +18,12 @@ EVERY_ERROR = [
     (errors.context_length_exceeded(8192), 400, "context_length_exceeded", "input"),
     (errors.record_too_large(), 400, "context_length_exceeded", "input"),
     (errors.unknown_event("response.dance"), 400, "unknown_event", "type"),
-    (errors.previous_response_not_found("resp_1"), 400, "previous_response_not_found", "previous_response_id"),
+    (
+        errors.previous_response_not_found("resp_1"),
+        400,
+        "previous_response_not_found",
+        "previous_response_id",
+    ),
     (errors.invalid_stream_id(), 400, "invalid_stream_id", "stream_id"),
     (errors.websocket_stream_limit_reached(), 400, "websocket_stream_limit_reached", "stream_id"),
     (errors.websocket_connection_limit_reached(), 400, "websocket_connection_limit_reached", None),
@@ -40,12 +45,16 @@ EVERY_ERROR = [
     (errors.unavailable(), 503, "service_unavailable", None),
 ]
 each_error = pytest.mark.parametrize(
-    ("error", "status", "code", "param"), EVERY_ERROR, ids=[f"{error.code}-{n}" for n, (error, *_) in enumerate(EVERY_ERROR)]
+    ("error", "status", "code", "param"),
+    EVERY_ERROR,
+    ids=[f"{error.code}-{n}" for n, (error, *_) in enumerate(EVERY_ERROR)],
 )
 
 
 @each_error
-def test_http_body_has_all_four_keys_and_nothing_else(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+def test_http_body_has_all_four_keys_and_nothing_else(
+    error: errors.ApiError, status: int, code: str, param: str | None
+) -> None:
     body = errors.http_body(error)
     assert list(body) == ["error"]
     assert set(body["error"]) == {"message", "type", "param", "code"}
@@ -55,7 +64,9 @@ def test_http_body_has_all_four_keys_and_nothing_else(error: errors.ApiError, st
 
 
 @each_error
-def test_ws_event_is_nested_with_status_and_a_string_code(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+def test_ws_event_is_nested_with_status_and_a_string_code(
+    error: errors.ApiError, status: int, code: str, param: str | None
+) -> None:
     event = errors.ws_event(error)
     assert event["type"] == "error"
     assert event["status"] == status
@@ -66,15 +77,26 @@ def test_ws_event_is_nested_with_status_and_a_string_code(error: errors.ApiError
 
 
 @each_error
-def test_sse_event_is_flat_because_a_truthy_error_member_makes_sdks_raise(error: errors.ApiError, status: int, code: str, param: str | None) -> None:
+def test_sse_event_is_flat_because_a_truthy_error_member_makes_sdks_raise(
+    error: errors.ApiError, status: int, code: str, param: str | None
+) -> None:
     event = errors.sse_event(error, 7)
     assert not event.get("error")
-    assert (event["type"], event["sequence_number"], event["code"], event["param"]) == ("error", 7, code, param)
+    assert (event["type"], event["sequence_number"], event["code"], event["param"]) == (
+        "error",
+        7,
+        code,
+        param,
+    )
 
 
 def test_every_constructor_is_in_the_table_above() -> None:
     shapes = {"http_body", "ws_event", "sse_event"}
-    constructors = {name for name, value in vars(errors).items() if callable(value) and value.__module__ == errors.__name__}
+    constructors = {
+        name
+        for name, value in vars(errors).items()
+        if callable(value) and value.__module__ == errors.__name__
+    }
     public = {name for name in constructors if not name.startswith("_")} - shapes - {"ApiError"}
     assert len(public) == len(EVERY_ERROR)
 
@@ -91,8 +113,13 @@ def test_an_error_without_code_still_gives_sockets_a_string_code() -> None:
     assert errors.sse_event(error, 0)["code"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(("seconds", "whole", "milliseconds"), [(0, "1", "1"), (0.25, "1", "250"), (1.0, "1", "1000"), (2.001, "3", "2001")])
-def test_retry_after_is_a_whole_second_from_one_and_the_exact_milliseconds(seconds: float, whole: str, milliseconds: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "whole", "milliseconds"),
+    [(0, "1", "1"), (0.25, "1", "250"), (1.0, "1", "1000"), (2.001, "3", "2001")],
+)
+def test_retry_after_is_a_whole_second_from_one_and_the_exact_milliseconds(
+    seconds: float, whole: str, milliseconds: str
+) -> None:
     error = errors.rate_limit_exceeded(seconds, "tokens", {"x-ratelimit-limit-tokens": "10"})
     assert dict(error.headers) == {
         "x-ratelimit-limit-tokens": "10",
@@ -104,8 +131,13 @@ def test_retry_after_is_a_whole_second_from_one_and_the_exact_milliseconds(secon
 
 
 def test_messages_clients_recover_on_are_exact() -> None:
-    assert errors.previous_response_not_found("resp_abc").message == "Previous response with id 'resp_abc' not found."
-    assert errors.websocket_connection_limit_reached().message.startswith("Responses websocket connection limit reached (60 minutes).")
+    assert (
+        errors.previous_response_not_found("resp_abc").message
+        == "Previous response with id 'resp_abc' not found."
+    )
+    assert errors.websocket_connection_limit_reached().message.startswith(
+        "Responses websocket connection limit reached (60 minutes)."
+    )
 
 
 def test_text_of_a_client_is_bounded_and_printable_in_a_message() -> None:

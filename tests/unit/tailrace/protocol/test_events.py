@@ -1,4 +1,5 @@
-"""Events: what a client receives is a function of the log alone, in the documented order, and of the shapes the official client declares."""
+"""Events: what a client receives is a function of the log alone, in the documented order, and of
+the shapes the official client declares."""
 
 from __future__ import annotations
 
@@ -27,7 +28,15 @@ _server_event: TypeAdapter[Any] = TypeAdapter(sdk.ResponsesServerEvent)
 
 
 def echo(background: bool = False) -> dict[str, Any]:
-    return events.echo(RID, 1_700_000_000, "m", background=background, metadata={"k": "v"}, instructions="Be kind.", max_output_tokens=20)
+    return events.echo(
+        RID,
+        1_700_000_000,
+        "m",
+        background=background,
+        metadata={"k": "v"},
+        instructions="Be kind.",
+        max_output_tokens=20,
+    )
 
 
 def ended(reason: str, tail: str = "", error: tuple[str, str] | None = None) -> fold.Ended:
@@ -60,30 +69,63 @@ PLAIN: list[fold.Effect] = [FIRST, *text("Hel", "lo"), ended("stop", "!")]
 WAYS: dict[str, tuple[list[fold.Effect], list[str]]] = {
     "completed": (
         PLAIN,
-        ["created", "in_progress", *ITEM_OPENED, *["output_text.delta"] * 3, *ITEM_CLOSED, "completed"],
+        [
+            "created",
+            "in_progress",
+            *ITEM_OPENED,
+            *["output_text.delta"] * 3,
+            *ITEM_CLOSED,
+            "completed",
+        ],
     ),
     "token limit": (
         [FIRST, *text("Hel"), ended("length")],
         ["created", "in_progress", *ITEM_OPENED, "output_text.delta", *ITEM_CLOSED, "incomplete"],
     ),
     "taken over": (
-        [FIRST, *text("Hel"), TAKEOVER, fold.Accepted(1, [1], "lo"), fold.Yielded("n1"), ended("stop")],
-        ["created", "in_progress", *ITEM_OPENED, *["output_text.delta"] * 2, *ITEM_CLOSED, "completed"],
+        [
+            FIRST,
+            *text("Hel"),
+            TAKEOVER,
+            fold.Accepted(1, [1], "lo"),
+            fold.Yielded("n1"),
+            ended("stop"),
+        ],
+        [
+            "created",
+            "in_progress",
+            *ITEM_OPENED,
+            *["output_text.delta"] * 2,
+            *ITEM_CLOSED,
+            "completed",
+        ],
     ),
     "cancelled before a claim": ([ended("cancelled")], ["created", "incomplete"]),
-    "cancelled after the claim": ([FIRST, ended("cancelled")], ["created", "in_progress", "incomplete"]),
+    "cancelled after the claim": (
+        [FIRST, ended("cancelled")],
+        ["created", "in_progress", "incomplete"],
+    ),
     "cancelled in mid-text": (
         [FIRST, *text("Hel"), ended("cancelled")],
         ["created", "in_progress", *ITEM_OPENED, "output_text.delta", *ITEM_CLOSED, "incomplete"],
     ),
-    "failed at once": ([FIRST, ended("failed", error=("server_error", "Engine died."))], ["created", "in_progress", "failed"]),
+    "failed at once": (
+        [FIRST, ended("failed", error=("server_error", "Engine died."))],
+        ["created", "in_progress", "failed"],
+    ),
     "failed in mid-text": (
         [FIRST, *text("Hel"), ended("failed")],
         ["created", "in_progress", *ITEM_OPENED, "output_text.delta", *ITEM_CLOSED, "failed"],
     ),
     "expired": ([FIRST, ended("expired")], ["created", "in_progress", "failed"]),
-    "empty answer": ([FIRST, ended("stop")], ["created", "in_progress", *ITEM_OPENED, *ITEM_CLOSED, "completed"]),
-    "tokens without text": ([FIRST, *text("", ""), ended("stop")], ["created", "in_progress", *ITEM_OPENED, *ITEM_CLOSED, "completed"]),
+    "empty answer": (
+        [FIRST, ended("stop")],
+        ["created", "in_progress", *ITEM_OPENED, *ITEM_CLOSED, "completed"],
+    ),
+    "tokens without text": (
+        [FIRST, *text("", ""), ended("stop")],
+        ["created", "in_progress", *ITEM_OPENED, *ITEM_CLOSED, "completed"],
+    ),
     "all text withheld until the end": (
         [FIRST, *text("", ""), ended("stop", "Hello")],
         ["created", "in_progress", *ITEM_OPENED, "output_text.delta", *ITEM_CLOSED, "completed"],
@@ -118,13 +160,18 @@ def test_a_background_response_is_queued_first_and_else_the_same(way: str) -> No
     assert all(event.response["background"] for event in background if event.response is not None)
 
 
-# Fields of the Open Responses specification and of the service that the client's types do not declare; they pass as extras.
+# Fields of the Open Responses specification and of the service that the client's types do not
+# declare; they pass as extras.
 UNDECLARED = {"presence_penalty", "frequency_penalty", "store"}
 
 
 def undeclared(value: object) -> set[str]:
     if isinstance(value, BaseModel):
-        inner = set().union(*(undeclared(field) for field in value.__dict__.values())) if value.__dict__ else set()
+        inner = (
+            set().union(*(undeclared(field) for field in value.__dict__.values()))
+            if value.__dict__
+            else set()
+        )
         return inner | set(value.model_extra or {})
     if isinstance(value, list):
         return set().union(*map(undeclared, value)) if value else set()
@@ -153,24 +200,60 @@ def test_the_official_clients_type_accepts_the_response_object_at_every_moment(w
         assert parsed.output_text == series.text
 
 
-# Present although perhaps null, in every Response object: what stricter clients than OpenAI's require.
+# Present although perhaps null, in every Response object: what stricter clients than OpenAI's
+# require.
 REQUIRED = {
-    *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "error", "model", "previous_response_id", "instructions"),
-    *("output", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty", "frequency_penalty"),
-    *("top_logprobs", "temperature", "reasoning", "usage", "max_output_tokens", "max_tool_calls", "store", "background", "service_tier"),
+    *(
+        "id",
+        "object",
+        "created_at",
+        "completed_at",
+        "status",
+        "incomplete_details",
+        "error",
+        "model",
+        "previous_response_id",
+        "instructions",
+    ),
+    *(
+        "output",
+        "tools",
+        "tool_choice",
+        "truncation",
+        "parallel_tool_calls",
+        "text",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+    ),
+    *(
+        "top_logprobs",
+        "temperature",
+        "reasoning",
+        "usage",
+        "max_output_tokens",
+        "max_tool_calls",
+        "store",
+        "background",
+        "service_tier",
+    ),
     *("metadata", "safety_identifier", "prompt_cache_key", "user"),
 }
 
 
 @ways
-def test_the_response_object_has_the_whole_set_of_fields_and_whole_numbers_where_they_must_be(way: str) -> None:
+def test_the_response_object_has_the_whole_set_of_fields_and_whole_numbers_where_they_must_be(
+    way: str,
+) -> None:
     for event in run(WAYS[way][0]):
         if event.response is None:
             continue
         assert set(event.response) == REQUIRED
         assert json.loads(event.body)["response"] == event.response
         assert type(event.response["created_at"]) is int
-        assert type(event.response["completed_at"]) is (int if event.response["status"] == "completed" else type(None))
+        assert type(event.response["completed_at"]) is (
+            int if event.response["status"] == "completed" else type(None)
+        )
         assert isinstance(event.response["service_tier"], str)
 
 
@@ -217,8 +300,13 @@ def test_deltas_the_done_events_and_the_response_hold_the_same_text(way: str) ->
     assert final is not None
     shown = bodies(series)
     if "output_text.done" in kinds(series):
-        assert next(body for body in shown if body["type"] == "response.output_text.done")["text"] == whole
-        assert final["output"] == [next(body for body in shown if body["type"] == "response.output_item.done")["item"]]
+        assert (
+            next(body for body in shown if body["type"] == "response.output_text.done")["text"]
+            == whole
+        )
+        assert final["output"] == [
+            next(body for body in shown if body["type"] == "response.output_item.done")["item"]
+        ]
         assert final["output"][0]["content"][0]["text"] == whole
     else:
         assert (whole, final["output"]) == ("", [])
@@ -234,12 +322,16 @@ def test_the_item_of_an_answer_that_was_cut_short_is_incomplete(way: str) -> Non
 
 
 def test_a_takeover_shows_no_reset() -> None:
-    """Stock accumulators take a second in_progress, or a second item, for a new start and lose or double text."""
-    assert run([FIRST, *text("Hel"), TAKEOVER, fold.Accepted(1, [1], "lo"), ended("stop")]) == run([FIRST, *text("Hel", "lo"), ended("stop")])
+    """Stock accumulators take a second in_progress, or a second item, for a new start and lose or
+    double text."""
+    assert run([FIRST, *text("Hel"), TAKEOVER, fold.Accepted(1, [1], "lo"), ended("stop")]) == run(
+        [FIRST, *text("Hel", "lo"), ended("stop")]
+    )
 
 
 def test_golden_transcript_of_a_plain_response() -> None:
-    """Byte for byte: a client that resumes on another version of this product must get the same events."""
+    """Byte for byte: a client that resumes on another version of this product must get the same
+    events."""
     base = json.dumps(
         {
             "id": RID,
@@ -271,7 +363,10 @@ def test_golden_transcript_of_a_plain_response() -> None:
         },
         separators=(",", ":"),
     )[:-1]
-    running = base + ',"status":"in_progress","completed_at":null,"incomplete_details":null,"error":null,"output":[],"usage":null}'
+    running = (
+        base
+        + ',"status":"in_progress","completed_at":null,"incomplete_details":null,"error":null,"output":[],"usage":null}'
+    )
     place = f'"item_id":"{ITEM}","output_index":0,"content_index":0'
     part = '{"type":"output_text","text":"Hello!","annotations":[],"logprobs":[]}'
     item = f'{{"id":"{ITEM}","type":"message","status":"completed","role":"assistant","content":[{part}]}}'
@@ -279,8 +374,14 @@ def test_golden_transcript_of_a_plain_response() -> None:
         '{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},'
         '"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11}'
     )
-    done = base + ',"status":"completed","completed_at":1700000003,"incomplete_details":null,"error":null,' + f'"output":[{item}],"usage":{usage}}}'
-    empty_item = f'{{"id":"{ITEM}","type":"message","status":"in_progress","role":"assistant","content":[]}}'
+    done = (
+        base
+        + ',"status":"completed","completed_at":1700000003,"incomplete_details":null,"error":null,'
+        + f'"output":[{item}],"usage":{usage}}}'
+    )
+    empty_item = (
+        f'{{"id":"{ITEM}","type":"message","status":"in_progress","role":"assistant","content":[]}}'
+    )
     golden = [
         f'{{"type":"response.created","sequence_number":0,"response":{running}}}',
         f'{{"type":"response.in_progress","sequence_number":1,"response":{running}}}',
@@ -298,7 +399,8 @@ def test_golden_transcript_of_a_plain_response() -> None:
     assert [event.body.decode() for event in run(PLAIN)] == golden
 
 
-# Determinism: instances read the same records, only cut into polls differently, and start their series at different times.
+# Determinism: instances read the same records, only cut into polls differently, and start their
+# series at different times.
 
 printable = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8)
 reasons = st.sampled_from(["stop", "length", "failed", "expired", "cancelled"])
@@ -315,7 +417,9 @@ def ways_of_a_response(draw: st.DrawFn) -> list[fold.Effect]:
 
 
 @given(ways_of_a_response(), st.lists(st.integers(0, 9)), st.booleans())
-def test_two_instances_derive_the_same_bytes_however_the_records_were_cut(effects: list[fold.Effect], cuts: list[int], background: bool) -> None:
+def test_two_instances_derive_the_same_bytes_however_the_records_were_cut(
+    effects: list[fold.Effect], cuts: list[int], background: bool
+) -> None:
     one, other = events.Series(echo(background)), events.Series(echo(background))
     seen_by_one = one.open() + [event for effect in effects for event in one.apply(effect)]
     seen_by_other = other.open()
@@ -330,7 +434,10 @@ def test_two_instances_derive_the_same_bytes_however_the_records_were_cut(effect
 
 @given(ways_of_a_response())
 def test_any_text_reaches_the_client_unchanged(effects: list[fold.Effect]) -> None:
-    written = "".join(e.text if isinstance(e, fold.Accepted) else e.text_tail if isinstance(e, fold.Ended) else "" for e in effects)
+    written = "".join(
+        e.text if isinstance(e, fold.Accepted) else e.text_tail if isinstance(e, fold.Ended) else ""
+        for e in effects
+    )
     series = run(effects)
     assert "".join(json.loads(event.body).get("delta", "") for event in series) == written
     for event in series:

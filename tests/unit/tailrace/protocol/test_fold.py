@@ -1,4 +1,5 @@
-"""The reader rule line by line, its corner cases one by one, and any history whatever beside a second fold written independently."""
+"""The reader rule line by line, its corner cases one by one, and any history whatever beside a
+second fold written independently."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ Outcomes = list[str]
 
 def outcomes(*history: records.TokenRecord) -> tuple[fold.Fold, Outcomes]:
     state = fold.Fold(keep_ids=True)
-    return state, [compare.word(state.apply(record, offset, 1000 + offset)) for offset, record in enumerate(history)]
+    return state, [
+        compare.word(state.apply(record, offset, 1000 + offset))
+        for offset, record in enumerate(history)
+    ]
 
 
 # Each line of the rule: name, history, outcome of its last record.
@@ -24,29 +28,62 @@ RULES: dict[str, tuple[list[records.TokenRecord], str]] = {
     "2 a first claim that names an owner": ([claim("a", "x")], "lost_race"),
     "2 a second first claim": ([claim("a", None), claim("b", None)], "lost_race"),
     "2 a takeover of the owner": ([claim("a", None), claim("b", "a")], "claimed"),
-    "2 a takeover of a former owner": ([claim("a", None), claim("b", "a"), claim("c", "a")], "lost_race"),
-    "2 a takeover of a claim that lost": ([claim("a", None), claim("b", None), claim("c", "b")], "lost_race"),
+    "2 a takeover of a former owner": (
+        [claim("a", None), claim("b", "a"), claim("c", "a")],
+        "lost_race",
+    ),
+    "2 a takeover of a claim that lost": (
+        [claim("a", None), claim("b", None), claim("c", "b")],
+        "lost_race",
+    ),
     "3 a token before any claim": ([tok("a", 0, [1], [])], "stale_owner"),
     "3 the owner's next token": ([claim("a", None), tok("a", 0, [1], [])], "accepted"),
-    "3 a frame of several tokens": ([claim("a", None), tok("a", 0, [1, 2], []), tok("a", 2, [3], [1, 2])], "accepted"),
+    "3 a frame of several tokens": (
+        [claim("a", None), tok("a", 0, [1, 2], []), tok("a", 2, [3], [1, 2])],
+        "accepted",
+    ),
     "3 another's token": ([claim("a", None), tok("b", 0, [1], [])], "stale_owner"),
-    "3 a former owner's token": ([claim("a", None), claim("b", "a"), tok("a", 0, [1], [])], "stale_owner"),
+    "3 a former owner's token": (
+        [claim("a", None), claim("b", "a"), tok("a", 0, [1], [])],
+        "stale_owner",
+    ),
     "3 the same token again": ([claim("a", None), *[tok("a", 0, [1], [])] * 2], "duplicate"),
-    "3 a token that starts inside what is accepted": ([claim("a", None), tok("a", 0, [1, 2], []), tok("a", 1, [2, 3], [1])], "duplicate"),
+    "3 a token that starts inside what is accepted": (
+        [claim("a", None), tok("a", 0, [1, 2], []), tok("a", 1, [2, 3], [1])],
+        "duplicate",
+    ),
     "3 a token after a missing one": ([claim("a", None), tok("a", 1, [2], [1])], "gap"),
-    "3 a token from another prefix": ([claim("a", None), tok("a", 0, [1], []), tok("a", 1, [2], [9])], "chain"),
-    "3 stale before duplicate": ([claim("a", None), tok("a", 0, [1], []), claim("b", "a"), tok("a", 0, [1], [])], "stale_owner"),
-    "4 the owner's end at the last token": ([claim("a", None), tok("a", 0, [1], []), end("a", [1])], "ended"),
+    "3 a token from another prefix": (
+        [claim("a", None), tok("a", 0, [1], []), tok("a", 1, [2], [9])],
+        "chain",
+    ),
+    "3 stale before duplicate": (
+        [claim("a", None), tok("a", 0, [1], []), claim("b", "a"), tok("a", 0, [1], [])],
+        "stale_owner",
+    ),
+    "4 the owner's end at the last token": (
+        [claim("a", None), tok("a", 0, [1], []), end("a", [1])],
+        "ended",
+    ),
     "4 an end of no tokens": ([claim("a", None), end("a", [])], "ended"),
     "4 another's end": ([claim("a", None), end("b", [])], "end"),
     "4 an end before any claim": ([end("a", [])], "end"),
     "4 an end that counts too few": ([claim("a", None), tok("a", 0, [1], []), end("a", [])], "end"),
     "4 an end that counts too many": ([claim("a", None), end("a", [1])], "end"),
-    "4 an end over another prefix": ([claim("a", None), tok("a", 0, [1], []), end("a", [2])], "end"),
-    "4 an end that counts wrong over the right prefix": ([claim("a", None), records.End(compare.RID, "a", 1, "stop", fold.H0)], "end"),
+    "4 an end over another prefix": (
+        [claim("a", None), tok("a", 0, [1], []), end("a", [2])],
+        "end",
+    ),
+    "4 an end that counts wrong over the right prefix": (
+        [claim("a", None), records.End(compare.RID, "a", 1, "stop", fold.H0)],
+        "end",
+    ),
     "4 a former owner's end": ([claim("a", None), claim("b", "a"), end("a", [])], "end"),
     "5 a cancel before any claim": ([cancel()], "ended"),
-    "5 a cancel of a running response": ([claim("a", None), tok("a", 0, [1], []), cancel()], "ended"),
+    "5 a cancel of a running response": (
+        [claim("a", None), tok("a", 0, [1], []), cancel()],
+        "ended",
+    ),
     "6 the owner's yield": ([claim("a", None), yield_("a")], "yielded"),
     "6 a yield before any claim": ([yield_("a")], "stale_owner"),
     "6 a former owner's yield": ([claim("a", None), claim("b", "a"), yield_("a")], "stale_owner"),
@@ -56,7 +93,15 @@ ENDINGS: dict[str, list[records.TokenRecord]] = {
     "a cancel": [claim("a", None), tok("a", 0, [1], []), cancel()],
     "a cancel before any claim": [cancel()],
 }
-LATE = [claim("b", "a"), claim("b", None), tok("a", 1, [2], [1]), tok("a", 0, [1], []), end("a", [1]), cancel(), yield_("a")]
+LATE = [
+    claim("b", "a"),
+    claim("b", None),
+    tok("a", 1, [2], [1]),
+    tok("a", 0, [1], []),
+    end("a", [1]),
+    cancel(),
+    yield_("a"),
+]
 
 
 @pytest.mark.parametrize("line", RULES)
@@ -103,7 +148,11 @@ def test_what_a_fold_tells_of_a_whole_response() -> None:
     assert state.apply(first, 10, 1000) == fold.Claimed(first, 1)
     assert (state.phase, state.owner, state.first) == (fold.Phase.LIVE, "a", first)
     assert state.apply(tok("a", 0, [5, 6], []), 12, 1010) == fold.Accepted(0, [5, 6], "<5><6>")
-    assert (state.next, state.text_length, state.ids) == (2, 6, [])  # ids are kept only where they are needed
+    assert (state.next, state.text_length, state.ids) == (
+        2,
+        6,
+        [],
+    )  # ids are kept only where they are needed
     assert state.apply(yield_("a"), 13, 1020) == fold.Yielded("a")
     second = claim("b", "a", "w2")
     assert state.apply(second, 14, 1030) == fold.Claimed(second, 2)
@@ -111,11 +160,16 @@ def test_what_a_fold_tells_of_a_whole_response() -> None:
     usage = records.Usage(3, 2)
     last = records.End(compare.RID, "b", 2, "length", state.h, "!", usage)
     assert state.apply(last, 15, 1040) == fold.Ended("length", "incomplete", "!", usage, None, 1040)
-    assert (state.phase, state.ended, state.last_offset) == (fold.Phase.DONE, fold.Ended("length", "incomplete", "!", usage, None, 1040), 15)
+    assert (state.phase, state.ended, state.last_offset) == (
+        fold.Phase.DONE,
+        fold.Ended("length", "incomplete", "!", usage, None, 1040),
+        15,
+    )
 
 
 def test_activity_is_the_time_of_the_last_record_that_counted() -> None:
-    """Takeover waits by it: void records of others, or a yield, must not look like a living owner."""
+    """Takeover waits by it: void records of others, or a yield, must not look like a living
+    owner."""
     state = fold.Fold()
     for offset, (record, expected) in enumerate(
         [
@@ -151,7 +205,11 @@ def test_the_status_of_an_end_follows_from_its_reason(reason: str, status: str) 
 def test_a_cancelled_response_still_shows_its_usage() -> None:
     state, _ = outcomes(claim("a", None), tok("a", 0, [1, 2], []), cancel())
     assert state.ended is not None
-    assert (state.ended.reason, state.ended.status, state.ended.usage) == ("cancelled", "cancelled", records.Usage(input_tokens=7, output_tokens=2))
+    assert (state.ended.reason, state.ended.status, state.ended.usage) == (
+        "cancelled",
+        "cancelled",
+        records.Usage(input_tokens=7, output_tokens=2),
+    )
     state, _ = outcomes(cancel())
     assert state.ended is not None
     assert state.ended.usage == records.Usage()
@@ -170,7 +228,9 @@ def test_an_error_is_passed_on() -> None:
 def story(*lines: tuple[records.TokenRecord, str]) -> fold.Fold:
     state, seen = outcomes(*(record for record, _ in lines))
     assert seen == [expected for _, expected in lines]
-    compare.fold_all([second_fold.Entry(i, 1000 + i, record) for i, (record, _) in enumerate(lines)])
+    compare.fold_all(
+        [second_fold.Entry(i, 1000 + i, record) for i, (record, _) in enumerate(lines)]
+    )
     return state
 
 
@@ -208,7 +268,12 @@ def test_a_worker_that_wakes_after_a_takeover_changes_nothing() -> None:
 
 
 def test_a_claim_doubled_by_a_retry_counts_once() -> None:
-    state = story((claim("a", None), "claimed"), (claim("a", None), "lost_race"), (claim("b", "a"), "claimed"), (claim("b", "a"), "lost_race"))
+    state = story(
+        (claim("a", None), "claimed"),
+        (claim("a", None), "lost_race"),
+        (claim("b", "a"), "claimed"),
+        (claim("b", "a"), "lost_race"),
+    )
     assert state.epoch == 2
 
 
@@ -249,8 +314,18 @@ def test_tokens_doubled_by_a_retry_count_once() -> None:
 
 
 def test_of_cancel_and_completion_the_first_in_the_log_wins() -> None:
-    assert story((claim("a", None), "claimed"), (end("a", []), "ended"), (cancel(), "after_done")).ended.status == "completed"  # type: ignore[union-attr]
-    assert story((claim("a", None), "claimed"), (cancel(), "ended"), (end("a", []), "after_done")).ended.status == "cancelled"  # type: ignore[union-attr]
+    assert (
+        story(
+            (claim("a", None), "claimed"), (end("a", []), "ended"), (cancel(), "after_done")
+        ).ended.status
+        == "completed"
+    )  # type: ignore[union-attr]
+    assert (
+        story(
+            (claim("a", None), "claimed"), (cancel(), "ended"), (end("a", []), "after_done")
+        ).ended.status
+        == "cancelled"
+    )  # type: ignore[union-attr]
 
 
 def test_a_request_delivered_twice_is_generated_by_one() -> None:
@@ -285,12 +360,14 @@ def test_the_hash_does_not_depend_on_how_tokens_were_cut_into_frames() -> None:
 
 
 def test_the_hash_is_frozen() -> None:
-    """It lies in recorded logs: another function would void every frame of a response that runs during an upgrade."""
+    """It lies in recorded logs: another function would void every frame of a response that runs
+    during an upgrade."""
     assert fold.roll(fold.H0, [0]) == "24f29c3559b2b01f"
     assert fold.roll(fold.H0, [1, 2**32 - 1]) == "2f7dcd16dca2ca1c"
 
 
-# Any history: records that hit the rule's conditions often, because they draw from few nonces, few indices, and prefixes that may be right.
+# Any history: records that hit the rule's conditions often, because they draw from few nonces, few
+# indices, and prefixes that may be right.
 
 nonces = st.sampled_from("abc")
 NO_TOKENS: list[int] = []
@@ -302,13 +379,29 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
     offset = draw(st.integers(0, 3))
     state = fold.Fold(keep_ids=True)  # only steers the draw towards records that count
     for _ in range(draw(st.integers(0, 14))):
-        believed = draw(st.sampled_from([state.ids, state.ids, state.ids, state.ids[:-1], [*state.ids, 7], NO_TOKENS]))
+        believed = draw(
+            st.sampled_from(
+                [state.ids, state.ids, state.ids, state.ids[:-1], [*state.ids, 7], NO_TOKENS]
+            )
+        )
         own = draw(st.sampled_from([state.owner or "a", "a", "b", "c"]))
         record: records.TokenRecord = draw(
             st.sampled_from(
                 [
-                    claim(draw(nonces), draw(st.sampled_from([state.owner, None, "a", "b"])), draw(st.sampled_from(["w1", "w2"]))),
-                    *[tok(own, len(believed), draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)), believed)] * 4,
+                    claim(
+                        draw(nonces),
+                        draw(st.sampled_from([state.owner, None, "a", "b"])),
+                        draw(st.sampled_from(["w1", "w2"])),
+                    ),
+                    *[
+                        tok(
+                            own,
+                            len(believed),
+                            draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+                            believed,
+                        )
+                    ]
+                    * 4,
                     tok(own, draw(st.integers(0, 4)), [1], state.ids),
                     end(own, believed, draw(st.sampled_from(["stop", "length", "failed"]))),
                     yield_(own),
@@ -336,7 +429,9 @@ def test_property_1_readers_that_applied_the_same_prefix_agree_however_they_reco
     unsteady = fold.Fold(keep_ids=True)
     position = 0
     while position < len(entries):
-        position = data.draw(st.integers(max(0, position - 3), position))  # a reconnect re-reads some records
+        position = data.draw(
+            st.integers(max(0, position - 3), position)
+        )  # a reconnect re-reads some records
         stop = data.draw(st.integers(position + 1, len(entries)))
         for entry in entries[position:stop]:
             unsteady.apply(entry.record, entry.offset, entry.timestamp)
@@ -345,7 +440,9 @@ def test_property_1_readers_that_applied_the_same_prefix_agree_however_they_reco
 
 
 @given(histories())
-def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(entries: list[second_fold.Entry]) -> None:
+def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(
+    entries: list[second_fold.Entry],
+) -> None:
     state = fold.Fold(keep_ids=True)
     emitted: list[int] = []
     ends = 0
@@ -362,5 +459,10 @@ def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(entries: 
 
 def test_every_outcome_is_named_by_the_second_fold() -> None:
     """Should the rule grow a case, this list and the second fold must grow with it."""
-    named = {void.value for void in fold.Void} - {"seen"} | {"claimed", "accepted", "ended", "yielded"}
+    named = {void.value for void in fold.Void} - {"seen"} | {
+        "claimed",
+        "accepted",
+        "ended",
+        "yielded",
+    }
     assert named == {expected for _, expected in RULES.values()} | {"after_done"}

@@ -1,8 +1,10 @@
-"""Workers that follow the writer rule, and a log that delays, loses and doubles their records: the real fold beside the second one, step by step.
+"""Workers that follow the writer rule, and a log that delays, loses and doubles their records: the
+real fold beside the second one, step by step.
 
-The writers are honest but unlucky: they stall for as long as they like and come back as zombies, their records arrive late, twice or never, they
-claim again, yield, race and are cancelled. Each token id is a hash of its writer's nonce and of all ids before it, so a token that was generated from
-another prefix than the accepted one shows.
+The writers are honest but unlucky: they stall for as long as they like and come back as zombies,
+their records arrive late, twice or never, they claim again, yield, race and are cancelled. Each
+token id is a hash of its writer's nonce and of all ids before it, so a token that was generated
+from another prefix than the accepted one shows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ LENGTH = 6  # tokens of a whole answer
 
 
 def generated(own: str, before: list[int]) -> int:
-    """The token that follows `before` when the claim `own` generates it: it commits to its whole context."""
+    """The token that follows `before` when the claim `own` generates it: it commits to its whole
+    context."""
     return int.from_bytes(hashlib.sha256(f"{own}|{before}".encode()).digest()[:4], "big")
 
 
@@ -33,7 +36,8 @@ class Worker:
 
     Attributes:
         own: nonce of its newest claim; None before the first.
-        ids: the context: accepted ids at its claim, and what it generated since; None while it waits for its claim to appear (the barrier).
+        ids: the context: accepted ids at its claim, and what it generated since; None while it
+            waits for its claim to appear (the barrier).
         flight: records it appended that have not arrived, oldest first.
         read: how far it has read the log.
     """
@@ -66,7 +70,9 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
             assert outcome.seq == len(self.shown)
             for token in outcome.ids:
                 assert isinstance(record, records.Tok)
-                assert token == generated(record.own, self.shown), "a token was not generated from the accepted prefix"
+                assert token == generated(record.own, self.shown), (
+                    "a token was not generated from the accepted prefix"
+                )
                 self.shown.append(token)
         if isinstance(outcome, fold.Ended):
             self.ends += 1
@@ -86,7 +92,8 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         self._barrier(worker)
 
     def _barrier(self, worker: Worker) -> None:
-        """W3: the context is what was accepted when its own claim appeared; a claim that lost stands down."""
+        """W3: the context is what was accepted when its own claim appeared; a claim that lost
+        stands down."""
         if worker.own is None or worker.ids is not None:
             return
         state = fold.Fold(keep_ids=True)
@@ -123,9 +130,12 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         worker.flight.append(compare.tok(worker.own, len(before), frame, before))
         worker.ids = before + frame
 
-    @stateful.rule(name=st.sampled_from(WORKERS), steps=st.integers(1, 8), arriving=st.integers(0, 8))
+    @stateful.rule(
+        name=st.sampled_from(WORKERS), steps=st.integers(1, 8), arriving=st.integers(0, 8)
+    )
     def works_for_a_while(self, name: str, steps: int, arriving: int) -> None:
-        """The usual course, so that runs get far enough for the unusual to matter: claim, barrier, tokens, end; some of it arrives."""
+        """The usual course, so that runs get far enough for the unusual to matter: claim, barrier,
+        tokens, end; some of it arrives."""
         worker = self.workers[name]
         for _ in range(steps):
             if worker.own is None:
@@ -209,5 +219,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
             hypothesis.event(f"void: {reason.value}")
 
 
-HonestWorkers.TestCase.settings = hypothesis.settings(max_examples=250, stateful_step_count=40, deadline=None)
+HonestWorkers.TestCase.settings = hypothesis.settings(
+    max_examples=250, stateful_step_count=40, deadline=None
+)
 TestHonestWorkers = HonestWorkers.TestCase

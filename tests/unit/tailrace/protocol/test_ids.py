@@ -1,4 +1,5 @@
-"""Response ids: an id is its own address, has one spelling, and anything else is refused without a crash."""
+"""Response ids: an id is its own address, has one spelling, and anything else is refused without a
+crash."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def with_format(version: int) -> str:
 
 
 @given(addresses, st.binary(min_size=ids.RANDOM_BYTES, max_size=ids.RANDOM_BYTES))
-def test_an_id_gives_back_the_address_it_was_minted_with(address: ids.Address, entropy: bytes) -> None:
+def test_an_id_gives_back_the_address_it_was_minted_with(
+    address: ids.Address, entropy: bytes
+) -> None:
     rid = ids.mint(address, entropy)
     assert ids.parse(rid) == address
     assert len(rid) == len(ids.PREFIX) + 32
@@ -41,13 +44,16 @@ def test_an_id_gives_back_the_address_it_was_minted_with(address: ids.Address, e
 
 
 @given(addresses, st.binary(min_size=11, max_size=11), st.binary(min_size=11, max_size=11))
-def test_ids_differ_when_their_randomness_differs(address: ids.Address, one: bytes, other: bytes) -> None:
+def test_ids_differ_when_their_randomness_differs(
+    address: ids.Address, one: bytes, other: bytes
+) -> None:
     assert (ids.mint(address, one) == ids.mint(address, other)) == (one == other)
 
 
 @given(st.text(alphabet=ALPHABET, min_size=32, max_size=32))
 def test_no_two_spellings_name_the_same_address(body: str) -> None:
-    """A cache keyed by id text would otherwise show one response under two keys, and a deletion could be walked around."""
+    """A cache keyed by id text would otherwise show one response under two keys, and a deletion
+    could be walked around."""
     rid = ids.PREFIX + body
     try:
         address = ids.parse(rid)
@@ -145,7 +151,8 @@ def test_another_log_has_another_tag() -> None:
 
 
 def test_the_format_is_frozen() -> None:
-    """Ids live in clients for as long as the log: a change of layout needs a new format version, not this test's edit."""
+    """Ids live in clients for as long as the log: a change of layout needs a new format version,
+    not this test's edit."""
     rid = ids.mint(ids.Address(bytes.fromhex("01020304"), 5, 6), ENTROPY)
     assert rid == "resp_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
 

@@ -1,4 +1,5 @@
-"""All interleavings of a few unlucky workers keep the rule; without any one of its ingredients some interleaving breaks it, and is found."""
+"""All interleavings of a few unlucky workers keep the rule; without any one of its ingredients some
+interleaving breaks it, and is found."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ SETTINGS = [
 
 
 def name(setting: search.Setting) -> str:
-    return f"{setting.workers} workers x {setting.claims} claims, {setting.tokens} tokens, {setting[3:]}"
+    return (
+        f"{setting.workers} workers x {setting.claims} claims, {setting.tokens} tokens, "
+        f"{setting[3:]}"
+    )
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name)
@@ -31,16 +35,27 @@ def test_no_interleaving_breaks_the_rule(setting: search.Setting) -> None:
     found.run()
     print(f"{found.states} states, {sum(found.outcomes.values())} distinct arrivals")
     reached = set(found.outcomes)
-    assert {"claimed", "accepted", "ended", "lost_race", "stale_owner", "after_done", "end"} <= reached  # it went everywhere, or it proves nothing
+    assert {
+        "claimed",
+        "accepted",
+        "ended",
+        "lost_race",
+        "stale_owner",
+        "after_done",
+        "end",
+    } <= reached  # it went everywhere, or it proves nothing
     assert ("duplicate" in reached) == bool(setting.doubles)
     assert ("gap" in reached) == bool(setting.losses)
     assert found.takeovers > 0
     assert found.logs() >= {search.Log(done=True)} if setting.cancels else True
 
 
-@pytest.mark.parametrize("setting", [SMALL, search.Setting(workers=2, claims=2, tokens=1, doubles=1)], ids=name)
+@pytest.mark.parametrize(
+    "setting", [SMALL, search.Setting(workers=2, claims=2, tokens=1, doubles=1)], ids=name
+)
 def test_what_the_search_leaves_out_makes_no_difference(setting: search.Setting) -> None:
-    """Records that can only be void are not followed on; with them the log comes to the same, in many more states."""
+    """Records that can only be void are not followed on; with them the log comes to the same, in
+    many more states."""
     short, whole = search.Search(setting), search.Search(setting, prune=False)
     short.run()
     whole.run()
@@ -52,22 +67,35 @@ class LatestClaimWins(fold.Fold):
     """Without compare-and-set."""
 
     def _claim(self, record: records.Claim) -> fold.Outcome:
-        return super()._claim(records.Claim(record.rid, record.own, self.owner, record.owner, record.worker, "t", 0, "r", "t"))
+        return super()._claim(
+            records.Claim(
+                record.rid, record.own, self.owner, record.owner, record.worker, "t", 0, "r", "t"
+            )
+        )
 
 
 class NoSeqCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
-        return super()._token(records.Tok(record.rid, record.own, self.next, record.ids, record.text, record.parent))
+        return super()._token(
+            records.Tok(record.rid, record.own, self.next, record.ids, record.text, record.parent)
+        )
 
 
 class NoOwnCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
-        return super()._token(records.Tok(record.rid, self.owner or "", record.seq, record.ids, record.text, record.parent))
+        return super()._token(
+            records.Tok(
+                record.rid, self.owner or "", record.seq, record.ids, record.text, record.parent
+            )
+        )
 
 
 class EndIsNotFinal(fold.Fold):
     def _decide(self, record: records.TokenRecord, timestamp: int) -> fold.Outcome:
-        phase, self.phase = self.phase, fold.Phase.LIVE if self.phase is fold.Phase.DONE else self.phase
+        phase, self.phase = (
+            self.phase,
+            fold.Phase.LIVE if self.phase is fold.Phase.DONE else self.phase,
+        )
         outcome = super()._decide(record, timestamp)
         self.phase = fold.Phase.DONE if phase is fold.Phase.DONE else self.phase
         return outcome
@@ -75,7 +103,9 @@ class EndIsNotFinal(fold.Fold):
 
 class EndUnchecked(fold.Fold):
     def _end(self, record: records.End, timestamp: int) -> fold.Outcome:
-        return super()._end(records.End(record.rid, self.owner or "", self.next, record.reason, self.h), timestamp)
+        return super()._end(
+            records.End(record.rid, self.owner or "", self.next, record.reason, self.h), timestamp
+        )
 
 
 REMOVED: dict[str, dict[str, Any]] = {

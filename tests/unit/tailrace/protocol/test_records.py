@@ -1,4 +1,5 @@
-"""Records: what is written is read back, and garbage is None for every reader alike, never an exception."""
+"""Records: what is written is read back, and garbage is None for every reader alike, never an
+exception."""
 
 from __future__ import annotations
 
@@ -15,8 +16,27 @@ from hypothesis import strategies as st
 from tailrace.protocol import records
 
 OWNER = records.Owner("https://issuer", "alice", "acme")
-REQUEST = records.Request("resp_a", OWNER, "m", [{"role": "user", "content": "hi"}], records.Sampling(max_tokens=5), {"id": "resp_a"})
-CLAIM = records.Claim("resp_a", "n1", None, OWNER, "w1", "llm.requests.default.interactive", 7, "rev", "tok", 12, {"id": "resp_a"})
+REQUEST = records.Request(
+    "resp_a",
+    OWNER,
+    "m",
+    [{"role": "user", "content": "hi"}],
+    records.Sampling(max_tokens=5),
+    {"id": "resp_a"},
+)
+CLAIM = records.Claim(
+    "resp_a",
+    "n1",
+    None,
+    OWNER,
+    "w1",
+    "llm.requests.default.interactive",
+    7,
+    "rev",
+    "tok",
+    12,
+    {"id": "resp_a"},
+)
 TOK = records.Tok("resp_a", "n1", 0, [1, 2], "hé\u2028\U0001f600", "0" * 16, 1.5)
 END = records.End("resp_a", "n1", 2, "stop", "ab", "tail", records.Usage(1, 2, 3))
 FAILED = records.End("resp_a", "n1", 0, "failed", "ab", error=("server_error", "The engine died."))
@@ -50,8 +70,30 @@ text = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 counts = st.integers(0, 2**53 - 1)
 owners = st.builds(records.Owner, text, text, text)
 token_records = st.one_of(
-    st.builds(records.Claim, text, text, st.none() | text, owners, text, text, counts, text, text, counts, st.dictionaries(text, text)),
-    st.builds(records.Tok, text, text, counts, st.lists(st.integers(0, 2**32 - 1), min_size=1), text, text, st.floats(0, 1e13)),
+    st.builds(
+        records.Claim,
+        text,
+        text,
+        st.none() | text,
+        owners,
+        text,
+        text,
+        counts,
+        text,
+        text,
+        counts,
+        st.dictionaries(text, text),
+    ),
+    st.builds(
+        records.Tok,
+        text,
+        text,
+        counts,
+        st.lists(st.integers(0, 2**32 - 1), min_size=1),
+        text,
+        text,
+        st.floats(0, 1e13),
+    ),
     st.builds(
         records.End,
         *(text, text, counts, text, text, text),
@@ -67,7 +109,9 @@ token_records = st.one_of(
 def test_any_token_record_comes_back_as_it_was_written(record: records.TokenRecord) -> None:
     value = records.encode(record)
     assert records.decode_token(value) == record
-    assert json.loads(value)["rid"] == record.rid  # any JSON reader can read it: Flink SQL, kcat, a console
+    assert (
+        json.loads(value)["rid"] == record.rid
+    )  # any JSON reader can read it: Flink SQL, kcat, a console
 
 
 def test_the_record_names_on_the_wire_are_frozen() -> None:
@@ -96,8 +140,17 @@ def test_the_record_names_on_the_wire_are_frozen() -> None:
         "parent": "0" * 16,
         "ts": 1.5,
     }
-    assert json.loads(records.encode(END))["usage"] == {"input_tokens": 1, "output_tokens": 2, "cached_tokens": 3}
-    assert json.loads(records.encode(YIELD)) == {"t": "YIELD", "rid": "resp_a", "own": "n1", "seq": 2}
+    assert json.loads(records.encode(END))["usage"] == {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "cached_tokens": 3,
+    }
+    assert json.loads(records.encode(YIELD)) == {
+        "t": "YIELD",
+        "rid": "resp_a",
+        "own": "n1",
+        "seq": 2,
+    }
     assert json.loads(records.encode(CANCEL))["t"] == "CANCEL"
 
 
@@ -165,7 +218,10 @@ def test_a_frame_of_the_wrong_shape_is_garbage(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("record", "fields"),
     [
-        (CLAIM, {"prev": ...}),  # null must be said: a claim that merely lacks the field is not a first claim
+        (
+            CLAIM,
+            {"prev": ...},
+        ),  # null must be said: a claim that merely lacks the field is not a first claim
         (CLAIM, {"prev": 0}),
         (CLAIM, {"owner": None}),
         (CLAIM, {"owner": {"issuer": "i"}}),
@@ -180,7 +236,9 @@ def test_a_frame_of_the_wrong_shape_is_garbage(fields: dict[str, Any]) -> None:
         (YIELD, {"seq": None}),
     ],
 )
-def test_other_records_of_the_wrong_shape_are_garbage(record: records.Record, fields: dict[str, Any]) -> None:
+def test_other_records_of_the_wrong_shape_are_garbage(
+    record: records.Record, fields: dict[str, Any]
+) -> None:
     assert records.decode_token(altered(record, **fields)) is None
 
 
@@ -221,15 +279,30 @@ def test_no_bytes_raise(value: bytes) -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=12,
 )
-field_names = sorted({name for record in (REQUEST, CLAIM, TOK, END, CANCEL, DELETED, INCARNATION) for name in json.loads(records.encode(record))})
+field_names = sorted(
+    {
+        name
+        for record in (REQUEST, CLAIM, TOK, END, CANCEL, DELETED, INCARNATION)
+        for name in json.loads(records.encode(record))
+    }
+)
 
 
-@given(st.dictionaries(st.sampled_from(field_names), json_values), st.sampled_from([REQUEST, CLAIM, TOK, END, CANCEL, YIELD, DELETED, INCARNATION]))
-def test_no_json_raises_and_what_is_read_can_be_written(fields: dict[str, Any], record: records.Record) -> None:
+@given(
+    st.dictionaries(st.sampled_from(field_names), json_values),
+    st.sampled_from([REQUEST, CLAIM, TOK, END, CANCEL, YIELD, DELETED, INCARNATION]),
+)
+def test_no_json_raises_and_what_is_read_can_be_written(
+    fields: dict[str, Any], record: records.Record
+) -> None:
     value = altered(record, **fields)
     for decode in DECODERS.values():
         read = decode(value)
@@ -239,7 +312,8 @@ def test_no_json_raises_and_what_is_read_can_be_written(fields: dict[str, Any], 
 
 @pytest.mark.parametrize("surrogate", [b"\\ud800", b"\\udfff", b"\\udc00\\ud800"])
 def test_lone_surrogates_never_get_in(surrogate: bytes) -> None:
-    """They could not be encoded for a client: a reader would crash on text that no tokenizer makes."""
+    """They could not be encoded for a client: a reader would crash on text that no tokenizer
+    makes."""
     value = records.encode(TOK).replace(TOK.text.encode(), surrogate)
     assert surrogate in value
     assert records.decode_token(value) is None
@@ -260,8 +334,12 @@ def at_stack_depth(frames: int, call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("depth", [1, 30, 62, 63, 64, 65, 200, 400, 900, 100_000])
 def test_nesting_is_judged_alike_by_every_reader(depth: int) -> None:
-    """The parser's own bound shrinks with the caller's stack: a claim with a deep echo counted for one reader and not for another."""
-    readings = [at_stack_depth(frames, lambda: records.decode_token(nested(depth))) for frames in (0, 200, sys.getrecursionlimit() - 300)]
+    """The parser's own bound shrinks with the caller's stack: a claim with a deep echo counted for
+    one reader and not for another."""
+    readings = [
+        at_stack_depth(frames, lambda: records.decode_token(nested(depth)))
+        for frames in (0, 200, sys.getrecursionlimit() - 300)
+    ]
     assert readings == [TOK if depth < records.MAX_DEPTH else None] * 3
 
 
@@ -289,7 +367,8 @@ def test_the_key_of_an_owner_is_stable() -> None:
 
 
 def test_a_token_record_under_the_key_of_another_response_is_garbage_to_every_reader() -> None:
-    """Delivery looked at keys and the worker's tail at bodies: one such record made them disagree about what a response is."""
+    """Delivery looked at keys and the worker's tail at bodies: one such record made them disagree
+    about what a response is."""
     record = records.Yield("resp_a", "own", 3)
     assert records.token_of(b"resp_a", records.encode(record)) == record
     for key in (b"resp_b", b"", None):

@@ -1,4 +1,5 @@
-"""The table of topics: co-partitioned, never compacted where history matters, and written by nobody beyond the access matrix."""
+"""The table of topics: co-partitioned, never compacted where history matters, and written by nobody
+beyond the access matrix."""
 
 from __future__ import annotations
 
@@ -47,10 +48,14 @@ def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
 
 @pytest.mark.parametrize("name", request_topics())
 def test_tokens_outlive_requests(name: str) -> None:
-    """A request redelivered after its first records are gone would look new, and be answered twice."""
+    """A request redelivered after its first records are gone would look new, and be answered
+    twice."""
     tokens, requests = rows()[topics.TOKENS].config, rows()[name].config
-    # Retention works on closed segments: a request may stay one segment longer than its own retention says.
-    assert int(requests["retention.ms"]) + int(requests["segment.ms"]) <= int(tokens["retention.ms"])
+    # Retention works on closed segments: a request may stay one segment longer than its own
+    # retention says.
+    assert int(requests["retention.ms"]) + int(requests["segment.ms"]) <= int(
+        tokens["retention.ms"]
+    )
     assert int(tokens["retention.ms"]) >= topics.DAY_MS  # the resume window
     assert int(tokens["segment.ms"]) * 10 <= int(tokens["retention.ms"])
 
@@ -64,12 +69,35 @@ READ, WRITE = "Read", "Write"
 BOTH = {READ, WRITE}
 # The access matrix of the security document, one row per principal: what each may at most do.
 MATRIX: dict[topics.Service, dict[str, set[str]]] = {
-    "gateway": {"llm.requests": BOTH, topics.TOKENS: BOTH, topics.CONVERSATIONS: BOTH, topics.AUDIT: {WRITE}, topics.USAGE: {WRITE}},
-    "worker": {"llm.requests": {READ}, topics.TOKENS: BOTH, topics.DLQ: {WRITE}, topics.AUDIT: {WRITE}, topics.USAGE: {WRITE}},
+    "gateway": {
+        "llm.requests": BOTH,
+        topics.TOKENS: BOTH,
+        topics.CONVERSATIONS: BOTH,
+        topics.AUDIT: {WRITE},
+        topics.USAGE: {WRITE},
+    },
+    "worker": {
+        "llm.requests": {READ},
+        topics.TOKENS: BOTH,
+        topics.DLQ: {WRITE},
+        topics.AUDIT: {WRITE},
+        topics.USAGE: {WRITE},
+    },
     "push": {"llm.requests": {READ}, topics.TOKENS: {READ}, topics.CONVERSATIONS: {READ}},
-    "operator": {name: {READ} for name in ("llm.requests", topics.TOKENS, topics.CONVERSATIONS, topics.DLQ, topics.AUDIT, topics.USAGE)},
+    "operator": {
+        name: {READ}
+        for name in (
+            "llm.requests",
+            topics.TOKENS,
+            topics.CONVERSATIONS,
+            topics.DLQ,
+            topics.AUDIT,
+            topics.USAGE,
+        )
+    },
 }
-# Granted by the matrix, and used by nobody yet: the table asks for less. A writer that comes must be added to the table first.
+# Granted by the matrix, and used by nobody yet: the table asks for less. A writer that comes must
+# be added to the table first.
 UNUSED = {("gateway", topics.AUDIT, WRITE), ("gateway", topics.USAGE, WRITE)}
 
 
@@ -84,7 +112,8 @@ def test_the_table_gives_each_service_what_the_access_matrix_grants_and_no_more(
     }
     asked = {(service, row.name, READ) for row in rows().values() for service in row.readers}
     asked |= {(service, row.name, WRITE) for row in rows().values() for service in row.writers}
-    # The incarnation is younger than the matrix: everybody must know which log it is, and only the operator names it.
+    # The incarnation is younger than the matrix: everybody must know which log it is, and only the
+    # operator names it.
     meta = {(service, topics.META, READ) for service in MATRIX} | {("operator", topics.META, WRITE)}
     assert asked == (granted - UNUSED) | meta
 
@@ -110,7 +139,9 @@ def test_every_topic_has_a_writer_and_a_reader() -> None:
         ("default", ""),
     ],
 )
-def test_a_name_that_kafka_or_the_access_rules_could_misread_is_refused(pool: str, priority: str) -> None:
+def test_a_name_that_kafka_or_the_access_rules_could_misread_is_refused(
+    pool: str, priority: str
+) -> None:
     with pytest.raises(ValueError):
         topics.requests(pool, priority)
 

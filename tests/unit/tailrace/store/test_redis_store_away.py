@@ -1,5 +1,5 @@
-"""A Redis that hangs must not slow down everybody. It once added its whole time limit to every request, because each one asked whether its caller was
-revoked."""
+"""A Redis that hangs must not slow down everybody. It once added its whole time limit to every
+request, because each one asked whether its caller was revoked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(),
 
 
 class Server:
-    """Answers GETEX, EXISTS and SET, hangs, or fails with `error`; counts what it is asked, and the pipelines it was asked in."""
+    """Answers GETEX, EXISTS and SET, hangs, or fails with `error`; counts what it is asked, and the
+    pipelines it was asked in."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -80,7 +81,9 @@ def failures() -> float:
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])
 async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
-    parts: tuple[Server, Clock, redis_store.Sessions], error: Exception | None, caplog: pytest.LogCaptureFixture
+    parts: tuple[Server, Clock, redis_store.Sessions],
+    error: Exception | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server, clock, store = parts
     server.error, server.hangs = error, True
@@ -103,7 +106,9 @@ async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
     assert [r.getMessage() for r in caplog.records] == ["redis_away", "redis_back"]
 
 
-async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
     server, _, store = parts
     server.error = redis.ResponseError("WRONGTYPE")
     before = failures()
@@ -113,7 +118,9 @@ async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(parts:
     assert (server.asked, failures() - before) == (3, 3)
 
 
-async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_a_caller_who_gives_up_says_nothing_about_redis(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
     server, _, store = parts
     server.hangs = True
     call = asyncio.create_task(store.get_turn("resp_1"))
@@ -124,17 +131,23 @@ async def test_a_caller_who_gives_up_says_nothing_about_redis(parts: tuple[Serve
     assert await store.get_turn("resp_1") == b"state"
 
 
-async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
     server, _, store = parts
     store._timeout_s = 2.0  # roomy: it is not asked how fast
-    answers = await asyncio.gather(*(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1"))
+    answers = await asyncio.gather(
+        *(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1")
+    )
     assert answers == [False, False, False, b"state"]
     assert server.pipelines == [4], "asked in one turn of the loop"
     await store.get_turn("resp_1")
     assert server.pipelines == [4], "one alone needs no pipeline"
 
 
-async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
     _, _, store = parts
     store._timeout_s = 2.0
     calls = [asyncio.create_task(store.get_turn(f"resp_{n}")) for n in range(3)]
@@ -155,21 +168,28 @@ async def test_closing_ends_what_waits(parts: tuple[Server, Clock, redis_store.S
         await call
 
 
-async def test_one_batch_after_the_other_and_each_gets_its_answers(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_one_batch_after_the_other_and_each_gets_its_answers(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
     """What an earlier batch leaves behind once ended the next one."""
     server, _, store = parts
     server.takes_s = 0.001
     store._timeout_s = 2.0
 
     async def asks(n: int) -> list[bytes | None]:
-        await asyncio.sleep(n * server.takes_s / 3)  # so that there is always one batch under way and another that waits
+        await asyncio.sleep(
+            n * server.takes_s / 3
+        )  # so that there is always one batch under way and another that waits
         return [await store.get_turn(f"resp_{n}") for _ in range(20)]
 
     assert await asyncio.gather(*map(asks, range(5))) == [[b"state"] * 20] * 5
 
 
-async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
-    """It cannot be done without, and a machine that is busy for a moment is no reason to refuse a browser for a second."""
+async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(
+    parts: tuple[Server, Clock, redis_store.Sessions],
+) -> None:
+    """It cannot be done without, and a machine that is busy for a moment is no reason to refuse a
+    browser for a second."""
     server, _, store = parts
     store._timeout_s = 0.1
     server.takes_s = 0.3  # three times as long as others wait

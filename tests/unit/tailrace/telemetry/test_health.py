@@ -16,7 +16,9 @@ from tailrace.telemetry import health
 
 
 @contextlib.asynccontextmanager
-async def _admin(ready: health.Readiness = lambda: {"ready": True}) -> AsyncIterator[tuple[health.AdminServer, httpx.AsyncClient]]:
+async def _admin(
+    ready: health.Readiness = lambda: {"ready": True},
+) -> AsyncIterator[tuple[health.AdminServer, httpx.AsyncClient]]:
     admin = health.AdminServer("127.0.0.1", 0, ready)
     task = asyncio.create_task(admin.run())
     try:
@@ -95,7 +97,9 @@ async def test_ready_says_what_it_was_told_and_whoever_cannot_say_is_not(
         (b"GET /hea", b""),
     ],
 )
-async def test_garbage_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes, answer: bytes) -> None:
+async def test_garbage_disturbs_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: bytes, answer: bytes
+) -> None:
     monkeypatch.setattr(health, "_REQUEST_S", 0.2)
     async with _admin() as (admin, client):
         reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)

@@ -60,11 +60,19 @@ def lines() -> Iterator[Lines]:
     root.setLevel(level)
 
 
-# ---- lines ---------------------------------------------------------------------------------------------
+# ---- lines
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_line_is_one_json_object_with_who_when_and_what(lines: Lines) -> None:
-    telemetry.log(Action.RESPONSE_ENDED, response="resp_1", status="completed", output_tokens=12, seconds=1.5, partitions=[1, 2])
+    telemetry.log(
+        Action.RESPONSE_ENDED,
+        response="resp_1",
+        status="completed",
+        output_tokens=12,
+        seconds=1.5,
+        partitions=[1, 2],
+    )
     line = lines.only()
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -80,7 +88,14 @@ def test_a_line_is_one_json_object_with_who_when_and_what(lines: Lines) -> None:
     }
 
 
-@pytest.mark.parametrize(("action", "level"), [(Action.SERVICE_STARTED, "info"), (Action.KAFKA_AWAY, "warning"), (Action.ENGINE_FAILED, "error")])
+@pytest.mark.parametrize(
+    ("action", "level"),
+    [
+        (Action.SERVICE_STARTED, "info"),
+        (Action.KAFKA_AWAY, "warning"),
+        (Action.ENGINE_FAILED, "error"),
+    ],
+)
 def test_the_level_follows_from_the_action(lines: Lines, action: Action, level: str) -> None:
     telemetry.log(action)
     assert lines.only()["level"] == level
@@ -89,7 +104,11 @@ def test_the_level_follows_from_the_action(lines: Lines, action: Action, level: 
 def test_a_line_of_code_without_an_action_is_a_note(lines: Lines) -> None:
     logging.getLogger("some.library").warning("disk %s is full", "a")
     line = lines.only()
-    assert (line["action"], line["logger"], line["message"]) == ("note", "some.library", "disk a is full")
+    assert (line["action"], line["logger"], line["message"]) == (
+        "note",
+        "some.library",
+        "disk a is full",
+    )
 
 
 def test_control_characters_and_broken_text_cannot_leave_the_line(lines: Lines) -> None:
@@ -105,7 +124,8 @@ def test_a_number_that_json_does_not_have_keeps_the_line_readable(lines: Lines) 
     assert (lines.only()["seconds"], lines.only()["most"]) == ("nan", "inf")
 
 
-# ---- what must never be in a line ------------------------------------------------------------------------
+# ---- what must never be in a line
+# ------------------------------------------------------------------------
 
 _PRIVATE, _ = credentials.generate_dev_key()
 _JWT = credentials.issue(_PRIVATE, "dev-1", "https://i", "tailrace", "me", time.time(), 60)
@@ -132,9 +152,26 @@ def test_a_secret_is_cut_out_of_any_text(lines: Lines, secret: str) -> None:
     assert "[redacted]" in lines.text
 
 
-@pytest.mark.parametrize("name", ["prompt", "input", "output_text", "messages", "token", "Authorization", "user_prompt", "ids", "dev_credential"])
-@pytest.mark.parametrize("value", [CANARY, [CANARY], {"role": CANARY}, {CANARY}], ids=["text", "list", "dict", "set"])
-def test_fields_made_for_content_or_secrets_show_nothing_but_numbers(lines: Lines, name: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prompt",
+        "input",
+        "output_text",
+        "messages",
+        "token",
+        "Authorization",
+        "user_prompt",
+        "ids",
+        "dev_credential",
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [CANARY, [CANARY], {"role": CANARY}, {CANARY}], ids=["text", "list", "dict", "set"]
+)
+def test_fields_made_for_content_or_secrets_show_nothing_but_numbers(
+    lines: Lines, name: str, value: Any
+) -> None:
     telemetry.log(Action.WAITING, **{name: value, "detail": {name: value}})
     assert CANARY not in lines.text
     assert lines.only()[name] == "[redacted]"
@@ -148,10 +185,22 @@ def test_an_object_is_named_by_its_type_and_a_text_is_bounded(lines: Lines) -> N
     deep: Any = CANARY
     for _ in range(50):
         deep = [deep]
-    telemetry.log(Action.WAITING, request=Request(), several=[Request()], deep=deep, blob=b"bytes", reason="x" * 10_000, many=list(range(1000)))
+    telemetry.log(
+        Action.WAITING,
+        request=Request(),
+        several=[Request()],
+        deep=deep,
+        blob=b"bytes",
+        reason="x" * 10_000,
+        many=list(range(1000)),
+    )
     assert CANARY not in lines.text
     line = lines.only()
-    assert (line["request"], line["several"], line["blob"]) == ("<Request>", ["<Request>"], "<bytes>")
+    assert (line["request"], line["several"], line["blob"]) == (
+        "<Request>",
+        ["<Request>"],
+        "<bytes>",
+    )
     assert len(line["reason"]) <= telemetry.MAX_TEXT + 1
     assert len(line["many"]) == 64
 
@@ -168,7 +217,9 @@ def test_an_object_is_named_by_its_type_and_a_text_is_bounded(lines: Lines) -> N
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_message_of_an_error_that_may_quote_content_is_not_shown(lines: Lines, error: Exception) -> None:
+def test_the_message_of_an_error_that_may_quote_content_is_not_shown(
+    lines: Lines, error: Exception
+) -> None:
     def failing() -> None:
         try:
             raise error
@@ -183,7 +234,9 @@ def test_the_message_of_an_error_that_may_quote_content_is_not_shown(lines: Line
     line = lines.only()
     assert line["error"] == "ExceptionGroup"
     assert line["cause"].endswith(type(error).__name__)
-    assert any("test_telemetry.py" in frame and frame.endswith("failing") for frame in line["trace"])
+    assert any(
+        "test_telemetry.py" in frame and frame.endswith("failing") for frame in line["trace"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,7 +248,9 @@ def test_the_message_of_an_error_that_may_quote_content_is_not_shown(lines: Line
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_errors_of_the_system_and_of_our_own_say_what_went_wrong(error: Exception, shown: str) -> None:
+def test_errors_of_the_system_and_of_our_own_say_what_went_wrong(
+    error: Exception, shown: str
+) -> None:
     assert telemetry.describe(error) == shown
 
 
@@ -212,7 +267,8 @@ async def test_an_exception_nobody_retrieved_does_not_show_its_message(lines: Li
     assert CANARY not in lines.text
 
 
-# ---- Kafka's client while the broker is away ---------------------------------------------------------------
+# ---- Kafka's client while the broker is away
+# ---------------------------------------------------------------
 
 CONNECT = "Unable connect to node with id %s: %s"
 
@@ -239,7 +295,9 @@ def test_another_complaint_is_shown_once_a_minute_and_is_not_called_away() -> No
     assert complaints.away_since is None
 
 
-async def test_the_return_is_noticed_without_another_complaint(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_return_is_noticed_without_another_complaint(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(telemetry, "QUIET_S", 0.2)
     handler = telemetry.KafkaHandler()
     record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "refused"), None)
@@ -250,7 +308,10 @@ async def test_the_return_is_noticed_without_another_complaint(lines: Lines, mon
         while len(lines.read()) < 2:  # noqa: ASYNC110 - a timer of the loop is waited for
             await asyncio.sleep(0.05)
     away, back = lines.read()
-    assert (away["action"], away["reason"]) == ("kafka_away", "Unable connect to node with id 1: refused")
+    assert (away["action"], away["reason"]) == (
+        "kafka_away",
+        "Unable connect to node with id 1: refused",
+    )
     assert (back["action"], back["complaints"]) == ("kafka_back", 50)
     assert prometheus_client.REGISTRY.get_sample_value("tailrace_kafka_away") == 0
 
@@ -260,11 +321,14 @@ def test_without_a_loop_the_return_is_noticed_at_the_next_complaint(lines: Lines
     handler = telemetry.KafkaHandler(lambda: now)
     handler.emit(logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "x"), None))
     now = 200.0
-    handler.emit(logging.LogRecord("aiokafka", logging.WARNING, "", 0, "something %s", ("else",), None))
+    handler.emit(
+        logging.LogRecord("aiokafka", logging.WARNING, "", 0, "something %s", ("else",), None)
+    )
     assert [line["action"] for line in lines.read()] == ["kafka_away", "kafka_back", "note"]
 
 
-# ---- metrics -----------------------------------------------------------------------------------------------
+# ---- metrics
+# -----------------------------------------------------------------------------------------------
 
 
 def _metrics() -> dict[str, Any]:
@@ -273,7 +337,19 @@ def _metrics() -> dict[str, Any]:
 
 
 def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() -> None:
-    closed = {"outcome", "code", "status", "reason", "kind", "verdict", "pool", "stage", "tokens", "topic", "partition"}
+    closed = {
+        "outcome",
+        "code",
+        "status",
+        "reason",
+        "kind",
+        "verdict",
+        "pool",
+        "stage",
+        "tokens",
+        "topic",
+        "partition",
+    }
     assert len(_metrics()) > 30
     for metric in _metrics().values():
         (family,) = metric.describe()
@@ -284,12 +360,18 @@ def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() ->
 
 def test_no_other_module_defines_metrics() -> None:
     packages = [ROOT / name for name in ("gateway", "push", "worker", "tailrace")]
-    sources = [path for package in packages for path in package.rglob("*.py") if path.parent.name != "telemetry"]
+    sources = [
+        path
+        for package in packages
+        for path in package.rglob("*.py")
+        if path.parent.name != "telemetry"
+    ]
     assert len(sources) > 10
     assert not [path for path in sources if "prometheus_client" in path.read_text(encoding="utf-8")]
 
 
-# ---- spans -------------------------------------------------------------------------------------------------
+# ---- spans
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -297,12 +379,16 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))  # the global provider can be set only once per process
+    monkeypatch.setattr(
+        trace, "get_tracer", lambda name: provider.get_tracer(name)
+    )  # the global provider can be set only once per process
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     return exporter
 
 
-def test_a_span_goes_on_in_whoever_reads_the_record(spans: InMemorySpanExporter, lines: Lines) -> None:
+def test_a_span_goes_on_in_whoever_reads_the_record(
+    spans: InMemorySpanExporter, lines: Lines
+) -> None:
     with telemetry.span("submit", pool="default"):
         headers = telemetry.trace_headers()
         telemetry.log(Action.RESPONSE_ACCEPTED)
@@ -336,20 +422,36 @@ def test_without_export_headers_are_empty_but_a_callers_context_is_handed_on() -
 
 
 @pytest.mark.parametrize(
-    "headers", [[], [("traceparent", b"\xff\xfe")], [("traceparent", b"00-x")], [("traceparent", b"x" * 10_000)], [("other", b"1")]]
+    "headers",
+    [
+        [],
+        [("traceparent", b"\xff\xfe")],
+        [("traceparent", b"00-x")],
+        [("traceparent", b"x" * 10_000)],
+        [("other", b"1")],
+    ],
 )
 def test_unreadable_headers_give_no_context(headers: list[tuple[str, bytes]]) -> None:
     context = telemetry.trace_context(headers)
     assert not trace.get_current_span(context).get_span_context().is_valid
 
 
-# ---- setup, in a process of its own --------------------------------------------------------------------------
+# ---- setup, in a process of its own
+# --------------------------------------------------------------------------
 
 
 def _run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, cwd=ROOT, env=inherited | environ, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=inherited | environ,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
 
 
 def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
@@ -361,12 +463,16 @@ def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
     )
     assert (done.returncode, done.stdout) == (0, "")
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [(line["name"], line["action"]) for line in lines] == [("push-1", "service_started"), ("push-1", "note")]
+    assert [(line["name"], line["action"]) for line in lines] == [
+        ("push-1", "service_started"),
+        ("push-1", "note"),
+    ]
     assert lines[1]["logger"] == "py.warnings"
 
 
 def test_lines_of_libraries_keep_the_numbers_that_their_formats_ask_for() -> None:
-    """Symptom: a traceback of the logging module for each of vLLM's own lines, which show process and line."""
+    """Symptom: a traceback of the logging module for each of vLLM's own lines, which show process
+    and line."""
     done = _run(
         "import logging, sys; from tailrace import telemetry as t\n"
         "t.setup('worker', 'worker-1')\n"
@@ -405,7 +511,9 @@ class _Collector(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     received: list[tuple[str, bytes]] = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Collector", (_Collector,), {"received": received}))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Collector", (_Collector,), {"received": received})
+    )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", received
@@ -414,7 +522,9 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     server.server_close()
 
 
-def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
+def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(
+    collector: tuple[str, list[tuple[str, bytes]]],
+) -> None:
     url, received = collector
     done = _run(
         "from tailrace import telemetry as t\n"

@@ -1,4 +1,5 @@
-"""Good histories for tests of the judge: a log with takeovers, zombies, cancels and failures, and watchers that reconnected."""
+"""Good histories for tests of the judge: a log with takeovers, zombies, cancels and failures, and
+watchers that reconnected."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def owner(user: str) -> records.Owner:
 
 @dataclass
 class World:
-    """A log and what clients saw of it. Records lie in `log` in the order of their appends; offsets are theirs by topic and partition.
+    """A log and what clients saw of it. Records lie in `log` in the order of their appends; offsets
+    are theirs by topic and partition.
 
     Attributes:
         log: every record.
@@ -42,18 +44,30 @@ class World:
     def append(self, topic: str, partition: int, key: str, record: records.Record) -> int:
         offset = sum(1 for r in self.log if (r.topic, r.partition) == (topic, partition))
         self.now += 10
-        self.log.append(log.Record(topic, partition, offset, self.now, key.encode(), records.encode(record), ()))
+        self.log.append(
+            log.Record(topic, partition, offset, self.now, key.encode(), records.encode(record), ())
+        )
         return offset
 
     def token(self, record: records.TokenRecord) -> int:
         return self.append(topics.TOKENS, PARTITION, record.rid, record)
 
     def line(self, file: str, **fields: object) -> None:
-        self.lines.setdefault(file, []).append(transcript.Line(wall=self.now / 1000, mono=self.now / 1000, **fields))  # type: ignore[arg-type]
+        self.lines.setdefault(file, []).append(
+            transcript.Line(wall=self.now / 1000, mono=self.now / 1000, **fields)
+        )  # type: ignore[arg-type]
 
     # ---- what honest parts do
 
-    def ask(self, text: str, user: str = "alice", n: int = 20, key: str | None = None, ttl_ms: int = 600_000, **cues: str) -> records.Request:
+    def ask(
+        self,
+        text: str,
+        user: str = "alice",
+        n: int = 20,
+        key: str | None = None,
+        ttl_ms: int = 600_000,
+        **cues: str,
+    ) -> records.Request:
         mark = f"mark-{next(self.numbers)}"
         operation = next(self.numbers)
         self.line("client", op="submit", f="invoke", n=operation, user=user, mark=mark, key=key)
@@ -74,7 +88,14 @@ class World:
         self.line("client", op="submit", f="ok", n=operation, rid=rid)
         return request
 
-    def writer(self, request: records.Request, worker: str, prev: Writer | None = None, accepted: Sequence[int] = (), held: int = 0) -> Writer:
+    def writer(
+        self,
+        request: records.Request,
+        worker: str,
+        prev: Writer | None = None,
+        accepted: Sequence[int] = (),
+        held: int = 0,
+    ) -> Writer:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
             request.rid,
@@ -92,24 +113,65 @@ class World:
         self.token(claim)
         return Writer(self, request, own, worker, list(accepted), held)
 
-    def bill(self, request: records.Request, status: str, usage: records.Usage, digest: str, claims: int = 1) -> None:
-        metered = records.Metered(request.rid, request.owner, "m", "scripted-1", status, usage, claims, "w", self.now, "", digest)
+    def bill(
+        self,
+        request: records.Request,
+        status: str,
+        usage: records.Usage,
+        digest: str,
+        claims: int = 1,
+    ) -> None:
+        metered = records.Metered(
+            request.rid,
+            request.owner,
+            "m",
+            "scripted-1",
+            status,
+            usage,
+            claims,
+            "w",
+            self.now,
+            "",
+            digest,
+        )
         self.append(topics.USAGE, 0, request.owner.key, metered)
 
-    def watch(self, request: records.Request, user: str, watcher: str, cuts: Sequence[int] = ()) -> None:
-        """A watcher that loses its connection after so many events, and comes back by its position."""
+    def watch(
+        self, request: records.Request, user: str, watcher: str, cuts: Sequence[int] = ()
+    ) -> None:
+        """A watcher that loses its connection after so many events, and comes back by its
+        position."""
         series = checks.events(reference_fold.account(self.entries(request.rid)), background=True)
         account = reference_fold.account(self.entries(request.rid))
         start = 0
         for stop in [*cuts, len(series)]:
             n = next(self.numbers)
-            self.line("client", op="watch", f="invoke", n=n, user=user, watcher=watcher, rid=request.rid, after=start - 1)
+            self.line(
+                "client",
+                op="watch",
+                f="invoke",
+                n=n,
+                user=user,
+                watcher=watcher,
+                rid=request.rid,
+                after=start - 1,
+            )
             self.line("client", op="watch", f="ok", n=n)
             for a in range(start, stop, 4):
-                batch = [[i, kind, delta] for i, (kind, delta, _) in enumerate(series)][a : min(a + 4, stop)]
+                batch = [[i, kind, delta] for i, (kind, delta, _) in enumerate(series)][
+                    a : min(a + 4, stop)
+                ]
                 self.line("client", op="events", n=n, rid=request.rid, events=batch)
             if stop == len(series) and account.status:
-                self.line("client", op="end", n=n, rid=request.rid, status=account.status, text=account.text, tokens=account.total)
+                self.line(
+                    "client",
+                    op="end",
+                    n=n,
+                    rid=request.rid,
+                    status=account.status,
+                    text=account.text,
+                    tokens=account.total,
+                )
             self.line("client", op="close", n=n, code=1000 if stop == len(series) else 4002)
             start = stop
 
@@ -120,7 +182,15 @@ class World:
 
     def history(self) -> history.History:
         found = history.gather([], incarnation=INCARNATION, partitions=8)
-        found.digests, found.beginnings = {}, {(topics.TOKENS, PARTITION): 0, (REQUESTS, PARTITION): 0, (topics.USAGE, 0): 0, (topics.DLQ, 0): 0}
+        found.digests, found.beginnings = (
+            {},
+            {
+                (topics.TOKENS, PARTITION): 0,
+                (REQUESTS, PARTITION): 0,
+                (topics.USAGE, 0): 0,
+                (topics.DLQ, 0): 0,
+            },
+        )
         for r in self.log:
             found.add(r)
         found.committed = dict(self.committed)
@@ -128,27 +198,38 @@ class World:
 
     def judge(self, **options: object) -> report.Report:
         found = self.history()
-        out, outcomes = checks.judge(found, checks.Options(settle_s=0.0, content=content, **options))  # type: ignore[arg-type]
+        out, outcomes = checks.judge(
+            found, checks.Options(settle_s=0.0, content=content, **options)
+        )  # type: ignore[arg-type]
         clients.judge(
             out,
             found,
             outcomes,
-            [(name, transcript.read(b"".join(map(transcript.encode, lines)), name)) for name, lines in self.lines.items()],
+            [
+                (name, transcript.read(b"".join(map(transcript.encode, lines)), name))
+                for name, lines in self.lines.items()
+            ],
             settle_s=0.0,
         )
         return out
 
     def copy(self) -> World:
-        return World(list(self.log), copy.deepcopy(self.lines), dict(self.committed), self.now, self.numbers)
+        return World(
+            list(self.log), copy.deepcopy(self.lines), dict(self.committed), self.now, self.numbers
+        )
 
-    # ---- breaking: everything behind a record that goes or comes is renumbered, as if it had been appended so
+    # ---- breaking: everything behind a record that goes or comes is renumbered, as if it had been
+    # appended so
 
     def find(self, rid: str, kind: type[records.TokenRecord], nth: int = 0) -> int:
         """Index in `log` of a response's nth record of a kind."""
         found = [
             i
             for i, r in enumerate(self.log)
-            if r.topic == topics.TOKENS and (d := records.decode_token(r.value)) and d.rid == rid and isinstance(d, kind)
+            if r.topic == topics.TOKENS
+            and (d := records.decode_token(r.value))
+            and d.rid == rid
+            and isinstance(d, kind)
         ]
         return found[nth]
 
@@ -186,18 +267,32 @@ class Writer:
             text = scripted.Detokenizer().push([*self.ids, *step])
             self.world.token(
                 records.Tok(
-                    self.request.rid, self.own, len(self.ids), step, text[self.held :], reference_fold.link(reference_fold.START, self.ids).hex()
+                    self.request.rid,
+                    self.own,
+                    len(self.ids),
+                    step,
+                    text[self.held :],
+                    reference_fold.link(reference_fold.START, self.ids).hex(),
                 )
             )
             self.ids += step
             self.held = len(text)
         return self
 
-    def end(self, reason: str = "stop", error: tuple[str, str] | None = None, bill: bool = True) -> None:
-        chain, usage = reference_fold.link(reference_fold.START, self.ids).hex(), records.Usage(2, len(self.ids))
+    def end(
+        self, reason: str = "stop", error: tuple[str, str] | None = None, bill: bool = True
+    ) -> None:
+        chain, usage = (
+            reference_fold.link(reference_fold.START, self.ids).hex(),
+            records.Usage(2, len(self.ids)),
+        )
         whole = scripted.Detokenizer()
         tail = (whole.push(self.ids) + whole.flush())[self.held :]
-        self.world.token(records.End(self.request.rid, self.own, len(self.ids), reason, chain, tail, usage, error))
+        self.world.token(
+            records.End(
+                self.request.rid, self.own, len(self.ids), reason, chain, tail, usage, error
+            )
+        )
         if bill:
             self.world.bill(self.request, reference_fold.STATUS.get(reason, "failed"), usage, chain)
 
@@ -213,7 +308,9 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield f"token {at} is not what the engine had to write"
     text = scripted.Detokenizer()
     expected = text.push(whole) + (text.flush() if account.end else "")
-    if (account.end is not None and account.text != expected) or not expected.startswith(account.text):
+    if (account.end is not None and account.text != expected) or not expected.startswith(
+        account.text
+    ):
         yield "text is not the text of the ids"
 
 
@@ -247,14 +344,30 @@ def good() -> Good:
     w.token(records.Cancel(cancelled.rid, cancelled.owner, cancelled.echo))
     w.line("client", op="cancel", f="ok", n=n, status="cancelled")
     half.frames(2)
-    w.bill(cancelled, "cancelled", records.Usage(2, 10), reference_fold.link(reference_fold.START, half.ids[:10]).hex())
+    w.bill(
+        cancelled,
+        "cancelled",
+        records.Usage(2, 10),
+        reference_fold.link(reference_fold.START, half.ids[:10]).hex(),
+    )
     failed = w.ask("kills its worker", "bob")
     owners: list[Writer] = []
     for name in ("worker-1/a", "worker-2/b", "worker-3/c"):
         prev = owners[-1] if owners else None
-        owners.append(w.writer(failed, name, prev, prev.ids if prev else (), prev.held if prev else 0).frames(2))
-    w.writer(failed, "worker-4/d", owners[-1], owners[-1].ids, owners[-1].held).end("failed", ("server_error", "…"))
-    w.append(topics.DLQ, 0, failed.rid, records.Dead(failed.rid, failed.owner, "m", "attempts_exhausted", 3, REQUESTS, 0, ""))
+        owners.append(
+            w.writer(failed, name, prev, prev.ids if prev else (), prev.held if prev else 0).frames(
+                2
+            )
+        )
+    w.writer(failed, "worker-4/d", owners[-1], owners[-1].ids, owners[-1].held).end(
+        "failed", ("server_error", "…")
+    )
+    w.append(
+        topics.DLQ,
+        0,
+        failed.rid,
+        records.Dead(failed.rid, failed.owner, "m", "attempts_exhausted", 3, REQUESTS, 0, ""),
+    )
     expired = w.ask("too late", ttl_ms=1000)
     w.now += 2000
     w.writer(expired, "worker-1/a").end("expired")
@@ -262,9 +375,29 @@ def good() -> Good:
     w.writer(keyed, "worker-1/a").frames(20).end()
     for request in (plain, taken, cancelled, failed, expired, keyed):
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
-        w.watch(request, request.owner.subject, f"shaky-{request.rid}", cuts=(2, 3) if request is expired else (3, 7))
+        w.watch(
+            request,
+            request.owner.subject,
+            f"shaky-{request.rid}",
+            cuts=(2, 3) if request is expired else (3, 7),
+        )
     for r in w.log:
-        w.line("worker", op="acked", topic=r.topic, partition=r.partition, offset=r.offset, digest=transcript.digest(r.value or b""))
+        w.line(
+            "worker",
+            op="acked",
+            topic=r.topic,
+            partition=r.partition,
+            offset=r.offset,
+            digest=transcript.digest(r.value or b""),
+        )
     w.committed[(REQUESTS, PARTITION)] = history.Commit(6, str(len(w.entries(plain.rid))))
-    w.line("worker", op="commit", f="invoke", topic=REQUESTS, partition=PARTITION, offset=6, metadata="0")
+    w.line(
+        "worker",
+        op="commit",
+        f="invoke",
+        topic=REQUESTS,
+        partition=PARTITION,
+        offset=6,
+        metadata="0",
+    )
     return Good(w, plain, taken, cancelled, failed, expired, keyed)

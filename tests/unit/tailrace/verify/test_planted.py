@@ -1,4 +1,5 @@
-"""M1: a judge that cannot fail is worth nothing. One thing is broken in a good history; the check that is there for it has to say so."""
+"""M1: a judge that cannot fail is worth nothing. One thing is broken in a good history; the check
+that is there for it has to say so."""
 
 from __future__ import annotations
 
@@ -39,17 +40,27 @@ def edit(w: worlds.World, index: int, **changes: Any) -> None:
 
 
 def beside(w: worlds.World, topic: str, rid: str) -> int:
-    return next(i for i, r in enumerate(w.log) if r.topic == topic and rid.encode() in (r.value or b""))
+    return next(
+        i for i, r in enumerate(w.log) if r.topic == topic and rid.encode() in (r.value or b"")
+    )
 
 
-def watch_of(w: worlds.World, request: records.Request, watcher: str = "steady") -> list[transcript.Line]:
+def watch_of(
+    w: worlds.World, request: records.Request, watcher: str = "steady"
+) -> list[transcript.Line]:
     """All lines of one watcher, in order; they are the objects in the file."""
     lines = w.lines["client"]
-    mine = {line.n for line in lines if line.op == "watch" and line.f == "invoke" and line.watcher == f"{watcher}-{request.rid}"}
+    mine = {
+        line.n
+        for line in lines
+        if line.op == "watch" and line.f == "invoke" and line.watcher == f"{watcher}-{request.rid}"
+    }
     return [line for line in lines if line.n in mine]
 
 
-def batches(w: worlds.World, request: records.Request, watcher: str = "steady") -> list[transcript.Line]:
+def batches(
+    w: worlds.World, request: records.Request, watcher: str = "steady"
+) -> list[transcript.Line]:
     return [line for line in watch_of(w, request, watcher) if line.op == "events"]
 
 
@@ -57,7 +68,8 @@ def end_line(w: worlds.World, request: records.Request, watcher: str = "steady")
     return next(line for line in watch_of(w, request, watcher) if line.op == "end")
 
 
-# ---- in the log ------------------------------------------------------------------------------------
+# ---- in the log
+# ------------------------------------------------------------------------------------
 
 
 @planted("R1")
@@ -85,7 +97,9 @@ def the_end_counts_wrong(g: worlds.Good, _: random.Random) -> None:
 
 @planted("R1")
 def the_request_has_no_answer_at_all(g: worlds.Good, _: random.Random) -> None:
-    g.world.log = [r for r in g.world.log if r.topic != topics.TOKENS or r.key != g.plain.rid.encode()]
+    g.world.log = [
+        r for r in g.world.log if r.topic != topics.TOKENS or r.key != g.plain.rid.encode()
+    ]
     g.world.renumber()
 
 
@@ -96,7 +110,11 @@ def an_acknowledged_request_is_not_in_the_log(g: worlds.Good, _: random.Random) 
 
 @planted("L2")
 def the_end_has_another_digest(g: worlds.Good, _: random.Random) -> None:
-    edit(g.world, g.world.find(g.plain.rid, records.End), digest=reference_fold.link(reference_fold.START, [1]).hex())
+    edit(
+        g.world,
+        g.world.find(g.plain.rid, records.End),
+        digest=reference_fold.link(reference_fold.START, [1]).hex(),
+    )
 
 
 @planted("L2")
@@ -104,18 +122,34 @@ def two_generations_are_spliced_at_a_random_index(g: worlds.Good, rng: random.Ra
     """Every hash is right: only who knows what the engine had to write can tell."""
     w, keep = g.world, 2 * rng.randrange(1, 9)
     other = scripted.expected_ids([{"role": "user", "content": "another prompt"}], 20)
-    frames = [i for i, r in enumerate(w.log) if r.key == g.plain.rid.encode() and isinstance(records.decode_token(r.value), records.Tok)]
+    frames = [
+        i
+        for i, r in enumerate(w.log)
+        if r.key == g.plain.rid.encode() and isinstance(records.decode_token(r.value), records.Tok)
+    ]
     own = scripted.expected_ids(g.plain.messages, 20)
     mixed = own[:keep] + other[keep:]
     for n, index in enumerate(frames):
         before = mixed[: 2 * n]
-        edit(w, index, ids=mixed[2 * n : 2 * n + 2], parent=reference_fold.link(reference_fold.START, before).hex())
-    edit(w, w.find(g.plain.rid, records.End), digest=reference_fold.link(reference_fold.START, mixed).hex())
+        edit(
+            w,
+            index,
+            ids=mixed[2 * n : 2 * n + 2],
+            parent=reference_fold.link(reference_fold.START, before).hex(),
+        )
+    edit(
+        w,
+        w.find(g.plain.rid, records.End),
+        digest=reference_fold.link(reference_fold.START, mixed).hex(),
+    )
 
 
 @planted("L2")
-def a_takeover_continues_a_prefix_it_did_not_read_to_its_claim(g: worlds.Good, _: random.Random) -> None:
-    """No barrier: the successor's first frame that fits by index was generated behind other tokens."""
+def a_takeover_continues_a_prefix_it_did_not_read_to_its_claim(
+    g: worlds.Good, _: random.Random
+) -> None:
+    """No barrier: the successor's first frame that fits by index was generated behind other
+    tokens."""
     w = g.world
     at = w.find(g.taken.rid, records.Tok, 7)
     edit(w, at, parent=reference_fold.link(reference_fold.START, [7] * 14).hex())
@@ -126,7 +160,17 @@ def two_workers_claim_with_one_nonce(g: worlds.Good, _: random.Random) -> None:
     w = g.world
     claim = w.decoded(w.find(g.taken.rid, records.Claim, 1))
     assert isinstance(claim, records.Claim)
-    twin = records.Claim(claim.rid, claim.own, claim.prev, claim.owner, "worker-9/z", claim.req_topic, 0, claim.model_rev, claim.tokenizer_digest)
+    twin = records.Claim(
+        claim.rid,
+        claim.own,
+        claim.prev,
+        claim.owner,
+        "worker-9/z",
+        claim.req_topic,
+        0,
+        claim.model_rev,
+        claim.tokenizer_digest,
+    )
     w.token(twin)
 
 
@@ -153,14 +197,18 @@ def a_character_is_torn_at_the_seam(g: worlds.Good, _: random.Random) -> None:
 @planted("L6")
 def the_bill_counts_another_number(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
-    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":21'))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":21')
+    )
 
 
 @planted("L6")
 def usage_in_end_and_bill_is_wrong_alike(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
     edit(w, w.find(g.plain.rid, records.End), usage=records.Usage(2, 40))
-    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":40'))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(b'"output_tokens":20', b'"output_tokens":40')
+    )
 
 
 @planted("L6")
@@ -178,7 +226,9 @@ def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
     metered = history.beside(w.log[at])
     assert isinstance(metered, records.Metered)
-    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(metered.ids_digest.encode(), b"0" * 16))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(metered.ids_digest.encode(), b"0" * 16)
+    )
 
 
 @planted("L6")
@@ -194,7 +244,12 @@ def a_fourth_attempt_generates(g: worlds.Good, _: random.Random) -> None:
     ids = scripted.expected_ids(g.failed.messages, 8)
     end = w.find(g.failed.rid, records.End)
     chain = reference_fold.link(reference_fold.START, ids[:6]).hex()
-    w.log.insert(end, w.log[end]._replace(value=records.encode(records.Tok(g.failed.rid, closing.own, 6, ids[6:], " x", chain))))  # type: ignore[union-attr]
+    w.log.insert(
+        end,
+        w.log[end]._replace(
+            value=records.encode(records.Tok(g.failed.rid, closing.own, 6, ids[6:], " x", chain))
+        ),
+    )  # type: ignore[union-attr]
     w.renumber()
 
 
@@ -211,13 +266,25 @@ def the_dead_letter_is_missing(g: worlds.Good, _: random.Random) -> None:
 @planted("L7")
 def there_are_two_dead_letters_that_differ(g: worlds.Good, _: random.Random) -> None:
     w = g.world
-    w.append(topics.DLQ, 0, g.failed.rid, records.Dead(g.failed.rid, g.failed.owner, "m", "engine_failed", 2, worlds.REQUESTS, 0, ""))
+    w.append(
+        topics.DLQ,
+        0,
+        g.failed.rid,
+        records.Dead(g.failed.rid, g.failed.owner, "m", "engine_failed", 2, worlds.REQUESTS, 0, ""),
+    )
 
 
 @planted("L7")
 def a_good_response_has_a_dead_letter(g: worlds.Good, _: random.Random) -> None:
     w = g.world
-    w.append(topics.DLQ, 0, g.plain.rid, records.Dead(g.plain.rid, g.plain.owner, "m", "attempts_exhausted", 3, worlds.REQUESTS, 0, ""))
+    w.append(
+        topics.DLQ,
+        0,
+        g.plain.rid,
+        records.Dead(
+            g.plain.rid, g.plain.owner, "m", "attempts_exhausted", 3, worlds.REQUESTS, 0, ""
+        ),
+    )
 
 
 @planted("R5")
@@ -262,7 +329,9 @@ def one_key_is_answered_with_two_responses(g: worlds.Good, _: random.Random) -> 
 
 @planted("R3")
 def a_refused_request_runs(g: worlds.Good, _: random.Random) -> None:
-    done = next(line for line in g.world.lines["client"] if line.op == "submit" and line.rid == g.plain.rid)
+    done = next(
+        line for line in g.world.lines["client"] if line.op == "submit" and line.rid == g.plain.rid
+    )
     done.f, done.rid = "fail", ""
 
 
@@ -271,7 +340,9 @@ def one_request_became_two_responses(g: worlds.Good, _: random.Random) -> None:
     w = g.world
     marks = [line.mark for line in w.lines["client"] if line.op == "submit" and line.f == "invoke"]
     at = beside(w, worlds.REQUESTS, g.taken.rid)
-    w.log[at] = w.log[at]._replace(value=(w.log[at].value or b"").replace(f'"{marks[1]}"'.encode(), f'"{marks[0]}"'.encode()))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(f'"{marks[1]}"'.encode(), f'"{marks[0]}"'.encode())
+    )
 
 
 @planted("R4")
@@ -299,7 +370,8 @@ def an_acknowledged_record_has_other_bytes(g: worlds.Good, _: random.Random) -> 
     g.world.log[at] = g.world.log[at]._replace(value=(g.world.log[at].value or b"") + b" ")
 
 
-# ---- at the watchers -------------------------------------------------------------------------------
+# ---- at the watchers
+# -------------------------------------------------------------------------------
 
 
 @planted("C1")
@@ -352,7 +424,9 @@ def a_watcher_waits_in_vain(g: worlds.Good, _: random.Random) -> None:
 
 @planted("C2")
 def one_watchers_text_is_changed(g: worlds.Good, rng: random.Random) -> None:
-    event = rng.choice([e for line in batches(g.world, g.plain) for e in line.events if len(e) > 2 and e[2]])
+    event = rng.choice(
+        [e for line in batches(g.world, g.plain) for e in line.events if len(e) > 2 and e[2]]
+    )
     event[2] = event[2][::-1] + "!"
 
 
@@ -360,7 +434,9 @@ def one_watchers_text_is_changed(g: worlds.Good, rng: random.Random) -> None:
 def a_watcher_gets_two_texts_spliced(g: worlds.Good, rng: random.Random) -> None:
     """From a random index on, the deltas of another response; the numbers are right."""
     deltas = [e for line in batches(g.world, g.plain) for e in line.events if len(e) > 2 and e[2]]
-    foreign = [e[2] for line in batches(g.world, g.taken) for e in line.events if len(e) > 2 and e[2]]
+    foreign = [
+        e[2] for line in batches(g.world, g.taken) for e in line.events if len(e) > 2 and e[2]
+    ]
     for i in range(rng.randrange(1, len(deltas) - 1), len(deltas)):
         deltas[i][2] = foreign[i]
 
@@ -386,7 +462,9 @@ def an_index_overwriting_client_mixes_two_generations(g: worlds.Good, _: random.
     w, kept = g.world, dict[int, str]()
     for e in w.entries(g.taken.rid):
         if isinstance(e.record, records.Tok):
-            kept[e.record.seq] = e.record.text + ("?" if e.record.own == w.decoded(w.find(g.taken.rid, records.Claim)).own else "")  # type: ignore[union-attr]
+            kept[e.record.seq] = e.record.text + (
+                "?" if e.record.own == w.decoded(w.find(g.taken.rid, records.Claim)).own else ""
+            )  # type: ignore[union-attr]
     end_line(w, g.taken).text = "".join(kept[seq] for seq in sorted(kept))
 
 

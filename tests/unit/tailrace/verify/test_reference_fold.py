@@ -1,4 +1,5 @@
-"""The judge's own fold agrees with `tailrace.protocol.fold` on any history, and tells a broken one from it."""
+"""The judge's own fold agrees with `tailrace.protocol.fold` on any history, and tells a broken one
+from it."""
 
 from __future__ import annotations
 
@@ -22,14 +23,24 @@ def chain(found: Sequence[int]) -> str:
 
 
 def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
-    """Any records of three nonces. Hashes are mostly those of the tokens 0, 1, 2, …, which every writer writes, so that much is accepted."""
+    """Any records of three nonces. Hashes are mostly those of the tokens 0, 1, 2, …, which every
+    writer writes, so that much is accepted."""
     nonce, previous = st.sampled_from(NONCES), st.sampled_from((None, *NONCES))
     prefix = st.integers(0, 4).map(lambda n: list(range(n)))
     right = st.booleans() | st.just(True)
-    claim = st.builds(lambda own, prev: records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t"), nonce, previous)
+    claim = st.builds(
+        lambda own, prev: records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t"),
+        nonce,
+        previous,
+    )
     tok = st.builds(
         lambda own, before, n, ok: records.Tok(
-            RID, own, len(before), list(range(len(before), len(before) + n)), "x" * n, chain(before) if ok else chain([9])
+            RID,
+            own,
+            len(before),
+            list(range(len(before), len(before) + n)),
+            "x" * n,
+            chain(before) if ok else chain([9]),
         ),
         nonce,
         prefix,
@@ -37,9 +48,16 @@ def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
         right,
     )
     end = st.builds(
-        lambda own, before, ok: records.End(RID, own, len(before), "stop", chain(before) if ok else chain([9]), "."), nonce, prefix, right
+        lambda own, before, ok: records.End(
+            RID, own, len(before), "stop", chain(before) if ok else chain([9]), "."
+        ),
+        nonce,
+        prefix,
+        right,
     )
-    rare = st.sampled_from([records.Cancel(RID, OWNER), *(records.Yield(RID, own, 0) for own in NONCES)])
+    rare = st.sampled_from(
+        [records.Cancel(RID, OWNER), *(records.Yield(RID, own, 0) for own in NONCES)]
+    )
     return st.lists(st.one_of(claim, tok, tok, tok, end, claim, tok, rare), max_size=14)
 
 
@@ -47,7 +65,9 @@ def placed(found: Sequence[records.TokenRecord]) -> list[history.Placed]:
     return [history.Placed(i, 1000 + i, r) for i, r in enumerate(found)]
 
 
-def agreement(found: Sequence[records.TokenRecord], fold_class: type[fold.Fold] = fold.Fold) -> report.Report:
+def agreement(
+    found: Sequence[records.TokenRecord], fold_class: type[fold.Fold] = fold.Fold
+) -> report.Report:
     out = report.Report()
     response = history.Response(RID, 0, placed(found))
     checks._agreement(out, response, reference_fold.account(response.entries), fold_class)
@@ -72,10 +92,14 @@ def test_a_record_read_twice_is_one_record() -> None:
     request = w.ask("twice")
     w.writer(request, "worker-1/a").frames(6).end()
     entries = w.entries(request.rid)
-    assert reference_fold.account(sorted([*entries, *entries])).accepted() == reference_fold.account(entries).accepted()
+    assert (
+        reference_fold.account(sorted([*entries, *entries])).accepted()
+        == reference_fold.account(entries).accepted()
+    )
 
 
-# ---- M2: the fold of the product, with one rule removed --------------------------------------------
+# ---- M2: the fold of the product, with one rule removed
+# --------------------------------------------
 
 
 class LatestClaimWins(fold.Fold):
@@ -133,14 +157,29 @@ class GoesOnAfterTheEnd(fold.Fold):
 
 class CancelIsAHint(fold.Fold):
     def _decide(self, record: records.TokenRecord, timestamp: int) -> fold.Outcome:
-        return fold.Void.STALE_OWNER if isinstance(record, records.Cancel) else super()._decide(record, timestamp)
+        return (
+            fold.Void.STALE_OWNER
+            if isinstance(record, records.Cancel)
+            else super()._decide(record, timestamp)
+        )
 
 
-BROKEN = (LatestClaimWins, NoOwnCheck, NoSeqCheck, NoChainCheck, ClaimTruncates, EndWithoutCount, EndOfAnybody, GoesOnAfterTheEnd, CancelIsAHint)
+BROKEN = (
+    LatestClaimWins,
+    NoOwnCheck,
+    NoSeqCheck,
+    NoChainCheck,
+    ClaimTruncates,
+    EndWithoutCount,
+    EndOfAnybody,
+    GoesOnAfterTheEnd,
+    CancelIsAHint,
+)
 
 
 def unlucky() -> list[records.TokenRecord]:
-    """A lost race, a double, a zombie's frames, a gap, a wrong parent, a stale end, a cancel, and records behind the end."""
+    """A lost race, a double, a zombie's frames, a gap, a wrong parent, a stale end, a cancel, and
+    records behind the end."""
 
     def claim(own: str, prev: str | None) -> records.Claim:
         return records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t")

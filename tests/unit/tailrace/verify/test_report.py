@@ -76,7 +76,9 @@ def test_a_young_open_response_is_no_failure_and_an_old_one_is() -> None:
 def test_what_retention_cut_off_is_not_judged() -> None:
     g = worlds.good()
     found = g.world.history()
-    cut = history.History(tag=found.tag, partitions=8, beginnings={(topics.TOKENS, worlds.PARTITION): 5})
+    cut = history.History(
+        tag=found.tag, partitions=8, beginnings={(topics.TOKENS, worlds.PARTITION): 5}
+    )
     for r in g.world.log:
         if r.topic != topics.TOKENS or r.offset >= 5:
             cut.add(r)
@@ -98,9 +100,25 @@ def test_garbage_is_counted_and_harms_nobody() -> None:
     g = worlds.good()
     for topic in (topics.TOKENS, worlds.REQUESTS, topics.USAGE, topics.DLQ):
         for value in (b"", b"{", None, b'{"t":"TOK"}'):
-            g.world.log.append(log.Record(topic, worlds.PARTITION if "USAGE" not in topic else 0, 10_000, g.world.now, b"k", value, ()))
-    stray = records.Cancel(ids.mint(ids.Address(worlds.TAG, 1, 0), b"y" * 11), worlds.owner("alice"))
-    g.world.log.append(log.Record(topics.TOKENS, worlds.PARTITION, 10_001, g.world.now, b"k", records.encode(stray), ()))
+            g.world.log.append(
+                log.Record(
+                    topic,
+                    worlds.PARTITION if "USAGE" not in topic else 0,
+                    10_000,
+                    g.world.now,
+                    b"k",
+                    value,
+                    (),
+                )
+            )
+    stray = records.Cancel(
+        ids.mint(ids.Address(worlds.TAG, 1, 0), b"y" * 11), worlds.owner("alice")
+    )
+    g.world.log.append(
+        log.Record(
+            topics.TOKENS, worlds.PARTITION, 10_001, g.world.now, b"k", records.encode(stray), ()
+        )
+    )
     found = g.world.history()
     out, _ = checks.judge(found, checks.Options(settle_s=0.0))
     assert out.failed() == []
@@ -148,7 +166,13 @@ def test_events_later_than_the_bound_fail_after_healing_only() -> None:
     w.writer(asked, "worker-1/a").frames(20).end()
     series = checks.events(checks.reference_fold.account(w.entries(asked.rid)), background=True)
     w.now += 8_000
-    w.line("client", op="events", n=n, rid=asked.rid, events=[[i, kind, delta] for i, (kind, delta, _) in enumerate(series)])
+    w.line(
+        "client",
+        op="events",
+        n=n,
+        rid=asked.rid,
+        events=[[i, kind, delta] for i, (kind, delta, _) in enumerate(series)],
+    )
     found = w.history()
     _, outcomes = checks.judge(found, checks.Options(settle_s=0.0))
     for bound, failed in ((5_000.0, ["C4"]), (9_000.0, [])):
@@ -179,8 +203,17 @@ def test_a_refused_stranger_is_what_should_happen() -> None:
 def test_the_time_from_a_fault_to_the_next_token_counts_only_what_streamed_then() -> None:
     g = worlds.good()
     w = g.world
-    at = next(e.timestamp for e in w.entries(g.taken.rid) if isinstance(e.record, records.Claim) and e.record.prev) / 1000
-    faults = [transcript.Line(op="nemesis", f="start", kind="kill", target="worker-1", wall=at - 0.005)]
+    at = (
+        next(
+            e.timestamp
+            for e in w.entries(g.taken.rid)
+            if isinstance(e.record, records.Claim) and e.record.prev
+        )
+        / 1000
+    )
+    faults = [
+        transcript.Line(op="nemesis", f="start", kind="kill", target="worker-1", wall=at - 0.005)
+    ]
     found = w.history()
     _, outcomes = checks.judge(found, checks.Options(settle_s=0.0))
     out = report.Report()

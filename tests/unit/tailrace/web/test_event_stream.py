@@ -1,4 +1,5 @@
-"""The one body of event streams: what the server sees of it, in which order, and what is said when it breaks."""
+"""The one body of event streams: what the server sees of it, in which order, and what is said when
+it breaks."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ async def sent_by(body: Body, receive: Any = stays) -> list[Message]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
-        await asyncio.sleep(0.01 if message["type"] == "http.response.start" else 0)  # as with a server whose buffer is full when the head comes
+        await asyncio.sleep(
+            0.01 if message["type"] == "http.response.start" else 0
+        )  # as with a server whose buffer is full when the head comes
         sent.append(message)
 
     await asyncio.wait_for(body({"type": "http"}, receive, send), 5)
@@ -61,7 +64,11 @@ async def sent_by(body: Body, receive: Any = stays) -> list[Message]:
 async def test_nothing_is_written_before_the_head() -> None:
     body = Body()
     sent = await sent_by(body)
-    assert [m["type"] for m in sent] == ["http.response.start", "http.response.body", "http.response.body"]
+    assert [m["type"] for m in sent] == [
+        "http.response.start",
+        "http.response.body",
+        "http.response.body",
+    ]
     assert sent[-1] == {"type": "http.response.body", "body": event_stream.DONE, "more_body": False}
     assert (b"x-mine", b"1") in sent[0]["headers"]
     assert body.released == 1
@@ -85,7 +92,9 @@ async def test_a_server_that_refuses_the_head_still_gives_the_subscription_back(
     assert body.released == 1
 
 
-async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     body = Body(KeyError("ours"))
     with caplog.at_level("INFO", "tailrace"):
         sent = await sent_by(body)
@@ -94,7 +103,9 @@ async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(caplog:
     assert body.released == 1
 
 
-async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
     monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     sent: list[Message] = []
@@ -113,7 +124,9 @@ async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(monkeyp
     assert [m.get("body") for m in sent[1:]] == [b"data: 1\n\n", *[event_stream.KEEP_ALIVE] * 3]
 
 
-async def test_a_client_that_takes_nothing_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_takes_nothing_is_cut_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
     monkeypatch.setattr(event_stream, "WRITE_DEADLINE_S", 0.05)
     body = Body()
@@ -124,5 +137,7 @@ async def test_a_client_that_takes_nothing_is_cut_and_counted(monkeypatch: pytes
 
     with caplog.at_level("INFO", "tailrace"):
         await asyncio.wait_for(body({"type": "http"}, stays, stuck), 5)
-    assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [("stream_broken", "TimeoutError")]
+    assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [
+        ("stream_broken", "TimeoutError")
+    ]
     assert body.released == 1

@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[4]
 
 def start(program: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)], env={**os.environ, "PYTHONPATH": str(ROOT), **env}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -35,7 +38,9 @@ def gone(pid: int, within_s: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("registered", [True, False], ids=["registered", "not registered: it outlives its parent"])
+@pytest.mark.parametrize(
+    "registered", [True, False], ids=["registered", "not registered: it outlives its parent"]
+)
 def test_a_killed_parent_takes_its_registered_child_along(registered: bool) -> None:
     child = f"{'from worker.engines import pdeathsig; pdeathsig.register(); ' * registered}print('up', flush=True); import time; time.sleep(30)"
     parent = start(
@@ -61,8 +66,11 @@ def test_a_killed_parent_takes_its_registered_child_along(registered: bool) -> N
         parent.stdout.close()
 
 
-def test_spawned_processes_and_their_own_children_register_before_anything_else(tmp_path: Path) -> None:
-    """The child below does nothing about it, and its parent dies while it still imports: what an engine killed during its start looks like."""
+def test_spawned_processes_and_their_own_children_register_before_anything_else(
+    tmp_path: Path,
+) -> None:
+    """The child below does nothing about it, and its parent dies while it still imports: what an
+    engine killed during its start looks like."""
     (tmp_path / "engine_like.py").write_text(
         textwrap.dedent(
             """
@@ -96,12 +104,18 @@ def test_spawned_processes_and_their_own_children_register_before_anything_else(
 
 
 def test_a_child_whose_parent_is_dead_already_does_not_start() -> None:
-    orphan = start("from worker.engines import pdeathsig; pdeathsig.register(); print('lives')", **{pdeathsig.PARENT: "999999999"})
+    orphan = start(
+        "from worker.engines import pdeathsig; pdeathsig.register(); print('lives')",
+        **{pdeathsig.PARENT: "999999999"},
+    )
     out, _ = orphan.communicate(timeout=20)
     assert (orphan.returncode, out) == (1, "")
 
 
 def test_the_service_itself_and_strangers_are_left_alone() -> None:
-    service = start("from worker.engines import pdeathsig; pdeathsig.register(); pdeathsig.guard(); pdeathsig.register(); print('lives')")
+    service = start(
+        "from worker.engines import pdeathsig; pdeathsig.register(); pdeathsig.guard(); "
+        "pdeathsig.register(); print('lives')"
+    )
     out, _ = service.communicate(timeout=20)
     assert (service.returncode, out) == (0, "lives\n")

@@ -12,7 +12,9 @@ def test_the_script_holds_what_makes_streams_hard() -> None:
     ids = scripted.expected_ids(MESSAGES, 400)
     kinds = [i >> 28 for i in ids]
     assert {scripted.WORD, scripted.HALF, scripted.REST, scripted.EMPTY} == set(kinds)
-    assert all(kinds[i + 1] == scripted.REST for i, kind in enumerate(kinds[:-1]) if kind == scripted.HALF)
+    assert all(
+        kinds[i + 1] == scripted.REST for i, kind in enumerate(kinds[:-1]) if kind == scripted.HALF
+    )
     text = scripted.expected_text(MESSAGES, 400)
     assert "\ufffd" not in text
     assert any(ord(c) > 0xFFFF for c in text)
@@ -39,7 +41,13 @@ def test_ids_fit_a_record_and_its_hash() -> None:
 
 
 def test_the_readable_answer_quotes_the_prompt() -> None:
-    ids = scripted.readable([*MESSAGES, {"role": "assistant", "content": "…"}, {"role": "user", "content": "Wörter und 😀?"}])
+    ids = scripted.readable(
+        [
+            *MESSAGES,
+            {"role": "assistant", "content": "…"},
+            {"role": "user", "content": "Wörter und 😀?"},
+        ]
+    )
     detokenizer = scripted.Detokenizer()
     text = detokenizer.push(ids) + detokenizer.flush()
     assert "Wörter und 😀?" in text
