@@ -59,7 +59,7 @@ class Gateway:
             bootstrap=config.kafka,
             layout=layout,
             pools=[pool.name for pool in config.deployments],
-            home=submission.home_partitions(layout),
+            preferred=submission.home_partitions(layout),
             client_id=config.name,
         )
         self.writer = log.Writer(
@@ -167,7 +167,7 @@ class Gateway:
                 telemetry.log(
                     telemetry.Action.SERVICE_STARTED,
                     port=config.port,
-                    home=list(self.delivery.home),
+                    preferred=list(self.delivery.preferred),
                 )
                 await stop.wait()
                 await self._drain(hurry)

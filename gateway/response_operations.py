@@ -50,7 +50,7 @@ class Existing:
         subscription = await self._delivery.watch(rid, owner, _END_OF_SERIES)
         try:
             async with asyncio.timeout(CANCEL_DEADLINE_S):
-                while await subscription.take():
+                while await subscription.next_events():
                     pass
         except TimeoutError as error:
             raise log.LogUnavailable("the log is not read right now") from error

@@ -44,7 +44,7 @@ class Run:
     async def take(self) -> list[events.Event]:
         """The next events; an empty list after the terminal one. Raises like
         `Subscription.take`."""
-        batch = await self.subscription.take()
+        batch = await self.subscription.next_events()
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
         if (self.awaited_since or self.told_at) and any(e.delta is not None for e in batch):

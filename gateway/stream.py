@@ -40,7 +40,7 @@ class EventStream(event_stream.EventBody):
         return (self._draining.wait(),)
 
     def nudge(self) -> None:
-        self._run.subscription.nudge()
+        self._run.subscription.keepalive()
 
     def release(self) -> None:
         if self._run.final is not None:

@@ -261,7 +261,7 @@ class Submission:
             return placement.of_key(principal.key, create.idempotency_key, self._layout.partitions)
         warm = await self._cache.warm_partition(create.pool, prefix)
         chosen = placement.choose(
-            self._delivery.home,
+            self._delivery.preferred,
             self._layout.partitions,
             self.running.on,
             warm=warm,

@@ -81,7 +81,7 @@ async def serve(config: settings.Settings) -> None:
         bootstrap=config.kafka,
         layout=known,
         pools=tuple(config.pools),
-        home=(),
+        preferred=(),
         client_id=config.name,
     )
     keys = access.key_sets(issuers)

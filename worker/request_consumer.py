@@ -81,7 +81,7 @@ class Intake:
         self._parts = parts
         self._tasks = tasks
         self._partitions = partitions
-        self._member = log.Intake(
+        self._member = log.GroupConsumer(
             bootstrap,
             self._group,
             self._topics,

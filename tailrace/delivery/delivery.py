@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub, outbox, tails
+from tailrace.delivery import hub, outbox, token_tail
 from tailrace.protocol import errors, events, fold, ids, records, topics
 
 SWEEP_S = 5.0
@@ -59,7 +59,7 @@ class Subscription:
         self.rid = stream.rid
         self._stream = stream
         self._event = asyncio.Event()
-        self._nudged = False
+        self._keepalive_due = False
         self._on_ready = on_ready
         self._box = stream.subscribe(after, self._wake)
         if on_ready is not None and self.ready:
@@ -93,12 +93,12 @@ class Subscription:
             outbox.Slow: this subscriber fell too far behind.
             log.HistoryLost: the log lost the response.
         """
-        taken = [] if self._stream.hidden else self._box.take()
+        taken = [] if self._stream.hidden else self._box.dequeue()
         if not taken and self._stream.lost is not None:
             raise self._stream.lost
         return taken
 
-    async def take(self) -> list[events.Event]:
+    async def next_events(self) -> list[events.Event]:
         """Wait for events and return all that are pending (a bounded batch); an empty list says
         that the terminal event was already returned, or that there was a nudge.
 
@@ -106,15 +106,15 @@ class Subscription:
         """
         while True:
             taken = self.pending()
-            if taken or self._box.ended or self._nudged:
-                self._nudged = False
+            if taken or self._box.ended or self._keepalive_due:
+                self._keepalive_due = False
                 return taken
             self._event.clear()
             await self._event.wait()
 
-    def nudge(self) -> None:
-        """Let a `take` that waits return with nothing."""
-        self._nudged = True
+    def keepalive(self) -> None:
+        """Let a `next_events` that waits return with nothing."""
+        self._keepalive_due = True
         self._event.set()
 
     def close(self) -> None:
@@ -151,25 +151,25 @@ class Delivery:
         bootstrap: str,
         layout: log.Layout,
         pools: Sequence[str],
-        home: Sequence[int],
+        preferred: Sequence[int],
         entropy: Callable[[int], bytes] = os.urandom,
         client_id: str = "tailrace",
     ) -> None:
         self._bootstrap = bootstrap
         self._layout = layout
         self._pools = tuple(pools)
-        self.home = tuple(home)
+        self.preferred = tuple(preferred)
         self._entropy = entropy
         self._hub = hub.Hub(
-            on_void=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc()
+            on_ignored=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc()
         )
-        self._reader = tails.Tails(bootstrap, self.home, client_id=client_id)
+        self._reader = token_tail.TokenTail(bootstrap, self.preferred, client_id=client_id)
         self._offsets = log.Offsets(bootstrap, client_id=f"{client_id}-offsets")
         self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
         self._conversations = log.Reader(
             bootstrap,
             topics.CONVERSATIONS,
-            wait_ms=tails.SETTLED_WAIT_MS,
+            wait_ms=token_tail.LONG_POLL_WAIT_MS,
             client_id=f"{client_id}-conversations",
         )
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
@@ -191,7 +191,7 @@ class Delivery:
         """
         try:
             await self._replays.start()
-            ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.home))
+            ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.preferred))
             for partition, offset in ends.items():
                 if not self._reader.follows(
                     partition
@@ -311,7 +311,7 @@ class Delivery:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._hub.sweep(time.monotonic())
-            for partition in set(self._reader.positions) - set(self.home):
+            for partition in set(self._reader.positions) - set(self.preferred):
                 if not self._hub.load(partition) and partition not in self._following:
                     self._reader.leave(partition)
 

@@ -159,10 +159,10 @@ class Hub:
         voids: records without effect, by reason; `garbage` counts what did not decode.
     """
 
-    def __init__(self, on_void: Callable[[str], None] | None = None) -> None:
+    def __init__(self, on_ignored: Callable[[str], None] | None = None) -> None:
         self._streams: dict[bytes, Stream] = {}
         self._load: dict[int, int] = {}
-        self._on_void = on_void or (lambda _reason: None)
+        self._on_ignored = on_ignored or (lambda _reason: None)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -200,12 +200,12 @@ class Hub:
             return
         decoded = records.token_of(record.key, record.value)
         if decoded is None:
-            self._on_void("garbage")
+            self._on_ignored("garbage")
             return
         stream.now = now
         outcome = stream.live(decoded, record.offset, record.timestamp)
         if isinstance(outcome, fold.Void):
-            self._on_void(outcome.value)
+            self._on_ignored(outcome.value)
 
     def sweep(self, now: float) -> None:
         """Drop streams nobody has watched for a while, and the longest unwatched ones above the

@@ -28,7 +28,7 @@ class Outbox:
         _events: the response's events, index = sequence_number; owned by the stream, which only
             appends.
         _next: sequence_number to be taken next.
-        _untaken: bytes that arrived since the last `take`; 0 after each take. A subscriber that
+        _undelivered_bytes: bytes that arrived since the last `dequeue`; 0 after each. A subscriber that
             takes is never slow, however long its replay.
         _since: when the first of them arrived. One fetch can bring more than the bound at once,
             which says nothing about the subscriber.
@@ -36,7 +36,16 @@ class Outbox:
         slow: set once the bound was passed; final.
     """
 
-    __slots__ = ("_bound", "_events", "_last", "_next", "_since", "_untaken", "_wake", "slow")
+    __slots__ = (
+        "_bound",
+        "_events",
+        "_last",
+        "_next",
+        "_since",
+        "_undelivered_bytes",
+        "_wake",
+        "slow",
+    )
 
     def __init__(
         self,
@@ -49,17 +58,17 @@ class Outbox:
         self._next = start
         self._wake = wake
         self._bound = bound
-        self._untaken = 0
+        self._undelivered_bytes = 0
         self._since = 0.0
         self._last: int | None = None
         self.slow = False
 
     def arrived(self, size: int, now: float) -> None:
         """`size` more bytes stand in the series; `now` in monotonic seconds."""
-        if not self._untaken:
+        if not self._undelivered_bytes:
             self._since = now
-        self._untaken += size
-        if self._untaken > self._bound and now - self._since > SLOW_AFTER_S:
+        self._undelivered_bytes += size
+        if self._undelivered_bytes > self._bound and now - self._since > SLOW_AFTER_S:
             self.slow = True
         self._wake()
 
@@ -75,10 +84,10 @@ class Outbox:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` returns at once: with events, with the end, or with a verdict."""
+        """Whether `dequeue` returns at once: with events, with the end, or with a verdict."""
         return self.slow or self.ended or self._next < len(self._events)
 
-    def take(self, limit: int = BATCH_BYTES) -> list[events.Event]:
+    def dequeue(self, limit: int = BATCH_BYTES) -> list[events.Event]:
         """What is there, up to about `limit` bytes; empty if nothing is.
 
         Raises:
@@ -92,5 +101,5 @@ class Outbox:
             size += len(self._events[stop].body)
             stop += 1
         self._next = stop
-        self._untaken = 0
+        self._undelivered_bytes = 0
         return list(self._events[start:stop])

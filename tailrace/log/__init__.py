@@ -14,7 +14,7 @@ What aiokafka 0.14 forces (`docs/design.md`, the log client):
 
 from tailrace.log.admin import Layout, apply_topics, layout, wait_until_ready
 from tailrace.log.clients import RETRY_S
-from tailrace.log.group_consumer import Intake
+from tailrace.log.group_consumer import GroupConsumer
 from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
 from tailrace.log.writer import RECORD_OVERHEAD_BYTES, Writer
@@ -34,9 +34,9 @@ __all__ = [
     "RETRY_S",
     "AppendFailed",
     "Appended",
+    "GroupConsumer",
     "Headers",
     "HistoryLost",
-    "Intake",
     "Layout",
     "LogChanged",
     "LogUnavailable",

@@ -142,7 +142,7 @@ async def _name_incarnation(bootstrap: str) -> None:
             f"the log's incarnation could not be written: {type(error).__name__}"
         ) from error
     finally:
-        await clients.abandon(producer)
+        await clients.discard_producer(producer)
 
 
 async def _named(bootstrap: str) -> str | None:

@@ -20,7 +20,7 @@ ANSWER_DEADLINE_S = 10.0
 RETRY_S = 0.5
 
 
-async def start(client: Any, deadline_s: float = float("inf")) -> None:
+async def start_client(client: Any, deadline_s: float = float("inf")) -> None:
     """Start a client.
 
     aiokafka leaves a connection open behind it when it is cancelled while it makes one: it may
@@ -46,7 +46,7 @@ async def start(client: Any, deadline_s: float = float("inf")) -> None:
 _leftovers: set[asyncio.Task[Any]] = set()
 
 
-async def ends(work: Coroutine[Any, Any, Any], deadline_s: float) -> bool:
+async def finishes_within(work: Coroutine[Any, Any, Any], deadline_s: float) -> bool:
     """Whether the work ends well within the deadline. Otherwise it is cancelled and left alone:
     aiokafka swallows cancellations while it closes, and `wait_for` would wait for it without
     limit."""
@@ -61,26 +61,26 @@ async def ends(work: Coroutine[Any, Any, Any], deadline_s: float) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-async def stop(consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
+async def stop_consumer(consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
     """Stop a consumer within a deadline; afterwards at least its connections are closed."""
-    if not await ends(consumer.stop(), deadline_s):
-        await ends(consumer._client.close(), 1.0)
+    if not await finishes_within(consumer.stop(), deadline_s):
+        await finishes_within(consumer._client.close(), 1.0)
 
 
-async def abandon(producer: aiokafka.AIOKafkaProducer) -> None:
+async def discard_producer(producer: aiokafka.AIOKafkaProducer) -> None:
     """Get rid of a producer without flushing: its own `stop()` would go on sending records that
     were told to have failed, and leave its task behind when it is not let finish."""
     producer._closed = True
     sender = producer._sender.sender_task
     if sender is not None:
         sender.cancel()
-    await ends(producer.client.close(), 1.0)  # fails what the sender still waits for
+    await finishes_within(producer.client.close(), 1.0)  # fails what the sender still waits for
     producer._message_accumulator.fail_all(aiokafka.errors.ProducerClosed())
     if sender is not None:
         await asyncio.wait({sender}, timeout=STOP_DEADLINE_S - 1.0)
 
 
-def consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
+def new_consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
     """Without a group; it says so when an offset is not in the log, and does not choose another."""
     return aiokafka.AIOKafkaConsumer(
         **address.options(bootstrap),
@@ -95,7 +95,7 @@ def consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
     )
 
 
-async def started(
+async def started_consumer(
     make: Callable[[], aiokafka.AIOKafkaConsumer], deadline_s: float = float("inf")
 ) -> aiokafka.AIOKafkaConsumer:
     """A started consumer; waits for a broker that is away.
@@ -107,20 +107,20 @@ async def started(
     while True:
         consumer = make()
         try:
-            await start(consumer, give_up - time.monotonic())
+            await start_client(consumer, give_up - time.monotonic())
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
-            await stop(consumer, 1.0)
+            await stop_consumer(consumer, 1.0)
             if time.monotonic() + RETRY_S > give_up:
                 raise log_words.LogUnavailable(
                     f"no connection in {deadline_s:.0f} s: {type(error).__name__}"
                 ) from error
             await asyncio.sleep(RETRY_S)
         except BaseException:  # cancelled: a consumer half started would go on by itself
-            await stop(consumer, 1.0)
+            await stop_consumer(consumer, 1.0)
             raise
         else:
             return consumer
 
 
 async def close_admin(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:
-    await ends(admin.close(), 1.0)
+    await finishes_within(admin.close(), 1.0)

@@ -39,7 +39,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._assigned({(tp.topic, tp.partition) for tp in assigned})
 
 
-class Intake:
+class GroupConsumer:
     """Group membership of one worker on its pool's request topics; range assignment keeps equal
     numbers of all classes together (log rule P7)."""
 
@@ -78,22 +78,22 @@ class Intake:
         """Join the group; waits for a broker that is away."""
         while self._consumer is None:
             if self._stopped:
-                raise log_words.LogUnavailable("the intake was stopped")
+                raise log_words.LogUnavailable("the group consumer was stopped")
             consumer = self._make()
             consumer.subscribe(self._names, listener=self._listener)
             try:
-                await clients.start(consumer)
+                await clients.start_client(consumer)
             except (aiokafka.errors.KafkaError, OSError):
-                await clients.stop(consumer, 1.0)
+                await clients.stop_consumer(consumer, 1.0)
                 await asyncio.sleep(clients.RETRY_S)
             except BaseException:  # cancelled: a member that nobody polls would keep its partitions
-                await clients.stop(consumer, 1.0)
+                await clients.stop_consumer(consumer, 1.0)
                 raise
             else:
                 self._consumer = consumer
         if self._stopped:  # while it joined
             await self.stop()
-            raise log_words.LogUnavailable("the intake was stopped")
+            raise log_words.LogUnavailable("the group consumer was stopped")
 
     async def poll(self, max_records: int, timeout_ms: int = 50) -> list[log_words.Record]:
         """Next request records of partitions that are not paused; must be called often even when
@@ -121,16 +121,16 @@ class Intake:
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Take nothing more from these; unknown ones (just revoked) are ignored."""
-        self._member().pause(*self._mine(partitions))
+        self._member().pause(*self._owned(partitions))
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Take from these again."""
-        self._member().resume(*self._mine(partitions))
+        self._member().resume(*self._owned(partitions))
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read this partition from `offset` on (used to put back what could not be taken); one just
         revoked is ignored."""
-        for tp in self._mine([(topic, partition)]):
+        for tp in self._owned([(topic, partition)]):
             self._member().seek(tp, offset)
 
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
@@ -140,29 +140,29 @@ class Intake:
         Of partitions that are no longer owned nothing is committed: the broker would take it, and
         move another owner's offset back.
         """
-        mine = {tp: offsets[(tp.topic, tp.partition)] for tp in self._mine(offsets)}
-        if not mine:
+        owned = {tp: offsets[(tp.topic, tp.partition)] for tp in self._owned(offsets)}
+        if not owned:
             return not offsets
         try:
-            await asyncio.wait_for(self._member().commit(mine), 5.0)
+            await asyncio.wait_for(self._member().commit(owned), 5.0)
         except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
             return False
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             raise log_words.LogUnavailable(f"commit: {type(error).__name__}") from error
-        return len(mine) == len(offsets)
+        return len(owned) == len(offsets)
 
     async def stop(self) -> None:
         """Leave the group, bounded."""
         self._stopped = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
     async def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             owned = consumer.assignment()
-            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
             await self._listener.on_partitions_revoked(owned)
 
     def _member(self) -> aiokafka.AIOKafkaConsumer:
@@ -170,6 +170,8 @@ class Intake:
             raise log_words.LogUnavailable("not a member of the group")
         return self._consumer
 
-    def _mine(self, partitions: Iterable[tuple[str, int]]) -> list[aiokafka.TopicPartition]:
-        own = self._member().assignment()
-        return [tp for tp in (aiokafka.TopicPartition(t, p) for t, p in partitions) if tp in own]
+    def _owned(self, partitions: Iterable[tuple[str, int]]) -> list[aiokafka.TopicPartition]:
+        assigned = self._member().assignment()
+        return [
+            tp for tp in (aiokafka.TopicPartition(t, p) for t, p in partitions) if tp in assigned
+        ]

@@ -68,7 +68,7 @@ class Offsets:
         """Close the connections."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop(consumer, 1.0)
+            await clients.stop_consumer(consumer, 1.0)
         await self._drop_admin(self._admin)
 
     @staticmethod
@@ -89,8 +89,8 @@ class Offsets:
     async def _asker(self) -> aiokafka.AIOKafkaConsumer:
         async with self._lock:
             if self._consumer is None:
-                self._consumer = await clients.started(
-                    lambda: clients.consumer(self._bootstrap, client_id=self._client_id),
+                self._consumer = await clients.started_consumer(
+                    lambda: clients.new_consumer(self._bootstrap, client_id=self._client_id),
                     clients.ANSWER_DEADLINE_S,
                 )
             return self._consumer
@@ -100,7 +100,7 @@ class Offsets:
         since."""
         if consumer is not None and self._consumer is consumer:
             self._consumer = None
-            await clients.stop(consumer, 1.0)
+            await clients.stop_consumer(consumer, 1.0)
 
     async def _administrator(self) -> aiokafka.admin.AIOKafkaAdminClient:
         async with self._lock:

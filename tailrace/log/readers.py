@@ -40,7 +40,7 @@ class Reader:
         min_bytes: int = 1,
         client_id: str = "tailrace",
     ) -> None:
-        self._make = lambda: clients.consumer(
+        self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes
         )
         self._topic = topic
@@ -84,7 +84,7 @@ class Reader:
                 `positions`.
         """
         if self._consumer is None:
-            self._consumer = await clients.started(self._make, clients.ANSWER_DEADLINE_S)
+            self._consumer = await clients.started_consumer(self._make, clients.ANSWER_DEADLINE_S)
             self._assign(self._consumer)
         if self._changes:
             self._apply_changes()
@@ -100,7 +100,7 @@ class Reader:
         """Close the connection; positions stay."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop(consumer, clients.STOP_DEADLINE_S)
+            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
     def _apply_changes(self) -> None:
         for partition, offset in self._changes.items():
@@ -150,7 +150,9 @@ class Replays:
     def __init__(
         self, bootstrap: str, *, size: int = 2, client_id: str = "tailrace-replay"
     ) -> None:
-        self._make = lambda: clients.consumer(bootstrap, client_id=client_id, fetch_max_wait_ms=10)
+        self._make = lambda: clients.new_consumer(
+            bootstrap, client_id=client_id, fetch_max_wait_ms=10
+        )
         self._size = size
         self._stopped = False
         self._idle: asyncio.Queue[aiokafka.AIOKafkaConsumer | None] = asyncio.Queue()
@@ -160,7 +162,7 @@ class Replays:
     async def start(self) -> None:
         """Connect ahead of the first use; waits for a broker that is away."""
         for _ in range(self._size):
-            self._idle.put_nowait(await self._take(float("inf")))
+            self._idle.put_nowait(await self._acquire(float("inf")))
 
     async def stop(self) -> None:
         """Close the connections; those in use as soon as they are given back."""
@@ -169,7 +171,7 @@ class Replays:
             consumer = self._idle.get_nowait()
             self._idle.put_nowait(None)  # wakes whoever waits for a connection
             if consumer is not None:
-                await clients.stop(consumer, 1.0)
+                await clients.stop_consumer(consumer, 1.0)
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
@@ -183,7 +185,7 @@ class Replays:
         """
         if start >= end:
             return
-        consumer = await self._take(clients.ANSWER_DEADLINE_S)
+        consumer = await self._acquire(clients.ANSWER_DEADLINE_S)
         healthy = False
         try:
             async for batch in _read_range(
@@ -203,14 +205,14 @@ class Replays:
             # the next use.
             self._idle.put_nowait(consumer if healthy else None)
             if not healthy:
-                await clients.stop(consumer, 1.0)
+                await clients.stop_consumer(consumer, 1.0)
 
-    async def _take(self, deadline_s: float) -> aiokafka.AIOKafkaConsumer:
+    async def _acquire(self, deadline_s: float) -> aiokafka.AIOKafkaConsumer:
         held = await self._idle.get()
         try:
             if self._stopped:
                 raise log_words.LogUnavailable("the replays were stopped")
-            return held or await clients.started(self._make, deadline_s)
+            return held or await clients.started_consumer(self._make, deadline_s)
         except BaseException:  # also when cancelled: the place must not be lost
             self._idle.put_nowait(held)
             raise

@@ -127,7 +127,7 @@ class Writer:
             self._fail_all("the writer stopped")
             producer, self._producer = self._producer, None
             if producer is not None:
-                self._abandon(producer)
+                self._discard(producer)
             if self._retired:
                 await asyncio.wait(self._retired, timeout=clients.STOP_DEADLINE_S)
 
@@ -155,12 +155,12 @@ class Writer:
                 retry_backoff_ms=50,
             )
             try:
-                await clients.start(producer, self._deadline_s)
+                await clients.start_client(producer, self._deadline_s)
             except (aiokafka.errors.KafkaError, OSError, TimeoutError):
-                await clients.abandon(producer)
+                await clients.discard_producer(producer)
                 await asyncio.sleep(clients.RETRY_S)
             except BaseException:  # cancelled: a producer half started would go on by itself
-                await clients.abandon(producer)
+                await clients.discard_producer(producer)
                 raise
             else:
                 self.incarnation += 1
@@ -226,10 +226,10 @@ class Writer:
         if self._on_replaced is not None:
             self._on_replaced(reason)
         if producer is not None:
-            self._abandon(producer)
+            self._discard(producer)
 
-    def _abandon(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        task = asyncio.create_task(clients.abandon(producer))
+    def _discard(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        task = asyncio.create_task(clients.discard_producer(producer))
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
 

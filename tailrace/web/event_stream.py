@@ -127,7 +127,7 @@ class EventStream(EventBody):
         return (self._draining.wait(),)
 
     def nudge(self) -> None:
-        self._subscription.nudge()
+        self._subscription.keepalive()
 
     def release(self) -> None:
         self._subscription.close()
@@ -136,7 +136,8 @@ class EventStream(EventBody):
         try:
             while not self._subscription.ended:
                 await self.write(
-                    send, b"".join(e.sse() for e in await self._subscription.take()) or KEEP_ALIVE
+                    send,
+                    b"".join(e.sse() for e in await self._subscription.next_events()) or KEEP_ALIVE,
                 )
             await self.write(send, DONE, more=False)
         except (outbox.Slow, log.HistoryLost) as error:

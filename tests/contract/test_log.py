@@ -886,7 +886,7 @@ async def test_one_question_that_fails_does_not_take_the_connection_from_another
         await offsets.stop()
 
 
-# ---- Intake --------------------------------------------------------------------------------------
+# ---- GroupConsumer ---------------------------------------------------------------------------------
 
 
 class Member:
@@ -905,7 +905,7 @@ class Member:
         self.revocations = 0
         self.revoked_commit: dict[tuple[str, int], tuple[int, str]] | None = None
         self.revoked_answer: bool | None = None
-        self.intake = log.Intake(
+        self.consumer = log.GroupConsumer(
             bootstrap,
             group,
             names,
@@ -921,13 +921,13 @@ class Member:
 
     async def _revoked(self, partitions: set[tuple[str, int]]) -> None:
         if self.revoked_commit is not None and partitions:
-            self.revoked_answer = await self.intake.commit(self.revoked_commit)
+            self.revoked_answer = await self.consumer.commit(self.revoked_commit)
             self.revoked_commit = None
         self.owned -= partitions
         self.revocations += bool(partitions)
 
     async def __aenter__(self) -> Member:
-        await self.intake.start()
+        await self.consumer.start()
         self._task = asyncio.create_task(self._poll())
         return self
 
@@ -936,12 +936,12 @@ class Member:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self.intake.stop()
+        await self.consumer.stop()
 
     async def _poll(self) -> None:
         while True:
             with contextlib.suppress(log.LogUnavailable):
-                self.taken += await self.intake.poll(100)
+                self.taken += await self.consumer.poll(100)
 
 
 @pytest.fixture
@@ -971,7 +971,7 @@ async def test_two_members_share_evenly_with_equal_numbers_of_all_classes_on_one
                 numbers = [{p for name, p in member.owned if name == n} for n in classes]
                 assert numbers[0] == numbers[1]
                 assert len(numbers[0]) == PARTITIONS // 2
-                assert member.intake.assignment() == member.owned
+                assert member.consumer.assignment() == member.owned
         await until(lambda: one.owned == whole(classes))
 
 
@@ -981,16 +981,16 @@ async def test_requests_are_taken_where_no_one_paused_and_again_after_resume(
     tp = (classes[0], 0)
     async with Member(kafka, fresh("group"), classes) as member:
         await until(lambda: member.owned)
-        member.intake.pause([tp, ("no-such-topic", 99)])
+        member.consumer.pause([tp, ("no-such-topic", 99)])
         await fill(kafka, classes[0], [b"held"], partition=0)
         await fill(kafka, classes[0], [b"taken"], partition=1)
         await until(lambda: member.taken)
         await asyncio.sleep(0.3)
         assert [r.value for r in member.taken] == [b"taken"]
-        member.intake.resume([tp, ("no-such-topic", 99)])
+        member.consumer.resume([tp, ("no-such-topic", 99)])
         await until(lambda: len(member.taken) == 2)
-        member.intake.seek(*tp, 0)
-        member.intake.seek("no-such-topic", 99, 0)  # just revoked: ignored, like pausing it
+        member.consumer.seek(*tp, 0)
+        member.consumer.seek("no-such-topic", 99, 0)  # just revoked: ignored, like pausing it
         await until(lambda: len(member.taken) == 3)
         assert [r.value for r in member.taken] == [b"taken", b"held", b"held"]
 
@@ -1004,8 +1004,8 @@ async def test_a_commit_keeps_its_metadata_and_a_successor_starts_there(
     try:
         async with Member(kafka, group, classes) as one:
             await until(lambda: len(one.taken) == 3)
-            assert await one.intake.commit({tp: (2, "t=17 é")})
-            assert await one.intake.commit({})
+            assert await one.consumer.commit({tp: (2, "t=17 é")})
+            assert await one.consumer.commit({})
         assert await offsets.committed(group) == {tp: (2, "t=17 é")}
         async with Member(kafka, group, classes) as two:
             await until(lambda: two.taken)
@@ -1034,9 +1034,9 @@ async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(
                 moved = next(tp for tp in two.owned if tp[0] == classes[0])
                 kept = next(tp for tp in one.owned if tp[0] == classes[0])
                 assert (await offsets.committed(group))[moved] == (3, "at revocation")
-                assert await two.intake.commit({moved: (8, "new owner")})
-                assert await one.intake.commit({moved: (5, "stale")}) is False
-                assert await one.intake.commit({moved: (5, "stale"), kept: (4, "mine")}) is False
+                assert await two.consumer.commit({moved: (8, "new owner")})
+                assert await one.consumer.commit({moved: (5, "stale")}) is False
+                assert await one.consumer.commit({moved: (5, "stale"), kept: (4, "mine")}) is False
                 committed = await offsets.committed(group)
                 assert committed[moved] == (8, "new owner")
                 assert committed[kept] == (
@@ -1047,7 +1047,7 @@ async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(
         await offsets.stop()
 
 
-async def test_an_intake_that_is_stopped_while_it_joins_leaves_no_member_behind(
+async def test_a_group_consumer_that_is_stopped_while_it_joins_leaves_no_member_behind(
     kafka: str, classes: list[str]
 ) -> None:
     """A member that nobody polls would hold partitions until its session ends."""
@@ -1055,15 +1055,15 @@ async def test_an_intake_that_is_stopped_while_it_joins_leaves_no_member_behind(
     before = asyncio.all_tasks()
     for wait in (0.0, 0.02, 0.1):
         member = Member(kafka, group, classes)
-        joining = asyncio.create_task(member.intake.start())
+        joining = asyncio.create_task(member.consumer.start())
         await asyncio.sleep(wait)
         joining.cancel()
         await asyncio.wait({joining})
-        await member.intake.stop()
+        await member.consumer.stop()
     stopped = Member(kafka, group, classes)
-    joining = asyncio.create_task(stopped.intake.start())
+    joining = asyncio.create_task(stopped.consumer.start())
     await asyncio.sleep(0)
-    await stopped.intake.stop()
+    await stopped.consumer.stop()
     await asyncio.wait({joining})
     await asyncio.sleep(0.1)
     assert asyncio.all_tasks() == before
@@ -1080,7 +1080,7 @@ async def test_a_membership_that_broke_is_given_up_told_and_joined_again(
     await fill(kafka, classes[0], [b"x"])
     async with Member(kafka, fresh("group"), classes) as member:
         await until(lambda: len(member.taken) == 1)
-        consumer, before = member.intake._consumer, member.revocations
+        consumer, before = member.consumer._consumer, member.revocations
         assert consumer is not None
         consumer._coordinator._coordination_task.cancel()
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ from tailrace.verify import transcript
 
 def trace(fd: int, every: int, wall: float) -> None:
     """Wrap the two calls through which everything is written."""
-    append, commit = log.Writer.append, log.Intake.commit
+    append, commit = log.Writer.append, log.GroupConsumer.commit
     count = 0
 
     def traced_append(
@@ -59,7 +59,7 @@ def trace(fd: int, every: int, wall: float) -> None:
             )
 
     async def traced_commit(
-        self: log.Intake, offsets: Mapping[tuple[str, int], tuple[int, str]]
+        self: log.GroupConsumer, offsets: Mapping[tuple[str, int], tuple[int, str]]
     ) -> bool:
         for (topic, partition), (offset, metadata) in offsets.items():
             write(
@@ -77,7 +77,7 @@ def trace(fd: int, every: int, wall: float) -> None:
         os.write(fd, transcript.encode(transcript.Line(wall=wall + mono, mono=mono, **fields)))
 
     log.Writer.append = traced_append  # type: ignore[method-assign]
-    log.Intake.commit = traced_commit  # type: ignore[method-assign]
+    log.GroupConsumer.commit = traced_commit  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ class Subscription:
     def __init__(self, batches: list[list[events.Event]]) -> None:
         self.batches = batches
 
-    async def take(self) -> list[events.Event]:
+    async def next_events(self) -> list[events.Event]:
         return self.batches.pop(0) if self.batches else []
 
 

@@ -46,7 +46,7 @@ class Deliver:
 
     def __init__(self) -> None:
         self.ready = True
-        self.home = (0,)
+        self.preferred = (0,)
         self.known: set[str] = set()
         self.minted = 0
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tailrace import log
-from tailrace.delivery import delivery, tails
+from tailrace.delivery import delivery, token_tail
 from tailrace.protocol import events, ids, records, topics
 
 TAG = ids.incarnation_tag("one")
@@ -81,7 +81,7 @@ def other() -> records.Cancel:
 
 def deliver(behind: Lagging) -> delivery.Delivery:
     made = delivery.Delivery(
-        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[]
+        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], preferred=[]
     )
     parts: Any = behind
     made._reader = made._replays = made._offsets = parts
@@ -138,8 +138,8 @@ async def test_a_stream_looked_up_during_the_start_keeps_the_place_where_the_tai
     for _ in range(5):
         behind.append(topics.TOKENS, other(), "y")
     made = deliver(behind)
-    made.home = (0,)
-    made._reader = tails.Tails("nowhere:1", [0], client_id="test")
+    made.preferred = (0,)
+    made._reader = token_tail.TokenTail("nowhere:1", [0], client_id="test")
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow_start() -> None:

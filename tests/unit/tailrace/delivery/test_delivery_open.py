@@ -20,7 +20,7 @@ async def test_a_partition_that_was_left_since_the_id_was_minted_is_followed_fro
         bootstrap="nowhere:1",
         layout=log.Layout("one", ids.incarnation_tag("one"), 4),
         pools=["default"],
-        home=[0],
+        preferred=[0],
     )
     made._reader.follow(3, 7)
     rid = await made.mint(3)
@@ -35,7 +35,7 @@ async def test_a_partition_that_is_followed_keeps_its_position() -> None:
         bootstrap="nowhere:1",
         layout=log.Layout("one", ids.incarnation_tag("one"), 4),
         pools=["default"],
-        home=[0],
+        preferred=[0],
     )
     made._reader.follow(3, 7)
     rid = await made.mint(3)

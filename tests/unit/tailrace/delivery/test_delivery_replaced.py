@@ -25,7 +25,7 @@ def one() -> delivery.Delivery:
         bootstrap="nowhere:1",
         layout=log.Layout("one", ids.incarnation_tag("one"), 1),
         pools=["default"],
-        home=[],
+        preferred=[],
     )
 
 

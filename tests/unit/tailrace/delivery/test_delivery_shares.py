@@ -80,7 +80,7 @@ def made_up(n: int) -> str:
 
 def deliver(slow: Slow) -> delivery.Delivery:
     made = delivery.Delivery(
-        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], home=[]
+        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], preferred=[]
     )
     parts: Any = slow
     made._reader = made._replays = made._offsets = parts

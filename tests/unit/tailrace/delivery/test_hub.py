@@ -64,10 +64,10 @@ def test_an_opened_stream_shows_nothing_before_the_acknowledgement() -> None:
     _, s = opened()
     box = s.subscribe(-1, lambda: None)
     assert [e.type for e in s.emitted] == ["response.created"]
-    assert box._untaken == 0
+    assert box._undelivered_bytes == 0
     s.show()
-    assert box._untaken > 0
-    assert [e.type for e in box.take()] == ["response.created"]
+    assert box._undelivered_bytes > 0
+    assert [e.type for e in box.dequeue()] == ["response.created"]
 
 
 def test_a_claim_shows_the_stream_even_if_the_acknowledgement_is_late() -> None:
@@ -124,7 +124,7 @@ def test_replay_and_tail_overlapping_change_nothing() -> None:
 
 def test_foreign_and_malformed_records_touch_nothing() -> None:
     seen: list[str] = []
-    h = hub.Hub(on_void=seen.append)
+    h = hub.Hub(on_ignored=seen.append)
     s = hub.Stream(RID, 0)
     s.identify(OWNER, echo())
     h.add(s)
@@ -162,7 +162,7 @@ def test_a_late_subscriber_of_a_finished_stream_gets_all_and_the_end() -> None:
     for r in as_log(history()):
         h.dispatch(r)
     box = s.subscribe(-1, lambda: None)
-    assert len(box.take()) == len(s.emitted)
+    assert len(box.dequeue()) == len(s.emitted)
     assert box.ended
 
 
@@ -175,9 +175,9 @@ def test_every_subscriber_gets_the_same_bytes_at_any_pace() -> None:
         h.dispatch(r)
         for i, box in enumerate(boxes):
             if step % (i + 1) == 0:
-                got[i] += [e.body for e in box.take()]
+                got[i] += [e.body for e in box.dequeue()]
     for i, box in enumerate(boxes):
-        got[i] += [e.body for e in box.take()]
+        got[i] += [e.body for e in box.dequeue()]
         assert box.ended
     assert got[0] == got[1] == got[2] == [e.body for e in s.emitted]
 

@@ -20,32 +20,32 @@ def box(
 def test_takes_everything_that_piled_up_in_one_batch_and_nothing_twice() -> None:
     series = [event(i) for i in range(5)]
     b, _ = box(series)
-    assert [e.sequence_number for e in b.take()] == [0, 1, 2, 3, 4]
-    assert b.take() == []
+    assert [e.sequence_number for e in b.dequeue()] == [0, 1, 2, 3, 4]
+    assert b.dequeue() == []
     series.append(event(5))
     b.arrived(10, 0.0)
-    assert [e.sequence_number for e in b.take()] == [5]
+    assert [e.sequence_number for e in b.dequeue()] == [5]
 
 
 def test_starts_after_the_position_asked_for() -> None:
     b, _ = box([event(i) for i in range(5)], start=3)
-    assert [e.sequence_number for e in b.take()] == [3, 4]
+    assert [e.sequence_number for e in b.dequeue()] == [3, 4]
 
 
 def test_a_position_ahead_of_the_series_waits_for_it() -> None:
     series = [event(0)]
     b, _ = box(series, start=2)
     assert not b.ready
-    assert b.take() == []
+    assert b.dequeue() == []
     series += [event(1), event(2)]
     b.arrived(20, 0.0)
-    assert [e.sequence_number for e in b.take()] == [2]
+    assert [e.sequence_number for e in b.dequeue()] == [2]
 
 
 def test_batches_are_bounded_in_bytes_and_lose_nothing() -> None:
     b, _ = box([event(i, size=30) for i in range(10)])
     seen = []
-    while batch := b.take(limit=64):
+    while batch := b.dequeue(limit=64):
         assert len(batch) <= 3
         seen += [e.sequence_number for e in batch]
     assert seen == list(range(10))
@@ -53,7 +53,7 @@ def test_batches_are_bounded_in_bytes_and_lose_nothing() -> None:
 
 def test_one_event_larger_than_the_batch_still_goes_out() -> None:
     b, _ = box([event(0, size=1000)])
-    assert len(b.take(limit=64)) == 1
+    assert len(b.dequeue(limit=64)) == 1
 
 
 def test_a_subscriber_that_stops_taking_is_slow_above_the_bound_and_stays_so() -> None:
@@ -66,7 +66,7 @@ def test_a_subscriber_that_stops_taking_is_slow_above_the_bound_and_stays_so() -
     assert b.ready
     assert len(wakes) == 11
     with pytest.raises(outbox.Slow):
-        b.take()
+        b.dequeue()
 
 
 def test_exactly_the_bound_is_not_slow() -> None:
@@ -85,7 +85,7 @@ def test_a_burst_within_one_moment_is_not_slow() -> None:
     for _ in series:
         b.arrived(1000, 5.0)
     assert not b.slow
-    assert len(b.take()) == 10
+    assert len(b.dequeue()) == 10
 
 
 def test_a_long_replay_is_not_slow_while_it_is_being_taken() -> None:
@@ -93,7 +93,7 @@ def test_a_long_replay_is_not_slow_while_it_is_being_taken() -> None:
     b, _ = box(series, bound=1500)
     taken = 0
     while taken < 100:
-        taken += len(b.take(limit=1000))
+        taken += len(b.dequeue(limit=1000))
         series.append(event(len(series), size=1000))
         b.arrived(1000, float(len(series)))
     assert not b.slow
@@ -105,8 +105,8 @@ def test_ended_only_after_the_last_event_was_taken() -> None:
     b.finished(1)
     assert wakes
     assert not b.ended
-    b.take(limit=1)
+    b.dequeue(limit=1)
     assert not b.ended
-    b.take()
+    b.dequeue()
     assert b.ended
     assert b.ready

@@ -1,0 +1,72 @@
+"""Tails the token topic on two connections: one for preferred partitions, one for on-demand ones.
+
+A broker answers the fetches of one connection one after another. A partition that is added waits
+until the fetch under way is over. Preferred partitions are followed for the life of the process,
+so their fetch is a long poll. On-demand partitions come and go with their watchers, so their fetch
+is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tailrace import log
+from tailrace.protocol import topics
+
+LONG_POLL_WAIT_MS: Final = 500
+ON_DEMAND_WAIT_MS: Final = 50
+
+
+class TokenTail:
+    """Behaves like one `log.Reader`. A task of its own polls each of its `readers`.
+
+    Attributes:
+        _preferred: partitions read on the long-polled connection; fixed.
+        _long_polled: reads the preferred partitions.
+        _on_demand: reads every other partition.
+    """
+
+    def __init__(self, bootstrap: str, preferred: Iterable[int], *, client_id: str) -> None:
+        self._preferred = frozenset(preferred)
+        self._long_polled = log.Reader(
+            bootstrap, topics.TOKENS, wait_ms=LONG_POLL_WAIT_MS, client_id=f"{client_id}-tail"
+        )
+        self._on_demand = log.Reader(
+            bootstrap, topics.TOKENS, wait_ms=ON_DEMAND_WAIT_MS, client_id=f"{client_id}-on-demand"
+        )
+
+    @property
+    def readers(self) -> tuple[log.Reader, ...]:
+        """The readers that may have something to read."""
+        return (self._long_polled, self._on_demand) if self._preferred else (self._on_demand,)
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Next offset of each followed partition."""
+        return {**self._long_polled.positions, **self._on_demand.positions}
+
+    def follow(self, partition: int, offset: int) -> None:
+        """Read `partition` from `offset` on."""
+        self._of(partition).follow(partition, offset)
+
+    def leave(self, partition: int) -> None:
+        """Stop reading `partition`."""
+        self._of(partition).leave(partition)
+
+    def follows(self, partition: int) -> bool:
+        """Whether `partition` is, or is about to be, followed."""
+        return self._of(partition).follows(partition)
+
+    def next_offset(self, partition: int) -> int:
+        """Next offset of a followed partition: everything below it was returned, or lies before the
+        start."""
+        return self._of(partition).next_offset(partition)
+
+    async def stop(self) -> None:
+        """Close the connections; positions stay."""
+        for reader in self.readers:
+            await reader.stop()
+
+    def _of(self, partition: int) -> log.Reader:
+        return self._long_polled if partition in self._preferred else self._on_demand
