@@ -1,10 +1,10 @@
 /* Composition root: builds the parts, gives each what it needs, and starts them. */
 
 import "./style.css";
-import { Desk } from "./desk";
+import { Controller } from "./controller";
 import { Api, ApiError, type Config } from "./edge/api";
 import { Credential, takeFragment } from "./edge/credential";
-import { Line, TicketRefused } from "./edge/line";
+import { WatchSocket, TicketRefused } from "./edge/watchSocket";
 import { BrowserStore, storageOf } from "./edge/store";
 import { App } from "./view/app";
 import { SignIn } from "./view/signin";
@@ -39,7 +39,7 @@ async function begin(): Promise<void> {
   const local = storageOf("localStorage");
   const signIn = new SignIn((credential) => {
     credentials.give(credential);
-    line.hurry();
+    watchSocket.hurry();
   });
   const credentials = new Credential("", local, () => signIn.ask("This server needs a credential that it accepts."));
   const api = new Api("", credentials);
@@ -60,7 +60,7 @@ async function begin(): Promise<void> {
   };
 
   const place = Math.random();
-  const line = new Line({
+  const watchSocket = new WatchSocket({
     urls: async () => watchAddresses(await configured(), place),
     ticket: () =>
       api.ticket().catch((error: unknown) => {
@@ -72,16 +72,16 @@ async function begin(): Promise<void> {
     now: () => Date.now(),
     chance: () => Math.random(),
     onState: (state) => {
-      if (state.kind !== "open") desk.lineClosed();
+      if (state.kind !== "open") controller.socketClosed();
       app.setConnection(navigator.onLine || state.kind === "open" ? state : { kind: "offline" });
     },
-    onOpen: () => desk.lineOpened(),
-    onMessage: (raw) => desk.lineHeard(raw),
+    onOpen: () => controller.socketOpened(),
+    onMessage: (raw) => controller.socketMessage(raw),
   });
-  const desk = new Desk({
+  const controller = new Controller({
     store: new BrowserStore(local),
     api,
-    line: { send: (message) => line.send(message), replace: () => line.replace(), draining: (afterMs) => line.draining(afterMs) },
+    watchSocket: { send: (message) => watchSocket.send(message), replace: () => watchSocket.replace(), draining: (afterMs) => watchSocket.draining(afterMs) },
     now: () => Date.now(),
     newId,
     pause: (ms) => new Promise((done) => setTimeout(done, ms)),
@@ -92,25 +92,25 @@ async function begin(): Promise<void> {
 
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no #app");
-  const app = new App(root, desk, local, () => line.hurry());
+  const app = new App(root, controller, local, () => watchSocket.hurry());
   document.body.append(signIn.element);
 
-  window.addEventListener("online", () => line.hurry());
+  window.addEventListener("online", () => watchSocket.hurry());
   window.addEventListener("offline", () => {
-    if (!line.isOpen) app.setConnection({ kind: "offline" });
+    if (!watchSocket.isOpen) app.setConnection({ kind: "offline" });
   });
-  window.addEventListener("pagehide", () => desk.flush());
+  window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
-    if (document.visibilityState === "hidden") desk.flush();
-    else line.hurry();
+    if (document.visibilityState === "hidden") controller.flush();
+    else watchSocket.hurry();
   });
 
   // First what this browser knows, then the network.
-  desk.load();
+  controller.load();
   app.start();
   await credentials.start(fragment);
-  desk.start();
-  line.hurry();
+  controller.start();
+  watchSocket.hurry();
 }
 
 void begin();

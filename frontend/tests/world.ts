@@ -1,10 +1,10 @@
-/* A small world for the desk: a clock that tests move, a store that several tabs share, and a server that keeps every event of
-   every response and sends it to whoever watches. */
+/* Fakes for tests of the controller: a clock that tests move, a store that several tabs share, and a server that keeps
+   every event of every response and sends it to the tabs that watch it. */
 
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
 import { readConversation, type Conversation } from "../src/core/conversation";
-import { Desk } from "../src/desk";
+import { Controller } from "../src/controller";
 import { series, type Ending, type Raw } from "./events";
 
 export class Clock {
@@ -132,9 +132,9 @@ export class Server {
   }
 }
 
-/** One tab: a desk with a socket that can be cut. */
+/** One tab: a controller with a socket that can be cut. */
 export class Tab {
-  readonly desk: Desk;
+  readonly controller: Controller;
   readonly store: Store;
   readonly sent: Record<string, unknown>[] = [];
   readonly warnings: string[] = [];
@@ -154,10 +154,10 @@ export class Tab {
   ) {
     this.store = storage.tab();
     let ids = 0;
-    this.desk = new Desk({
+    this.controller = new Controller({
       store: this.store,
       api: server,
-      line: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms) },
+      watchSocket: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms) },
       now: () => clock.now,
       newId: () => `${name}${(ids += 1)}-${clock.now}`,
       pause: () => Promise.resolve(),
@@ -169,8 +169,8 @@ export class Tab {
   }
 
   begin(): this {
-    this.desk.load();
-    this.desk.start();
+    this.controller.load();
+    this.controller.start();
     this.connect();
     return this;
   }
@@ -178,12 +178,12 @@ export class Tab {
   connect(): void {
     this.open = true;
     this.watching.clear();
-    this.desk.lineOpened();
+    this.controller.socketOpened();
   }
 
   cut(): void {
     this.open = false;
-    this.desk.lineClosed();
+    this.controller.socketClosed();
   }
 
   /** The tab dies: nothing it still had in mind is written. */
@@ -197,11 +197,11 @@ export class Tab {
     if (!this.open || !this.watching.has(id) || events.length === 0) return;
     const kept = events.slice(this.swallow);
     this.swallow = Math.max(0, this.swallow - events.length);
-    if (kept.length > 0) this.desk.lineHeard(JSON.stringify({ type: "watch.events", response_id: id, events: kept }));
+    if (kept.length > 0) this.controller.socketMessage(JSON.stringify({ type: "watch.events", response_id: id, events: kept }));
   }
 
   say(message: object): void {
-    this.desk.lineHeard(JSON.stringify(message));
+    this.controller.socketMessage(JSON.stringify(message));
   }
 
   private receive(message: Record<string, unknown>): void {

@@ -3,7 +3,7 @@
    state         event          result
    running n     n+1            applied
    running n     <= n           duplicate  (a replay that overlaps, a second socket, another tab's work)
-   running n     > n+1          gap        (nothing changes: whoever feeds events asks again from n)
+   running n     > n+1          gap        (nothing changes: the caller asks again from n)
    ended         anything       duplicate
 
    Two folds of one response never contradict each other, one is only further: `further` picks it. So a snapshot of an

@@ -18,7 +18,7 @@ import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
 import { Marked, type Token, type Tokens, type TokensList } from "marked";
-import { settle } from "./settle";
+import { drawable } from "./partialMarkdown";
 
 export type Tag =
   | "p" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "ul" | "ol" | "li" | "blockquote" | "hr" | "br"
@@ -50,7 +50,7 @@ export class MarkdownTree {
   private blocks = new Map<string, Node[]>();
 
   render(text: string, running: boolean): Node[] {
-    const tokens = parse(running ? settle(text) : text);
+    const tokens = parse(running ? drawable(text) : text);
     if (tokens === null) return [el("p", [text], { class: "unparsed" })];
     // A definition that comes late turns earlier text into links, so blocks are only reused under the same definitions.
     const links = Object.keys(tokens.links).length;

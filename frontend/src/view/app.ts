@@ -2,8 +2,8 @@
 
 import { isRunning } from "../core/answer";
 import { busyTurn, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
-import { endNote } from "../core/words";
-import type { Desk } from "../desk";
+import { endNote } from "../core/messages";
+import type { Controller } from "../controller";
 import { Composer } from "./composer";
 import { copyText, h, icon, setText } from "./dom";
 import { Follow } from "./scroll";
@@ -44,7 +44,7 @@ export class App {
 
   constructor(
     root: HTMLElement,
-    private readonly desk: Desk,
+    private readonly controller: Controller,
     private readonly storage: Storage | null,
     hurry: () => void,
   ) {
@@ -70,12 +70,12 @@ export class App {
     root.replaceChildren(this.shell);
     this.follow = new Follow(this.scroller, this.messages, (following) => (this.latest.hidden = following));
     this.listen();
-    desk.onChange = () => this.drawSoon();
+    controller.onChange = () => this.drawSoon();
   }
 
   start(): void {
     const wanted = idInAddress() ?? this.storage?.getItem(CURRENT) ?? null;
-    this.open(wanted !== null && this.desk.get(wanted) !== null ? wanted : null, false);
+    this.open(wanted !== null && this.controller.get(wanted) !== null ? wanted : null, false);
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
   }
 
@@ -141,7 +141,7 @@ export class App {
     });
     window.addEventListener("hashchange", () => {
       const wanted = idInAddress();
-      if (wanted !== this.current && (wanted === null || this.desk.get(wanted) !== null)) this.open(wanted, false);
+      if (wanted !== this.current && (wanted === null || this.controller.get(wanted) !== null)) this.open(wanted, false);
     });
     document.addEventListener("keydown", (event) => this.pressed(event));
     // Frames are not drawn in a hidden tab; what arrived meanwhile shows at once.
@@ -163,7 +163,7 @@ export class App {
   }
 
   private send(question: string, model: string | null): void {
-    const id = this.desk.ask(this.current, question, model);
+    const id = this.controller.ask(this.current, question, model);
     if (id !== this.current) this.open(id);
     this.follow.toEnd();
     this.composer.field.focus();
@@ -172,13 +172,13 @@ export class App {
   private stop(): void {
     const conversation = this.conversation();
     const busy = conversation === null ? null : busyTurn(conversation);
-    if (conversation !== null && busy !== null) this.desk.stop(conversation.id, busy.id);
+    if (conversation !== null && busy !== null) this.controller.stop(conversation.id, busy.id);
   }
 
   private remove(id: string): void {
-    const removed = this.desk.remove(id);
+    const removed = this.controller.remove(id);
     if (id === this.current) this.open(null);
-    if (removed !== null) this.toast("Chat deleted", { words: "Undo", run: () => this.desk.restore(removed) });
+    if (removed !== null) this.toast("Chat deleted", { words: "Undo", run: () => this.controller.restore(removed) });
   }
 
   private open(id: string | null, record = true): void {
@@ -207,7 +207,7 @@ export class App {
   }
 
   private conversation(): Conversation | null {
-    return this.current === null ? null : this.desk.get(this.current);
+    return this.current === null ? null : this.controller.get(this.current);
   }
 
   private drawSoon(): void {
@@ -217,7 +217,7 @@ export class App {
   private draw(): void {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
-    if (this.current !== null && this.desk.get(this.current) === null) {
+    if (this.current !== null && this.controller.get(this.current) === null) {
       // Another tab deleted it.
       this.open(null, false);
       return;
@@ -225,13 +225,13 @@ export class App {
     const conversation = this.conversation();
     const turns = conversation === null ? [] : shown(conversation);
     this.drawTurns(turns);
-    this.side.draw(this.desk.list(), this.current);
+    this.side.draw(this.controller.list(), this.current);
     this.composer.setBusy(turns.some(isBusy));
     const words = conversation === null ? "New chat" : title(conversation);
     setText(this.heading, words);
     document.title = conversation === null ? "Tailrace" : `${words} – Tailrace`;
-    if (this.desk.storageFull) {
-      this.desk.storageFull = false;
+    if (this.controller.storageFull) {
+      this.controller.storageFull = false;
       this.toast("This browser has no room left to keep chats. Delete some, or this one is gone after a reload.");
     }
   }
@@ -253,7 +253,7 @@ export class App {
     turns.forEach((turn, place) => {
       const view = this.turns.get(turn.id) ?? this.addTurn(turn);
       if (this.messages.children[place] !== view.element) this.messages.insertBefore(view.element, this.messages.children[place] ?? null);
-      const around = { engine: this.desk.engine, connected: this.connected, last: place === turns.length - 1 };
+      const around = { engine: this.controller.engine, connected: this.connected, last: place === turns.length - 1 };
       later = view.update(turn, around, performance.now()) || later;
       this.say(turn);
     });
@@ -263,11 +263,11 @@ export class App {
   private addTurn(turn: Turn): TurnView {
     const actions = {
       retry: (turnId: string) => {
-        if (this.current !== null) this.desk.retry(this.current, turnId);
+        if (this.current !== null) this.controller.retry(this.current, turnId);
         this.follow.toEnd();
       },
       edit: (turnId: string) => {
-        if (this.current !== null) this.composer.write(this.desk.withdraw(this.current, turnId));
+        if (this.current !== null) this.composer.write(this.controller.withdraw(this.current, turnId));
       },
     };
     const view = new TurnView(turn, actions);

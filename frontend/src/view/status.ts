@@ -1,7 +1,7 @@
-import type { LineState } from "../edge/line";
+import type { WatchSocketState } from "../edge/watchSocket";
 import { h, setText } from "./dom";
 
-export type Connection = LineState | { kind: "offline" } | { kind: "starting" };
+export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" };
 
 /** The state of the watch socket, in a word or two, with a way to hurry it along. */
 export class Status {

@@ -4,7 +4,7 @@ import { isRunning } from "../core/answer";
 import { isBusy, type Turn } from "../core/conversation";
 import { pace, paceWords } from "../core/pace";
 import { MarkdownTree, type Node as Tree } from "../core/tree";
-import { endNote } from "../core/words";
+import { endNote } from "../core/messages";
 import type { Engine } from "../edge/api";
 import { copyText, h, icon, setText } from "./dom";
 import { patch } from "./patch";

@@ -1,22 +1,22 @@
-/* The desk keeps every conversation of this tab going: it asks, follows, stops, retries, and shares what it knows with the
-   other tabs through the store. It draws nothing; whoever shows it listens to `onChange`.
+/* The controller runs every conversation of this tab: it sends questions, follows answers, stops and retries them, and
+   shares its state with the other tabs through the store. It draws nothing; a view listens to `onChange`.
 
-   A question is written to the store before it is sent, under a key that the gateway recognises; so a reload, a lost
-   answer to the request or a retry never asks it twice. */
+   A question is written to the store before it is sent, with an idempotency key. So a reload, a lost answer to the
+   request or a retry never asks it twice. */
 
 import { isRunning, newAnswer, type Answer } from "./core/answer";
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
 import { readMessage } from "./core/protocol";
 import { Watchlist, type WatchCommand } from "./core/watchlist";
-import { askProblem, isPassing } from "./core/words";
+import { askProblem, isPassing } from "./core/messages";
 import { ApiError, type Ask, type Engine } from "./edge/api";
 import type { Store } from "./edge/store";
 
-export interface DeskParts {
+export interface ControllerParts {
   store: Store;
   api: { ask(ask: Ask): Promise<string>; cancel(responseId: string): Promise<void>; engine(): Promise<Engine | null> };
-  line: { send(message: object): void; replace(): void; draining(afterMs: number): void };
+  watchSocket: { send(message: object): void; replace(): void; draining(afterMs: number): void };
   now(): number;
   newId(): string;
   /** Resolves after `ms`; a test makes it pass at once. */
@@ -31,10 +31,10 @@ const ASK_TRIES = 4;
 const WRITE_EVERY_MS = 300;
 const ENGINE_EVERY_MS = 2500;
 const SILENCE_CHECK_MS = 5000;
-/** A question that another tab was still sending after so long will not be sent by it any more. */
+/** After this time a question that another tab is still sending counts as abandoned by that tab. */
 const ABANDONED_MS = 60_000;
 
-export class Desk {
+export class Controller {
   private readonly held = new Map<string, Conversation>();
   private readonly watchlist = new Watchlist();
   /** response id → where it is shown; for every response on the watchlist. */
@@ -44,13 +44,13 @@ export class Desk {
   private readonly unwritten = new Set<string>();
   private writeSoon = false;
   private engineAsked = false;
-  /** null until known, and while nobody waits for it. */
+  /** null until known, and while no turn waits for an answer. */
   engine: Engine | null = null;
   /** Nothing more can be kept: shown to the reader once. */
   storageFull = false;
   onChange: (conversationId: string) => void = () => undefined;
 
-  constructor(private readonly parts: DeskParts) {}
+  constructor(private readonly parts: ControllerParts) {}
 
   /** What this browser knows, to be shown before anything is asked of the network. */
   load(): void {
@@ -66,7 +66,7 @@ export class Desk {
       for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
     }
     const checkSilence = (): void => {
-      if (this.watchlist.isSilent(this.parts.now())) this.parts.line.replace();
+      if (this.watchlist.isSilent(this.parts.now())) this.parts.watchSocket.replace();
       this.parts.later(checkSilence, SILENCE_CHECK_MS);
     };
     this.parts.later(checkSilence, SILENCE_CHECK_MS);
@@ -117,7 +117,7 @@ export class Desk {
     if (turn === null || !conversations.isBusy(turn)) return;
     this.change(conversationId, { ...turn, stopWanted: true });
     this.write(conversationId);
-    // Without an answer yet there is nothing to cancel; whoever sends the question does it then.
+    // Without an answer there is nothing to cancel yet: `post` cancels once the question was accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
   }
 
@@ -135,23 +135,23 @@ export class Desk {
     for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
   }
 
-  lineOpened(): void {
+  socketOpened(): void {
     this.send(this.watchlist.opened(this.parts.now()));
   }
 
-  lineClosed(): void {
+  socketClosed(): void {
     this.watchlist.closed();
   }
 
-  lineHeard(raw: string): void {
+  socketMessage(raw: string): void {
     const message = readMessage(raw);
     if (message === null) return this.parts.warn("a message on the watch socket could not be read");
-    if (message.kind === "draining") return this.parts.line.draining(message.afterMs);
+    if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
     const effects = this.watchlist.receive(message, this.parts.now());
     for (const words of effects.warnings) this.parts.warn(words);
     this.send(effects.send);
     for (const answer of effects.changed) this.advanced(answer);
-    if (effects.reconnect) this.parts.line.replace();
+    if (effects.reconnect) this.parts.watchSocket.replace();
   }
 
   /** Writes what is not yet written; also called when the page goes away. */
@@ -306,7 +306,7 @@ export class Desk {
     }, WRITE_EVERY_MS);
   }
 
-  // Read, join, write without a pause between: what another tab wrote a moment ago is not lost.
+  // No await between read and write: a write of another tab just before is not lost.
   private write(id: string): void {
     this.unwritten.delete(id);
     const mine = this.held.get(id);
@@ -325,10 +325,10 @@ export class Desk {
   }
 
   private send(commands: WatchCommand[]): void {
-    for (const command of commands) this.parts.line.send(command);
+    for (const command of commands) this.parts.watchSocket.send(command);
   }
 
-  // Only while somebody waits: the state of the engine explains a wait and interests nobody otherwise.
+  // Polled only while a turn waits: the state of the engine explains the wait.
   private watchEngine(): void {
     if (this.engineAsked) return;
     this.engineAsked = true;

@@ -1,6 +1,7 @@
-/* A running answer ends anywhere, also inside `**bo` or half a fence. `settle` gives the text to draw until more comes: what
-   cannot be judged yet is held back (a marker, half a table head), what is open is closed. So a list does not first look
-   like a headline, and bold text does not first show its stars. Only for drawing: an ended answer is drawn as it is. */
+/* Partial Markdown: the text of a running answer may end anywhere, also inside `**bo` or half a fence. `drawable` returns
+   the text to draw until more arrives. It holds back what is still ambiguous (a marker, half a table head) and closes what
+   is open. So a list does not first look like a headline, and bold text does not first show its asterisks. It is for
+   drawing only: a finished answer is drawn as it is. */
 
 const FENCE = /^[ \t]*(?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,})/;
 /** A last line that so far is nothing but what a list, headline, quote, rule, fence or table may begin with. */
@@ -8,7 +9,7 @@ const ONLY_MARKERS = /^[ \t>]*(?:[-+*_=#`~|:]+|\d{1,9}[.)]?|[-+*][ \t]+\[[ xX]?\
 const OPENING_FENCE = /^[ \t]*(?:`{3,}[^`\n]*|~{3,}[^\n]*)$/;
 const DELIMITER_SO_FAR = /^[ \t|:-]*$/;
 
-export function settle(text: string): string {
+export function drawable(text: string): string {
   const start = text.lastIndexOf("\n") + 1;
   const lastLine = text.slice(start);
   if (insideFence(text.slice(0, start))) return FENCE_END.test(lastLine) ? text.slice(0, start) : text;

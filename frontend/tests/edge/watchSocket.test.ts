@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { Line, TicketRefused, type LineState } from "../../src/edge/line";
+import { WatchSocket, TicketRefused, type WatchSocketState } from "../../src/edge/watchSocket";
 import { Clock, settled } from "../world";
 
 class FakeSocket {
@@ -37,14 +37,14 @@ class FakeSocket {
 
 let clock: Clock;
 let sockets: FakeSocket[];
-let states: LineState[];
+let states: WatchSocketState[];
 let heard: string[];
 let opened: number;
 let tickets: number;
 let renewals: number;
 let renewable: boolean;
 let ticketFails: unknown;
-let line: Line;
+let watchSocket: WatchSocket;
 
 beforeEach(() => {
   clock = new Clock();
@@ -54,7 +54,7 @@ beforeEach(() => {
   opened = tickets = renewals = 0;
   renewable = true;
   ticketFails = null;
-  line = new Line({
+  watchSocket = new WatchSocket({
     urls: () => Promise.resolve(["ws://one", "ws://two", "ws://three"]),
     ticket: () => {
       if (ticketFails !== null) return Promise.reject(ticketFails);
@@ -80,7 +80,7 @@ beforeEach(() => {
 });
 
 async function connected(): Promise<FakeSocket> {
-  line.hurry();
+  watchSocket.hurry();
   await settled();
   const socket = sockets.at(-1) as FakeSocket;
   socket.opens();
@@ -93,7 +93,7 @@ describe("the watch socket", () => {
     expect(socket.protocols).toEqual(["tailrace.v1", "ticket.t1"]);
     expect(states.map((state) => state.kind)).toEqual(["connecting", "open"]);
     socket.says("hello");
-    line.send({ type: "watch" });
+    watchSocket.send({ type: "watch" });
     expect([heard, socket.sent, opened]).toEqual([["hello"], ['{"type":"watch"}'], 1]);
     socket.dies(1006);
     await clock.pass(20_000);
@@ -101,7 +101,7 @@ describe("the watch socket", () => {
   });
 
   it("tries every address in turn, each later than the last", async () => {
-    line.hurry();
+    watchSocket.hurry();
     await settled();
     const times: number[] = [];
     for (let round = 0; round < 4; round += 1) {
@@ -116,19 +116,19 @@ describe("the watch socket", () => {
   });
 
   it("uses only the newest of several openings", async () => {
-    line.hurry();
+    watchSocket.hurry();
     await settled();
-    line.hurry();
+    watchSocket.hurry();
     await settled();
     const [older, newer] = sockets as [FakeSocket, FakeSocket];
     older.opens();
-    expect([older.closed, line.isOpen]).toEqual([true, false]);
+    expect([older.closed, watchSocket.isOpen]).toEqual([true, false]);
     newer.opens();
-    expect([newer.closed, line.isOpen, opened]).toEqual([false, true, 1]);
+    expect([newer.closed, watchSocket.isOpen, opened]).toEqual([false, true, 1]);
   });
 
   it("does not wait for ever for a handshake", async () => {
-    line.hurry();
+    watchSocket.hurry();
     await settled();
     await clock.pass(11_000);
     expect(sockets[0]?.closed).toBe(true);
@@ -164,7 +164,7 @@ describe("the watch socket", () => {
 
   it("does not ask for new credentials for ever when none is accepted", async () => {
     ticketFails = new TicketRefused("no");
-    line.hurry();
+    watchSocket.hurry();
     await clock.pass(600_000);
     expect(renewals).toBe(4 - 1);
     expect(states.at(-1)?.kind).toBe("refused");
@@ -172,7 +172,7 @@ describe("the watch socket", () => {
 
   it("keeps trying while the gateway is away, without a storm", async () => {
     ticketFails = new Error("unreachable");
-    line.hurry();
+    watchSocket.hurry();
     await clock.pass(120_000);
     const tries = states.filter((state) => state.kind === "connecting").length;
     expect(tries).toBeGreaterThan(5);
@@ -185,10 +185,10 @@ describe("the watch socket", () => {
 
   it("leaves a draining server only when another connection stands", async () => {
     const old = await connected();
-    line.draining(4000);
+    watchSocket.draining(4000);
     await clock.pass(3000);
     const next = sockets[1] as FakeSocket;
-    expect([next.url, old.closed, line.isOpen]).toEqual(["ws://two", false, true]);
+    expect([next.url, old.closed, watchSocket.isOpen]).toEqual(["ws://two", false, true]);
     old.says("still here");
     next.opens();
     expect([old.closed, opened, heard]).toEqual([true, 2, ["still here"]]);
@@ -199,7 +199,7 @@ describe("the watch socket", () => {
 
   it("survives that the server closes before the replacement stands", async () => {
     const old = await connected();
-    line.draining(4000);
+    watchSocket.draining(4000);
     await clock.pass(3000);
     old.dies(4002);
     sockets[1]?.opens();
@@ -209,7 +209,7 @@ describe("the watch socket", () => {
   });
 
   it("forgets its bad luck once a connection has stood for a while", async () => {
-    line.hurry();
+    watchSocket.hurry();
     for (let round = 0; round < 6; round += 1) {
       await clock.pass(16_000);
       sockets.at(-1)?.dies(1006);
@@ -225,7 +225,7 @@ describe("the watch socket", () => {
 
   it("is silent once stopped", async () => {
     const socket = await connected();
-    line.stop();
+    watchSocket.stop();
     socket.dies(1006);
     await clock.pass(60_000);
     expect([socket.closed, sockets.length]).toEqual([true, 1]);

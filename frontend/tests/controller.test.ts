@@ -23,14 +23,14 @@ function tab(name = "a"): Tab {
 }
 
 function only(one: Tab): Turn {
-  const conversation = one.desk.list()[0] as Conversation;
-  expect(one.desk.list()).toHaveLength(1);
+  const conversation = one.controller.list()[0] as Conversation;
+  expect(one.controller.list()).toHaveLength(1);
   expect(shown(conversation)).toHaveLength(1);
   return shown(conversation)[0] as Turn;
 }
 
 async function ask(one: Tab, question = "Count."): Promise<string> {
-  const id = one.desk.ask(null, question, "test-model");
+  const id = one.controller.ask(null, question, "test-model");
   await settled();
   return id;
 }
@@ -57,7 +57,7 @@ describe("asking", () => {
     const one = tab();
     const id = await ask(one);
     server.stream(server.last, PIECES);
-    one.desk.ask(id, "And then?", null);
+    one.controller.ask(id, "And then?", null);
     await settled();
     expect(server.asks[1]).toMatchObject({ input: "And then?", previousResponseId: "resp_1" });
   });
@@ -67,7 +67,7 @@ describe("asking", () => {
     const id = await ask(one);
     server.stream(server.last, PIECES);
     server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
-    one.desk.ask(id, "And then?", null);
+    one.controller.ask(id, "And then?", null);
     await settled();
     expect(server.asks[2]).toMatchObject({
       previousResponseId: null,
@@ -77,7 +77,7 @@ describe("asking", () => {
         { role: "user", content: "And then?" },
       ],
     });
-    expect(one.desk.get(id)?.turns[1]).toMatchObject({ phase: "accepted" });
+    expect(one.controller.get(id)?.turns[1]).toMatchObject({ phase: "accepted" });
   });
 
   it("does not ask twice when the answer to the request was lost on the way", async () => {
@@ -95,7 +95,7 @@ describe("asking", () => {
     for (let round = 0; round < 4; round += 1) server.mishaps.push({ kind: "refuse", error: unreachable });
     const id = await ask(one);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: true } });
-    one.desk.retry(id, only(one).id);
+    one.controller.retry(id, only(one).id);
     await settled();
     expect(only(one).phase).toBe("accepted");
     server.stream(server.last, PIECES);
@@ -109,8 +109,8 @@ describe("asking", () => {
     const id = await ask(one);
     expect(server.asks).toHaveLength(1);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: "The input is too long." } });
-    expect(one.desk.withdraw(id, only(one).id)).toBe("Count.");
-    expect(one.desk.list()).toEqual([]);
+    expect(one.controller.withdraw(id, only(one).id)).toBe("Count.");
+    expect(one.controller.list()).toEqual([]);
   });
 });
 
@@ -119,7 +119,7 @@ describe("a reload", () => {
     const one = tab();
     await ask(one);
     server.stream(server.last, PIECES, cut);
-    one.desk.flush();
+    one.controller.flush();
     one.kill(storage);
     server.stream(server.last, PIECES, Math.min(cut + 2, EVENTS));
     const two = tab();
@@ -146,7 +146,7 @@ describe("a reload", () => {
 
   it("while the question is on its way sends it under the same key", async () => {
     const one = tab();
-    one.desk.ask(null, "Count.", null);
+    one.controller.ask(null, "Count.", null);
     one.kill(storage);
     const two = tab();
     await settled();
@@ -158,7 +158,7 @@ describe("a reload", () => {
 
   it("finds a question that another tab left unsent, and says so", async () => {
     const one = tab("a");
-    one.desk.ask(null, "Count.", null);
+    one.controller.ask(null, "Count.", null);
     const raw = storage.written.get([...storage.written.keys()][0] as string) as string;
     await settled();
     one.kill(storage);
@@ -247,7 +247,7 @@ describe("an answer that does not complete", () => {
     const one = tab();
     const id = await ask(one);
     server.stream(server.last, PIECES, 7);
-    one.desk.stop(id, only(one).id);
+    one.controller.stop(id, only(one).id);
     expect(server.cancelled).toEqual(["resp_1"]);
     server.log.set("resp_1", server.log.get("resp_1")?.slice(0, 7) ?? []);
     one.say({ type: "watch.events", response_id: "resp_1", events: [{ type: "response.incomplete", sequence_number: 7, response: { status: "cancelled" } }] });
@@ -256,8 +256,8 @@ describe("an answer that does not complete", () => {
 
   it("is stopped as soon as it has an id when the wish came before", async () => {
     const one = tab();
-    const id = one.desk.ask(null, "Count.", null);
-    one.desk.stop(id, only(one).id);
+    const id = one.controller.ask(null, "Count.", null);
+    one.controller.stop(id, only(one).id);
     expect(server.cancelled).toEqual([]);
     await settled();
     expect(server.cancelled).toEqual(["resp_1"]);
@@ -268,7 +268,7 @@ describe("an answer that does not complete", () => {
     const id = await ask(one);
     server.stream(server.last, PIECES, Infinity, { type: "response.failed", error: { code: "server_error", message: "died" } });
     expect(only(one).answer).toMatchObject({ status: "failed", fault: { message: "died" } });
-    one.desk.retry(id, only(one).id);
+    one.controller.retry(id, only(one).id);
     await settled();
     server.stream("resp_2", PIECES);
     expect(only(one).answer).toMatchObject({ responseId: "resp_2", status: "completed", text: WHOLE });
@@ -321,7 +321,7 @@ describe("two tabs", () => {
     for (const each of [one, two]) expect(each.sent).toContainEqual({ type: "watch", response_id: "resp_1" });
     expect(only(two).answer?.text).toBe("One two ");
     server.stream(server.last, PIECES);
-    for (const each of [one, two]) expect(each.desk.get(id)?.turns[0]?.answer).toMatchObject({ status: "completed", text: WHOLE });
+    for (const each of [one, two]) expect(each.controller.get(id)?.turns[0]?.answer).toMatchObject({ status: "completed", text: WHOLE });
   });
 
   it("that both ask at once keep both questions", async () => {
@@ -329,11 +329,11 @@ describe("two tabs", () => {
     const two = tab("b");
     const id = await ask(one);
     server.stream(server.last, PIECES);
-    one.desk.ask(id, "From a", null);
-    two.desk.ask(id, "From b", null);
+    one.controller.ask(id, "From a", null);
+    two.controller.ask(id, "From b", null);
     await settled();
     await clock.pass(1000);
-    for (const each of [one, two]) expect(each.desk.get(id)?.turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
+    for (const each of [one, two]) expect(each.controller.get(id)?.turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
   });
 
   it("that hear of each other late still keep what both did", async () => {
@@ -342,13 +342,13 @@ describe("two tabs", () => {
     const id = await ask(one);
     server.stream(server.last, PIECES);
     storage.hold();
-    one.desk.ask(id, "From a", null);
+    one.controller.ask(id, "From a", null);
     await settled();
-    two.desk.ask(id, "From b", null);
+    two.controller.ask(id, "From b", null);
     await settled();
     expect(conversationIn(id).turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
     storage.release();
-    for (const each of [one, two]) expect(each.desk.get(id)?.turns).toHaveLength(3);
+    for (const each of [one, two]) expect(each.controller.get(id)?.turns).toHaveLength(3);
   });
 
   it("mend what an older write of another tab took out of the store", async () => {
@@ -356,7 +356,7 @@ describe("two tabs", () => {
     const id = await ask(one);
     const old = storage.written.get(id) as string;
     server.stream(server.last, PIECES);
-    one.desk.ask(id, "From a", null);
+    one.controller.ask(id, "From a", null);
     await settled();
     const two = storage.tab();
     two.write(JSON.parse(old) as Conversation);
@@ -369,11 +369,11 @@ describe("two tabs", () => {
     const two = tab("b");
     const id = await ask(one);
     storage.hold();
-    two.desk.remove(id);
+    two.controller.remove(id);
     server.stream(server.last, PIECES);
     await clock.pass(1000);
     expect(storage.written.size).toBe(0);
-    expect(one.desk.list()).toEqual([]);
+    expect(one.controller.list()).toEqual([]);
   });
 
   it("agree that a conversation is deleted, also while it runs", async () => {
@@ -381,10 +381,10 @@ describe("two tabs", () => {
     const two = tab("b");
     const id = await ask(one);
     await settled();
-    two.desk.remove(id);
+    two.controller.remove(id);
     server.stream(server.last, PIECES);
     await clock.pass(1000);
-    expect(one.desk.list()).toEqual([]);
+    expect(one.controller.list()).toEqual([]);
     expect(storage.written.size).toBe(0);
   });
 });
@@ -394,22 +394,22 @@ describe("the reader is told", () => {
     server.engineState = { state: "loading", detail: "" };
     const one = tab();
     await ask(one);
-    expect(one.desk.engine).toEqual(server.engineState);
+    expect(one.controller.engine).toEqual(server.engineState);
     server.stream(server.last, PIECES);
     await clock.pass(6000);
-    expect(one.desk.engine).toBeNull();
+    expect(one.controller.engine).toBeNull();
   });
 
   it("when the browser has no room left", async () => {
     storage.full = true;
     const one = tab();
     await ask(one);
-    expect(one.desk.storageFull).toBe(true);
+    expect(one.controller.storageFull).toBe(true);
     server.stream(server.last, PIECES);
     expect(only(one).answer?.text).toBe(WHOLE);
   });
 
-  it("nothing of a drain, which is handed to the line", () => {
+  it("nothing of a drain, which is handed to the watch socket", () => {
     const one = tab();
     one.say({ type: "watch.draining", after_ms: 900 });
     expect(one.drains).toEqual([900]);

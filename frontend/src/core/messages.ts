@@ -1,10 +1,10 @@
-/* What the reader is told when something went wrong, in words that say what happened and what helps. */
+/* Messages shown to the reader when something went wrong: what happened and what helps. */
 
 import type { Answer } from "./answer";
 import type { Problem } from "./conversation";
 import type { Fault } from "./protocol";
 
-/** `status` 0: not reached. `retryAfterMs`: when the server said to come back. */
+/** `status` 0: the server was not reached. `retryAfterMs`: the delay that the server asked for. */
 export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
   const code = fault.code;
   if (status === 0) return { code, again: true, words: "The server can't be reached, so your question was not sent. Check the connection and try again." };

@@ -1,15 +1,15 @@
-/* The watch socket: opened with a fresh ticket each time, replaced before it is given up when a server drains, and
-   opened again after every close that allows it. What is said on it is the watchlist's business. */
+/* The watch socket. It is opened with a fresh ticket each time, replaced by a new one before the old one closes when a
+   server drains, and opened again after every close code that allows it. The watchlist decides which messages it carries. */
 
 import { closing, delay, drainDelay } from "../core/reconnect";
 
-export type LineState =
+export type WatchSocketState =
   | { kind: "connecting" }
   | { kind: "open" }
   | { kind: "waiting"; until: number }
   | { kind: "refused"; words: string };
 
-/** What asking for a ticket may end with besides a ticket. `refused` needs a new credential first. */
+/** The server refused to give a ticket: a new credential is needed first. */
 export class TicketRefused extends Error {}
 
 /** The part of a browser's WebSocket that is used. */
@@ -21,25 +21,25 @@ export interface Socket {
   close(code?: number): void;
 }
 
-export interface LineParts {
+export interface WatchSocketParts {
   urls(): Promise<readonly string[]>;
   ticket(): Promise<string>;
-  /** A new credential after the old one expired or was refused; false when the reader has to give one. */
+  /** Gets a new credential after the old one expired or was refused; false: the reader has to enter one. */
   renew(): Promise<boolean>;
   connect(url: string, protocols: string[]): Socket;
   later(run: () => void, ms: number): () => void;
   now(): number;
   chance(): number;
-  onState(state: LineState): void;
+  onState(state: WatchSocketState): void;
   onOpen(): void;
   onMessage(raw: string): void;
 }
 
 const HANDSHAKE_MS = 10_000;
-/** A socket that lived this long proves the server good: the next delay starts small again. */
+/** After a socket was open for this time, reconnect delays start small again. */
 const STABLE_MS = 5000;
 
-export class Line {
+export class WatchSocket {
   /** The socket that carries messages; null while there is none. */
   private current: Socket | null = null;
   /** Counts openings; an opening that finds a newer one stands down. */
@@ -51,7 +51,7 @@ export class Line {
   private place = 0;
   private renewals = 0;
 
-  constructor(private readonly parts: LineParts) {}
+  constructor(private readonly parts: WatchSocketParts) {}
 
   get isOpen(): boolean {
     return this.current !== null;
@@ -61,7 +61,7 @@ export class Line {
     this.current?.send(JSON.stringify(message));
   }
 
-  /** Connects now, whatever was planned: at the start, when the network is back, when the reader looks again. */
+  /** Connects now instead of at the planned time: at the start, when the network is back, when the tab is visible again. */
   hurry(): void {
     if (this.current === null) void this.open();
   }
@@ -79,7 +79,7 @@ export class Line {
     }, drainDelay(afterMs, this.parts.chance()));
   }
 
-  /** Lets go of every socket, as when the reader signs out. */
+  /** Closes every socket, as when the reader signs out. */
   stop(): void {
     this.opening += 1;
     this.cancelRetry();
@@ -174,7 +174,7 @@ export class Line {
     const mine = ++this.opening;
     this.cancelRetry();
     this.renewals += 1;
-    // A credential that is renewed and refused over and over is not going to be accepted by more of the same.
+    // After three refused renewals a fourth one will not help.
     if (this.renewals <= 3 && (await this.parts.renew())) {
       if (mine === this.opening) this.retry();
     } else if (mine === this.opening) {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { settle } from "../../src/core/settle";
+import { drawable } from "../../src/core/partialMarkdown";
 import { MarkdownTree, type El, type Node } from "../../src/core/tree";
 
 function text(nodes: readonly Node[]): string {
@@ -30,7 +30,7 @@ describe("a running answer", () => {
     ["**done** and", "**done** and"],
     ["one **a\n\ntwo", "one **a\n\ntwo"],
     ["escaped \\*", "escaped \\*"],
-  ])("closes what is open in its last words: %j", (source, settled) => expect(settle(source)).toBe(settled));
+  ])("closes what is open in its last words: %j", (source, settled) => expect(drawable(source)).toBe(settled));
 
   it.each(["Items:\n-", "Items:\n- ", "Items:\n1", "Items:\n1.", "Items:\n##", "Items:\n```", "Items:\n```pyth", "Items:\n===", "Items:\n>", "Items:\n- [", "Items:\n- [x"])(
     "holds back a marker until it is known what it marks: %j",
