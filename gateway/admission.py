@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway import request_parsing, settings
+from gateway import request_parsing
+from gateway.limits import DEFAULT_OUTPUT_TOKENS, Limits
 from tailrace.protocol import errors
 
 CHARS_PER_TOKEN_GUESS: Final = 4
@@ -76,7 +77,7 @@ def check(
     create: request_parsing.Create,
     principal: str,
     running: Running,
-    limits: settings.Limits,
+    limits: Limits,
     *,
     refusing: bool,
     writable: bool,
@@ -121,7 +122,7 @@ def waiting(workers: Sequence[Mapping[str, Any]]) -> float | None:
     rate = sum(_figure(w, "tokens_per_s") for w in workers)
     if rate <= 0:
         return None
-    return sum(_figure(w, "queued") for w in workers) * settings.DEFAULT_OUTPUT_TOKENS / rate
+    return sum(_figure(w, "queued") for w in workers) * DEFAULT_OUTPUT_TOKENS / rate
 
 
 def _figure(worker: Mapping[str, Any], name: str) -> float:
@@ -129,7 +130,7 @@ def _figure(worker: Mapping[str, Any], name: str) -> float:
     return float(value) if type(value) in (int, float) and value > 0 else 0.0
 
 
-def headers(limits: settings.Limits, remaining: float) -> dict[str, str]:
+def headers(limits: Limits, remaining: float) -> dict[str, str]:
     """`x-ratelimit-*` for an answer that took from the bucket."""
     reset = (limits.requests_burst - remaining) / limits.requests_rate
     return {

@@ -28,6 +28,7 @@ from gateway import (
     submission,
     worker_registry,
 )
+from gateway.limits import Pool
 from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
@@ -157,7 +158,7 @@ class Api:
     async def _created(
         self,
         request: Request,
-        read: Callable[[dict[str, Any], Sequence[settings.Pool]], request_parsing.Create],
+        read: Callable[[dict[str, Any], Sequence[Pool]], request_parsing.Create],
     ) -> tuple[request_parsing.Create, response_stream.Run]:
         """Whether the caller was revoked is asked in one round trip with what else is needed from
         Redis; nothing is written before the answer."""

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway import settings
+from gateway.limits import Pool
 from tailrace.protocol import errors, records, topics
 
 MAX_ITEMS: Final = 512
@@ -102,7 +102,7 @@ def decode(data: str | bytes) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------
 
 
-def of_responses(body: Body, pools: Sequence[settings.Pool], *, websocket: bool = False) -> Create:
+def of_responses(body: Body, pools: Sequence[Pool], *, websocket: bool = False) -> Create:
     """A body of `POST /v1/responses`, or a `response.create` event.
 
     Raises:
@@ -158,7 +158,7 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
         raise errors.unsupported_value("include", "Log probabilities are not supported.")
 
 
-def _input(body: Body, pool: settings.Pool, *, required: bool) -> list[dict[str, Any]]:
+def _input(body: Body, pool: Pool, *, required: bool) -> list[dict[str, Any]]:
     value = body.get("input")
     if value is None or value == []:
         if required:
@@ -194,7 +194,7 @@ def _priority(body: Body) -> topics.PriorityClass:
 # -----------------------------------------------------------------------------------
 
 
-def of_chat(body: Body, pools: Sequence[settings.Pool]) -> Create:
+def of_chat(body: Body, pools: Sequence[Pool]) -> Create:
     """A body of `POST /v1/chat/completions`; raises like `of_responses`."""
     pool, model = _pool(body, pools)
     _refuse_unsupported_chat(body)
@@ -261,7 +261,7 @@ def with_key(create: Create, key: str | None) -> Create:
 
 
 def _create(
-    body: Body, pool: settings.Pool, model: str, messages: list[dict[str, Any]], asked: int | None
+    body: Body, pool: Pool, model: str, messages: list[dict[str, Any]], asked: int | None
 ) -> Create:
     """What both dialects spell alike."""
     return Create(
@@ -280,7 +280,7 @@ def _create(
     )
 
 
-def _pool(body: Body, pools: Sequence[settings.Pool]) -> tuple[settings.Pool, str]:
+def _pool(body: Body, pools: Sequence[Pool]) -> tuple[Pool, str]:
     model = body.get("model")
     if model is None:
         return pools[0], pools[0].models[0]
@@ -337,15 +337,13 @@ def _part(part: Any, where: str) -> str:
     return text
 
 
-def _within(
-    pool: settings.Pool, messages: list[dict[str, Any]], param: str
-) -> list[dict[str, Any]]:
+def _within(pool: Pool, messages: list[dict[str, Any]], param: str) -> list[dict[str, Any]]:
     if sum(len(m["content"]) for m in messages) > pool.max_model_len * CHARS_PER_TOKEN:
         raise errors.context_length_exceeded(pool.max_model_len, param)
     return messages
 
 
-def _max_tokens(body: Body, name: str, pool: settings.Pool) -> int | None:
+def _max_tokens(body: Body, name: str, pool: Pool) -> int | None:
     value = body.get(name)
     if value is None:
         return None
@@ -356,7 +354,7 @@ def _max_tokens(body: Body, name: str, pool: settings.Pool) -> int | None:
     return value
 
 
-def _sampling(body: Body, pool: settings.Pool, asked: int | None) -> records.Sampling:
+def _sampling(body: Body, pool: Pool, asked: int | None) -> records.Sampling:
     top_p = _number(body, "top_p", 0.0, 1.0, pool.default_top_p)
     if top_p == 0.0:
         raise errors.invalid_value(

@@ -13,42 +13,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.limits import DEFAULT_OUTPUT_TOKENS, Limits, Pool
 from tailrace.web import settings as push_settings
 
 MAX_WS_BYTES: Final = 128 * 1024
 MAX_HTTP_BYTES: Final = 512 * 1024
-DEFAULT_OUTPUT_TOKENS: Final = 1024
 CONNECTION_LIMIT_S: Final = 3600
 
 Misconfigured = push_settings.Misconfigured
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """One model deployment. `max_model_len` bounds prompt and answer together, in tokens."""
-
-    name: str
-    models: tuple[str, ...]
-    max_model_len: int
-    default_output_tokens: int
-    default_temperature: float = 1.0
-    default_top_p: float = 1.0
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one principal, and all of them together, may ask.
-
-    `requests_rate` and `tokens_rate` are per second and principal, counted in Redis for all
-    gateways together; 0 turns one off. The others count in this process."""
-
-    requests_rate: float = 50.0
-    requests_burst: float = 500.0
-    tokens_rate: float = 200_000.0
-    tokens_burst: float = 4_000_000.0
-    responses_per_principal: int = 512
-    responses: int = 4096
-    sockets_per_principal: int = 1024
-    sockets: int = 8192
 
 
 @dataclass(frozen=True, slots=True)

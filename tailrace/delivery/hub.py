@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace import log
 from tailrace.delivery import outbox
-from tailrace.protocol import events, fold, records
+from tailrace.protocol import events, fold, log_words, records
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +192,7 @@ class Hub:
         """Streams registered on `partition`."""
         return [s for s in self._streams.values() if s.partition == partition]
 
-    def dispatch(self, record: log.Record, now: float = 0.0) -> None:
+    def dispatch(self, record: log_words.Record, now: float = 0.0) -> None:
         """One record from the tail, read at `now` (monotonic seconds)."""
         stream = self._streams.get(record.key or b"")
         if stream is None:

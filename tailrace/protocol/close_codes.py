@@ -1,6 +1,8 @@
-"""Close codes of every WebSocket, one table. The range alone tells a client whether to come back
-(4000-4499 yes, 4500-4999 no), so a client that meets a code newer than itself still does the right
-thing."""
+"""Close codes of every WebSocket, in one table (pure).
+
+The range alone tells a client whether to come back: 4000-4499 yes, 4500-4999 no. A client that
+meets a code newer than itself still does the right thing.
+"""
 
 import enum
 from dataclasses import dataclass

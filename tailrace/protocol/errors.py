@@ -1,4 +1,4 @@
-"""Every error a client can be told, and the three shapes it is told in.
+"""Every error a client can be told, and the three shapes it is told in (pure).
 
 One constructor per case; nothing else in the product makes up a status, a code or a message. The
 wording and codes follow OpenAI's, because clients recover on exact strings

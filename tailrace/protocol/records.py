@@ -1,4 +1,4 @@
-"""Records of the log: JSON by msgspec, tagged by `t`, versioned by `v`.
+"""Records of the log: JSON by msgspec, tagged by `t`, versioned by `v` (pure).
 
 JSON, so that Flink SQL, kcat and any console can read them. A record that does not parse, or has an
 unknown type or version, is *garbage*: `decode` says so by returning None and never raises, because

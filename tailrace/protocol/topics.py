@@ -1,4 +1,4 @@
-"""The one table of topics: names, partitions, clean-up, and which service writes them.
+"""The table of topics: names, partitions, clean-up, writers and readers (pure).
 
 It is applied by one command (`tailrace topics apply`), never by a service at import. `k8s/` and the
 ACL matrix are checked against it.

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailrace import log
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import ids, log_words, records, topics
 from tailrace.verify import transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
@@ -136,7 +135,7 @@ class History:
             )
         return found
 
-    def add(self, r: log.Record) -> None:
+    def add(self, r: log_words.Record) -> None:
         """One record; within a partition in the order of offsets."""
         self.newest = max(self.newest, r.timestamp)
         if self.digests is not None:
@@ -157,7 +156,7 @@ class History:
             self.garbage[topic] += 1
             return None
 
-    def _add_token(self, r: log.Record) -> None:
+    def _add_token(self, r: log_words.Record) -> None:
         record = records.token_of(r.key, r.value)
         address = self._address(record.rid, r.topic) if record is not None else None
         if record is None or address is None or address.partition != r.partition:
@@ -165,7 +164,7 @@ class History:
             return
         self.response(record.rid, address).entries.append(Placed(r.offset, r.timestamp, record))
 
-    def _add_request(self, r: log.Record) -> None:
+    def _add_request(self, r: log_words.Record) -> None:
         place = self.places.setdefault((r.topic, r.partition), {})
         place[r.offset] = None
         request = records.decode_request(r.value)
@@ -178,7 +177,7 @@ class History:
             Asked(r.topic, r.offset, r.timestamp, request)
         )
 
-    def _add_beside(self, r: log.Record) -> None:
+    def _add_beside(self, r: log_words.Record) -> None:
         record = beside(r)
         address = self._address(record.rid, r.topic) if record is not None else None
         if record is None or address is None:
@@ -191,7 +190,7 @@ class History:
             response.dead.append(record)
 
 
-def beside(r: log.Record) -> records.Metered | records.Dead | None:
+def beside(r: log_words.Record) -> records.Metered | records.Dead | None:
     """A record of `llm.usage` or `llm.dlq`, or None for garbage."""
     try:
         return (_metered if r.topic == topics.USAGE else _dead).decode(r.value or b"")
@@ -200,7 +199,10 @@ def beside(r: log.Record) -> records.Metered | records.Dead | None:
 
 
 def gather(
-    found: Iterable[log.Record], *, incarnation: str | None = None, partitions: int | None = None
+    found: Iterable[log_words.Record],
+    *,
+    incarnation: str | None = None,
+    partitions: int | None = None,
 ) -> History:
     """A history from records of all topics."""
     tag = ids.incarnation_tag(incarnation) if incarnation else None
@@ -221,7 +223,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     value: str | None
 
 
-def dump(found: Iterable[log.Record]) -> Iterator[bytes]:
+def dump(found: Iterable[log_words.Record]) -> Iterator[bytes]:
     """Records as JSON lines."""
     for r in found:
         yield (
@@ -232,7 +234,7 @@ def dump(found: Iterable[log.Record]) -> Iterator[bytes]:
         )
 
 
-def undump(lines: Iterable[bytes]) -> Iterator[log.Record]:
+def undump(lines: Iterable[bytes]) -> Iterator[log_words.Record]:
     """What `dump` wrote.
 
     Raises:
@@ -240,7 +242,7 @@ def undump(lines: Iterable[bytes]) -> Iterator[log.Record]:
     """
     for line in lines:
         at = msgspec.json.decode(line, type=Line)
-        yield log.Record(
+        yield log_words.Record(
             at.topic, at.partition, at.offset, at.timestamp, _bytes(at.key), _bytes(at.value), ()
         )
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway import admission, request_parsing, settings
+from gateway import admission, request_parsing
+from gateway.limits import Limits, Pool
 from tailrace.protocol import errors
 
-POOLS = (settings.Pool("default", ("m",), 8192, 1024),)
-LIMITS = settings.Limits(responses_per_principal=2, responses=10)
+POOLS = (Pool("default", ("m",), 8192, 1024),)
+LIMITS = Limits(responses_per_principal=2, responses=10)
 INTERACTIVE = request_parsing.of_responses({"input": "x" * 400}, POOLS)
 BATCH = request_parsing.of_responses({"input": "x", "service_tier": "flex"}, POOLS)
 
@@ -139,7 +140,7 @@ def test_durations_as_sdks_read_them(seconds: float, text: str) -> None:
 
 
 def test_rate_headers() -> None:
-    headers = admission.headers(settings.Limits(requests_rate=2, requests_burst=10), 4.7)
+    headers = admission.headers(Limits(requests_rate=2, requests_burst=10), 4.7)
     assert headers == {
         "x-ratelimit-limit-requests": "10",
         "x-ratelimit-remaining-requests": "4",

@@ -10,12 +10,13 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from gateway import request_parsing, settings
+from gateway import request_parsing
+from gateway.limits import Pool
 from tailrace.protocol import errors
 
 POOLS = (
-    settings.Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),
-    settings.Pool("big", ("large",), max_model_len=8192, default_output_tokens=1024),
+    Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),
+    Pool("big", ("large",), max_model_len=8192, default_output_tokens=1024),
 )
 
 
@@ -39,9 +40,7 @@ class TestAccepted:
 
     def test_a_pool_says_how_to_sample_for_those_who_do_not(self) -> None:
         pools = (
-            settings.Pool(
-                "default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9
-            ),
+            Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),
         )
         bare = request_parsing.of_responses({"input": "hi"}, pools).sampling
         named = request_parsing.of_responses(
@@ -59,7 +58,7 @@ class TestAccepted:
         )
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
-        pools = (settings.Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
+        pools = (Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
         given = request_parsing.of_responses({"input": "x"}, pools).sampling
         assert (given.temperature, given.top_p) == (0.6, 0.9)
         asked = request_parsing.of_responses(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway import settings
+from gateway.limits import Limits
 
 ENV = {"TAILRACE_ISSUERS": "issuers.json"}
 
@@ -39,7 +40,7 @@ def test_everything_given() -> None:
     ]
     assert config.push_urls == ("http://h:1", "https://k")
     assert config.page == Path("dist")
-    assert (config.limits.responses, config.limits.sockets) == (3, settings.Limits().sockets)
+    assert (config.limits.responses, config.limits.sockets) == (3, Limits().sockets)
     assert config.accept_s == 0.25
 
 

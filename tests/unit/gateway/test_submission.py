@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import cache, request_parsing, response_operations, settings, submission
+from gateway.limits import Pool
 from tailrace import log
 from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
@@ -17,7 +18,7 @@ from tailrace.web import error_mapping
 
 TAG = ids.incarnation_tag("one")
 ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
-POOL = settings.Pool("default", ("m",), 1000, 100)
+POOL = Pool("default", ("m",), 1000, 100)
 
 
 class Writer:
