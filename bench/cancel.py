@@ -2,7 +2,7 @@
 
 The worker's last frame of a cancelled response, void or not, says when the engine last made a token
 that was sent; after the stop nothing is sent. So the figure is exact up to the engine's pace and
-one flush window (docs/performance.md), never negative because of frames that were on their way.
+one linger (docs/performance.md), never negative because of frames that were on their way.
 """
 
 from __future__ import annotations

@@ -13,7 +13,17 @@ from typing import Any
 from tailrace import log, telemetry
 from tailrace.store import redis_store
 from tailrace.telemetry import gc_tuning, health
-from worker import attempt, clock, flush, metering, request_consumer, serving, settings, slots, tail
+from worker import (
+    attempt,
+    clock,
+    flush_scheduler,
+    metering,
+    request_consumer,
+    serving,
+    settings,
+    slots,
+    tail,
+)
 from worker.engines import base
 
 HEARTBEAT_S = 1.0
@@ -73,8 +83,8 @@ class App:
         self._tail = tail.Tail(s.kafka, self._offsets, self._clock, client_id=s.name)
         self._cache = redis_store.Sessions(s.redis)
         self._metering = metering.Metering(self.writer, self._cache, pool=s.pool, worker=s.name)
-        self._intake: request_consumer.Intake | None = None
-        self._parts: serving.Parts | None = None
+        self._consumer: request_consumer.RequestConsumer | None = None
+        self._context: serving.WorkerContext | None = None
         self._rate = 0.0
 
     def leave(self) -> None:
@@ -148,16 +158,18 @@ class App:
         telemetry.ENGINE_READY.set(1)
         layout = await self._layout()
         gc_tuning.settle()
-        self._intake = made = self._compose(layout, tasks)
+        self._consumer = made = self._compose(layout, tasks)
         background.append(tasks.create_task(self.writer.run(), name="writer"))
         background.append(tasks.create_task(self._tail.run(layout.incarnation), name="tail"))
         self.state, self.detail = State.READY, ""
         await made.run()
 
-    def _compose(self, layout: log.Layout, tasks: asyncio.TaskGroup) -> request_consumer.Intake:
+    def _compose(
+        self, layout: log.Layout, tasks: asyncio.TaskGroup
+    ) -> request_consumer.RequestConsumer:
         s = self._settings
-        places = slots.Slots(self._engine.capacity)
-        self._parts = parts = serving.Parts(
+        engine_slots = slots.Slots(self._engine.capacity)
+        self._context = context = serving.WorkerContext(
             name=s.name,
             incarnation=self._incarnation,
             models=frozenset(s.models),
@@ -165,17 +177,17 @@ class App:
             writer=self.writer,
             tail=self._tail,
             clock=self._clock,
-            room=places,
-            alone=slots.Slots(1),
-            flusher=flush.Flusher(lambda: places.running),
+            engine_slots=engine_slots,
+            last_attempt_slot=slots.Slots(1),
+            scheduler=flush_scheduler.FlushScheduler(lambda: engine_slots.running),
             metering=self._metering,
             tag=layout.tag,
-            pulse=attempt.Pulse(s.stall_s),
+            stall_detector=attempt.StallDetector(s.stall_s),
         )
-        return request_consumer.Intake(
+        return request_consumer.RequestConsumer(
             s.kafka,
             self._offsets,
-            parts,
+            context,
             tasks,
             pool=s.pool,
             session_timeout_ms=s.session_timeout_ms,
@@ -203,16 +215,17 @@ class App:
         if self.state is not State.FAILED:
             self.state, self.detail = State.DRAINING, "leaving"
         telemetry.log(
-            telemetry.Action.DRAIN_STARTED, responses=self._intake.under_way if self._intake else 0
+            telemetry.Action.DRAIN_STARTED,
+            responses=self._consumer.under_way if self._consumer else 0,
         )
-        if self._parts is None or self._intake is None:
+        if self._context is None or self._consumer is None:
             return
-        self._parts.draining = True
-        self._intake.stop_taking()
+        self._context.draining = True
+        self._consumer.stop_taking()
         seconds = 0.0 if self.state is State.FAILED else self._settings.drain_s
-        await self._intake.finish(max(0.0, seconds - HAND_OVER_S))
-        await self._intake.leave()
-        await self._intake.hand_over(min(seconds, HAND_OVER_S))
+        await self._consumer.finish(max(0.0, seconds - HAND_OVER_S))
+        await self._consumer.leave()
+        await self._consumer.hand_over(min(seconds, HAND_OVER_S))
 
     async def _shut_down(self) -> None:
         for stop in (
@@ -235,7 +248,10 @@ class App:
         """Heartbeats to Redis; best effort."""
         before, then = 0, time.monotonic()
         while True:
-            tokens, now = self._parts.pulse.tokens if self._parts else 0, time.monotonic()
+            tokens, now = (
+                self._context.stall_detector.tokens if self._context else 0,
+                time.monotonic(),
+            )
             if now > then:
                 self._rate = 0.5 * self._rate + 0.5 * (tokens - before) / (now - then)
             before, then = tokens, now
@@ -244,19 +260,19 @@ class App:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _info(self) -> dict[str, Any]:
-        places = self._parts.room if self._parts else None
-        telemetry.ENGINE_RUNNING.set(places.running if places else 0)
-        telemetry.ENGINE_WAITING.set(places.queued if places else 0)
+        engine_slots = self._context.engine_slots if self._context else None
+        telemetry.ENGINE_RUNNING.set(engine_slots.running if engine_slots else 0)
+        telemetry.ENGINE_WAITING.set(engine_slots.queued if engine_slots else 0)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._rate)
         return {
             "state": self.state.value,
             "detail": self.detail,
             "model": self._settings.model_name,
             "capacity": self._engine.capacity,
-            "running": places.running if places else 0,
-            "queued": places.queued if places else 0,
+            "running": engine_slots.running if engine_slots else 0,
+            "queued": engine_slots.queued if engine_slots else 0,
             "tokens_per_s": round(self._rate, 1),
-            "partitions": self._intake.partitions if self._intake else [],
+            "partitions": self._consumer.partitions if self._consumer else [],
         }
 
     def readiness(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import records, topics
-from worker import clock, flush, generation
+from worker import clock, flush_scheduler, generation
 from worker.engines import base
 
 STALL_CHECK_S = 1.0
@@ -27,7 +27,7 @@ ALONE_FACTOR = 10
 _APPEND_SECONDS = telemetry.STAGE_SECONDS.labels(stage="append")
 
 
-class Pulse:
+class StallDetector:
     """Signs of life of the engine as a whole.
 
     Attributes:
@@ -70,7 +70,7 @@ class Stop(enum.Enum):
     """Why an attempt ended before its time."""
 
     OVER = "over"  # the fold says DONE, or another owns it (log rule W6)
-    NONCE_DEAD = "nonce_dead"  # an append failed (W4)
+    APPEND_FAILED = "append_failed"  # an append failed (W4)
     DRAIN = "drain"  # the worker leaves
     STALLED = "stalled"  # the engine said nothing for too long
 
@@ -92,7 +92,7 @@ class Attempt:
         made: generation.Generation,
         partition: int,
         writer: log.Writer,
-        flusher: flush.Flusher,
+        scheduler: flush_scheduler.FlushScheduler,
         broker_clock: clock.BrokerClock,
     ) -> None:
         self.generation = made
@@ -101,7 +101,7 @@ class Attempt:
         self.usage: records.Usage | None = None
         self._partition = partition
         self._writer = writer
-        self._flusher = flusher
+        self._scheduler = scheduler
         self._clock = broker_clock
         self._reader: asyncio.Task[None] | None = None
         self._began = self._last = 0.0
@@ -110,10 +110,15 @@ class Attempt:
     @property
     def useless(self) -> bool:
         """Nothing it could still write would have an effect, or may be written."""
-        return self.stopped in (Stop.OVER, Stop.NONCE_DEAD)
+        return self.stopped in (Stop.OVER, Stop.APPEND_FAILED)
 
     async def run(
-        self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse, *, last: bool = False
+        self,
+        engine: base.Engine,
+        job: base.GenerationInput,
+        stall_detector: StallDetector,
+        *,
+        last: bool = False,
     ) -> None:
         """Read the engine until the generation is over or interrupted; frames are written on the
         way. `last`: no attempt that counts is left.
@@ -124,7 +129,7 @@ class Attempt:
         if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
             return
         self._began = self._last = looked = time.monotonic()
-        self._reader = asyncio.create_task(self._read(engine, job, pulse))
+        self._reader = asyncio.create_task(self._read(engine, job, stall_detector))
         try:
             while not self._reader.done() and self.stopped is None:
                 await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
@@ -132,14 +137,14 @@ class Attempt:
                 if now - looked > STOOD_STILL_S:
                     self._last = now
                 looked = now
-                if pulse.stalled(self._last, now):
+                if stall_detector.stalled(self._last, now):
                     self.interrupt(Stop.STALLED)
             await asyncio.wait((self._reader,), timeout=ABORT_S)
         finally:
             self._reader.cancel()  # without effect unless we are being cancelled ourselves
         self._settle(self._reader)
         if self.stopped is Stop.STALLED:
-            raise pulse.give_up(self.generation.rid, time.monotonic(), last=last)
+            raise stall_detector.give_up(self.generation.rid, time.monotonic(), last=last)
 
     def _settle(self, reader: asyncio.Task[None]) -> None:
         if not reader.done():
@@ -171,7 +176,7 @@ class Attempt:
 
     def flush(self) -> None:
         """Write what is pending; nothing any more once the nonce is dead or the response over."""
-        self._flusher.forget(self.flush)
+        self._scheduler.cancel(self.flush)
         if not self.useless:
             for frame in self.generation.frames(time.time() * 1000):
                 self.write(frame)
@@ -182,27 +187,29 @@ class Attempt:
         if sent.cancelled():
             return
         if sent.exception() is not None:
-            self.interrupt(Stop.NONCE_DEAD)
+            self.interrupt(Stop.APPEND_FAILED)
             return
         now = time.monotonic()
         self._clock.acknowledged(sent.result().timestamp, now)
-        self._flusher.acknowledged(now - started)
+        self._scheduler.acknowledged(now - started)
         _APPEND_SECONDS.observe(now - started)
 
-    async def _read(self, engine: base.Engine, job: base.GenerationInput, pulse: Pulse) -> None:
+    async def _read(
+        self, engine: base.Engine, job: base.GenerationInput, stall_detector: StallDetector
+    ) -> None:
         def take(step: base.Step) -> bool:
             if self.stopped is not None:
                 return False
             self._last = time.monotonic()
-            self._take(step)
-            pulse.beat(len(step.ids), self._last)
+            self._on_step(step)
+            stall_detector.beat(len(step.ids), self._last)
             return self.generation.phase is generation.Phase.RUNNING
 
         await engine.generate(job, take)
         if self.generation.phase is generation.Phase.RUNNING and self.stopped is None:
             raise base.Transient("the engine ended without an end")
 
-    def _take(self, step: base.Step) -> None:
+    def _on_step(self, step: base.Step) -> None:
         if step.cached_tokens is not None:
             self.cached_tokens = step.cached_tokens
         self.usage = step.usage or self.usage
@@ -214,4 +221,4 @@ class Attempt:
             telemetry.STAGE_SECONDS.labels(stage="prefill").observe(self._last - self._began)
             self.flush()
         else:
-            self._flusher.mark(self.flush)
+            self._scheduler.schedule(self.flush)

@@ -1,9 +1,9 @@
 """Which offset of a request partition may be committed (pure).
 
-- Only `low` is committed: the smallest offset in flight, else the next one. So a commit never
+- Only `committable` is committed: the smallest offset in flight, else the next one. So a commit never
   passes unfinished work.
 - The commit's metadata is a token-log offset at or below the first effective record of every
-  request at or above `low` that has one, finished ones included: a successor that folds from there
+  request at or above `committable` that has one, finished ones included: a successor that folds from there
   cannot take a redelivered finished request for a new one.
 - A tracker belongs to one assignment and dies with it. aiokafka commits under the group's current
   generation, so one that survived a revoke could move the offset back.
@@ -19,7 +19,7 @@ class Commit(NamedTuple):
     """What to commit: the next offset to be read, and the token-log offset a successor folds
     from."""
 
-    low: int
+    offset: int
     token_offset: int
 
     @property
@@ -45,8 +45,8 @@ class Tracker:
         valid: its assignment still holds.
         _flight: taken and not finished.
         _claims: request offset -> token-log offset of its first effective record, for requests at
-            or above `low`.
-        _committed: (low, lowest claim or None) of the last acknowledged commit; None before.
+            or above `committable`.
+        _committed: (committable, lowest claim or None) of the last acknowledged commit; None before.
     """
 
     start: int = -1
@@ -62,7 +62,7 @@ class Tracker:
         return len(self._flight)
 
     @property
-    def low(self) -> int:
+    def committable(self) -> int:
         """Nothing at or above it may be assumed finished; -1 while nothing was taken or
         committed."""
         if self._flight:
@@ -70,11 +70,11 @@ class Tracker:
         return self.last + 1 if self.last >= 0 else self.start
 
     @property
-    def spread(self) -> int:
-        """`last - low`: how far finished work runs ahead of the commit."""
-        return max(0, self.last - self.low)
+    def in_flight_span(self) -> int:
+        """`last - committable`: how far finished work runs ahead of the commit."""
+        return max(0, self.last - self.committable)
 
-    def take(self, offset: int) -> None:
+    def begin(self, offset: int) -> None:
         """A request was read."""
         self._flight.add(offset)
         self.last = max(self.last, offset)
@@ -91,25 +91,27 @@ class Tracker:
 
     def skip(self, offset: int) -> None:
         """A record that is no request: read and finished at once."""
-        self.take(offset)
+        self.begin(offset)
         self.finish(offset)
 
-    def due(self, position: int) -> Commit | None:
+    def next_commit(self, position: int) -> Commit | None:
         """The commit to make now, or None if nothing changed. `position` is where the tail of the
-        token partition stands: requests at or above `low` have no record below it that was not
+        token partition stands: requests at or above `committable` have no record below it that was not
         seen."""
-        low = self.low
-        if low < 0:
+        committable = self.committable
+        if committable < 0:
             return None
-        self._claims = {offset: at for offset, at in self._claims.items() if offset >= low}
+        self._claims = {offset: at for offset, at in self._claims.items() if offset >= committable}
         lowest = min(self._claims.values(), default=None)
-        if (low, lowest) == self._committed or (self._committed is None and low == self.start):
+        if (committable, lowest) == self._committed or (
+            self._committed is None and committable == self.start
+        ):
             return None
-        return Commit(low, position if lowest is None else lowest)
+        return Commit(committable, position if lowest is None else lowest)
 
     def acknowledged(self, commit: Commit) -> None:
         """The broker has `commit`."""
         lowest = min(
-            (at for offset, at in self._claims.items() if offset >= commit.low), default=None
+            (at for offset, at in self._claims.items() if offset >= commit.offset), default=None
         )
-        self._committed = (commit.low, lowest)
+        self._committed = (commit.offset, lowest)

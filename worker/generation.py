@@ -95,7 +95,7 @@ class Generation:
         self,
         *,
         rid: str,
-        own: str,
+        fencing_token: str,
         detokenizer: Detokenizer,
         max_tokens: int,
         stop: Sequence[str] = (),
@@ -105,7 +105,7 @@ class Generation:
         h: str = fold.H0,
     ) -> None:
         self.rid = rid
-        self.own = own
+        self.fencing_token = fencing_token
         self.phase = Phase.RUNNING
         self.reason = ""
         self.total = len(accepted)
@@ -148,7 +148,9 @@ class Generation:
             self._cut()
         out = []
         for ids, text in self._closed:
-            out.append(records.Tok(self.rid, self.own, self._next, ids, text, self._h, ts))
+            out.append(
+                records.Tok(self.rid, self.fencing_token, self._next, ids, text, self._h, ts)
+            )
             self._next += len(ids)
             self._h = fold.roll(self._h, ids)
         self._closed.clear()
@@ -159,7 +161,7 @@ class Generation:
         assert self.phase is Phase.FINISHED
         assert not self.pending
         return records.End(
-            self.rid, self.own, self._next, self.reason, self._h, self._tail, usage, error
+            self.rid, self.fencing_token, self._next, self.reason, self._h, self._tail, usage, error
         )
 
     def close(self, reason: str) -> None:

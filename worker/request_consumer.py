@@ -25,7 +25,7 @@ WATCH_S = 15.0
 # defects) and is replaced
 QUIET_S = 30.0
 POLL_MS = 50
-MAX_SPREAD = 1_000  # `last - low` of a partition above which nothing more is taken from it
+MAX_IN_FLIGHT_SPAN = 1_000  # of a partition; above it nothing more is taken from it
 REVOKE_COMMIT_S = 2.0
 RETRY_S = 0.5
 # pause before a serving that failed by a defect of ours is tried again; doubled up to a minute
@@ -49,7 +49,7 @@ class Assigned:
     early: list[log.Record] = field(default_factory=list)
 
 
-class Intake:
+class RequestConsumer:
     """Takes requests while there is room. `run` joins the group and polls; the others are called by
     the composition root.
 
@@ -68,7 +68,7 @@ class Intake:
         self,
         bootstrap: str,
         known_offsets: log.Offsets,
-        parts: serving.Parts,
+        context: serving.WorkerContext,
         tasks: asyncio.TaskGroup,
         *,
         pool: str,
@@ -78,7 +78,7 @@ class Intake:
         self._group = topics.group(pool)
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._offsets = known_offsets
-        self._parts = parts
+        self._worker = context
         self._tasks = tasks
         self._partitions = partitions
         self._member = log.GroupConsumer(
@@ -88,7 +88,7 @@ class Intake:
             session_timeout_ms=session_timeout_ms,
             assigned=self._on_assigned,
             revoked=self._on_revoked,
-            client_id=parts.name,
+            client_id=context.name,
         )
         self._assigned: dict[TopicPartition, Assigned] = {}
         self._servings: dict[str, tuple[serving.Serving, asyncio.Task[None]]] = {}
@@ -113,7 +113,7 @@ class Intake:
 
     @property
     def wanting(self) -> int:
-        """Responses that have or want a place in the engine."""
+        """Responses that have or want an engine slot."""
         return sum(s.wanting for s, _ in self._servings.values())
 
     # ---- life ------------------------------------------------------------------------------------
@@ -180,26 +180,29 @@ class Intake:
             if assigned is None:
                 continue  # revoked since: it will be delivered to whoever owns it
             if assigned.opened:
-                self._take(r, assigned)
+                self._accept(r, assigned)
             else:
                 assigned.early.append(r)
 
     def _room(self) -> int:
-        capacity = self._parts.room.capacity
+        capacity = self._worker.engine_slots.capacity
         early = sum(len(a.early) for a in self._assigned.values())
         return capacity + max(2, capacity // 4) - self.wanting - early
 
     def _pause(self, room: int) -> None:
         """Pause what must not be taken from now; batch waits while anything interactive waits."""
         full = room <= 0 or self._stopping
-        busy = self._parts.room.queued > 0 or self.wanting >= self._parts.room.capacity
+        busy = (
+            self._worker.engine_slots.queued > 0
+            or self.wanting >= self._worker.engine_slots.capacity
+        )
         paused = {
             tp
             for tp, a in self._assigned.items()
             if full
             or (busy and tp[0] != self._topics[0])
-            or a.tracker.spread >= MAX_SPREAD
-            or a.tracker.in_flight >= MAX_SPREAD
+            or a.tracker.in_flight_span >= MAX_IN_FLIGHT_SPAN
+            or a.tracker.in_flight >= MAX_IN_FLIGHT_SPAN
         }
         try:
             if more := paused - self._paused:
@@ -210,7 +213,7 @@ class Intake:
             return
         self._paused = paused
 
-    def _take(self, r: log.Record, assigned: Assigned) -> None:
+    def _accept(self, r: log.Record, assigned: Assigned) -> None:
         request, why = self._read(r)
         if request is None:
             self.skipped[why] = self.skipped.get(why, 0) + 1
@@ -223,16 +226,16 @@ class Intake:
             )
             assigned.tracker.skip(r.offset)
             return
-        assigned.tracker.take(r.offset)
-        place = serving.Place(
+        assigned.tracker.begin(r.offset)
+        delivery = serving.Delivery(
             r.topic, r.partition, r.offset, r.timestamp, assigned.tracker, r.headers
         )
-        self._parts.clock.observe(r.timestamp, time.monotonic())
+        self._worker.clock.observe(r.timestamp, time.monotonic())
         under_way = self._servings.get(request.rid)
         if under_way is not None and under_way[0].partition == r.partition:
-            under_way[0].join(place)
+            under_way[0].join(delivery)
             return
-        one = serving.Serving(self._parts, request, place)
+        one = serving.Serving(self._worker, request, delivery)
         self._servings[request.rid] = (
             one,
             self._tasks.create_task(self._serve(one), name=request.rid),
@@ -263,7 +266,7 @@ class Intake:
                     # A defect of ours: others are not disturbed, its offset stays unfinished, and
                     # it is tried again ever more rarely.
                     telemetry.log(telemetry.Action.TASK_FAILED, response=one.rid, exc_info=error)
-                    if self._parts.leaving:
+                    if self._worker.leaving:
                         return
                     await asyncio.sleep(pause)
                     pause = min(60.0, pause * 2)
@@ -323,10 +326,10 @@ class Intake:
         for tp, assigned in opening.items():
             if self._assigned.get(tp) is not assigned:
                 continue
-            self._parts.tail.follow(tp[1], min(starts[tp[1]], ends[tp[1]]), ends[tp[1]])
+            self._worker.tail.follow(tp[1], min(starts[tp[1]], ends[tp[1]]), ends[tp[1]])
             assigned.opened = True
             for r in assigned.early:
-                self._take(r, assigned)
+                self._accept(r, assigned)
             assigned.early.clear()
 
     async def _starts(self, opening: dict[TopicPartition, Assigned]) -> dict[int, int]:
@@ -393,10 +396,13 @@ class Intake:
     async def _commit(self) -> None:
         due: dict[TopicPartition, tuple[commit_tracker.Tracker, commit_tracker.Commit]] = {}
         for tp, a in self._assigned.items():
-            if a.opened and (commit := a.tracker.due(self._parts.tail.position(tp[1]))) is not None:
+            if (
+                a.opened
+                and (commit := a.tracker.next_commit(self._worker.tail.position(tp[1]))) is not None
+            ):
                 due[tp] = a.tracker, commit
         if due and await self._member.commit(
-            {tp: (commit.low, commit.metadata) for tp, (_, commit) in due.items()}
+            {tp: (commit.offset, commit.metadata) for tp, (_, commit) in due.items()}
         ):
             for tracker, commit in due.values():
                 tracker.acknowledged(commit)
@@ -405,6 +411,6 @@ class Intake:
         """A revoked partition stays in the tail until the last response served here is over
         (P5)."""
         needed = set(self.partitions) | {s.partition for s, _ in self._servings.values()}
-        for partition in self._parts.tail.followed:
+        for partition in self._worker.tail.followed:
             if partition not in needed:
-                self._parts.tail.leave(partition)
+                self._worker.tail.leave(partition)

@@ -17,8 +17,17 @@ from dataclasses import dataclass, field
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records, topics
-from worker import clock, commit_tracker, flush, generation, metering, slots, tail, takeover
-from worker.attempt import Attempt, Pulse, Stop
+from worker import (
+    clock,
+    commit_tracker,
+    flush_scheduler,
+    generation,
+    metering,
+    slots,
+    tail,
+    takeover,
+)
+from worker.attempt import Attempt, StallDetector, Stop
 from worker.engines import base
 
 MAX_RETRIES = 3  # attempts that failed in the engine, by this process
@@ -42,7 +51,7 @@ LETTERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Delivery:
     """Where a request was read, and the tracker of the assignment it was read under."""
 
     topic: str
@@ -54,12 +63,12 @@ class Place:
 
 
 @dataclass(slots=True)
-class Parts:
+class WorkerContext:
     """What all servings of a worker share.
 
     Attributes:
-        room: places in the engine.
-        alone: the one place for a last attempt (see `takeover`).
+        engine_slots: slots of the engine.
+        last_attempt_slot: the one slot for a last attempt (see `takeover`).
         draining: no new claims; set once, at SIGTERM.
     """
 
@@ -70,12 +79,12 @@ class Parts:
     writer: log.Writer
     tail: tail.Tail
     clock: clock.BrokerClock
-    room: slots.Slots
-    alone: slots.Slots
-    flusher: flush.Flusher
+    engine_slots: slots.Slots
+    last_attempt_slot: slots.Slots
+    scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
     tag: bytes
-    pulse: Pulse
+    stall_detector: StallDetector
     draining: bool = False
 
     @property
@@ -109,30 +118,32 @@ class Serving:
     """One response as served by this worker.
 
     Attributes:
-        places: where its request was read, oldest first; all are finished together.
-        wanting: it has a place in the engine, or will want one; not while another worker owns it,
+        deliveries: where its request was read, oldest first; all are finished together.
+        wanting: it has a slot of the engine, or will want one; not while another worker owns it,
             nor after its END.
-        mine, _abandoned: nonces this process claimed it with; those never to be used again.
+        fencing_tokens, _abandoned: tokens this process claimed it with; those never to be used again.
         _attempt: the running attempt; None between attempts.
         _prompt: ids of the prompt; None before it was encoded.
         _retries: attempts that failed in the engine.
-        _places: places we hold: in the engine, and for a last attempt.
+        _held_slots: pools it holds a slot of: the engine's, and the one for a last attempt.
         _entry: what the tail knows of it; None outside `run`.
         _cached: prompt tokens that the last attempt found in the engine's cache.
     """
 
-    def __init__(self, parts: Parts, request: records.Request, place: Place) -> None:
+    def __init__(
+        self, context: WorkerContext, request: records.Request, delivery: Delivery
+    ) -> None:
         self.request = request
-        self.partition = place.partition
-        self.places = [place]
+        self.partition = delivery.partition
+        self.deliveries = [delivery]
         self.wanting = True
-        self.mine: set[str] = set()
-        self._parts = parts
+        self.fencing_tokens: set[str] = set()
+        self._worker = context
         self._abandoned: set[str] = set()
         self._attempt: Attempt | None = None
         self._prompt: list[int] | None = None
         self._retries = 0
-        self._places: set[slots.Slots] = set()
+        self._held_slots: set[slots.Slots] = set()
         self._entry: tail.Entry | None = None
         self._cached = 0
 
@@ -141,9 +152,9 @@ class Serving:
         """The response."""
         return self.request.rid
 
-    def join(self, place: Place) -> None:
+    def join(self, delivery: Delivery) -> None:
         """The same request was delivered again, under a new assignment."""
-        self.places.append(place)
+        self.deliveries.append(delivery)
 
     def interrupt(self, reason: Stop) -> None:
         """Stop a running attempt; one who waits looks again."""
@@ -159,15 +170,15 @@ class Serving:
         Raises:
             LogChanged, LogUnavailable: whether it is of another log cannot be said here.
         """
-        if ids.parse(self.rid).incarnation != self._parts.tag:
+        if ids.parse(self.rid).incarnation != self._worker.tag:
             # it may be this worker whose log is gone: then the request is for those who know the
             # new one
-            await self._parts.tail.same_log()
+            await self._worker.tail.same_log()
             return self._lost("another log")
-        context = telemetry.trace_context(self.places[0].headers)
+        context = telemetry.trace_context(self.deliveries[0].headers)
         with (
             telemetry.span("serve", context, response=self.rid),
-            self._parts.tail.hold(self.partition, self.rid) as entry,
+            self._worker.tail.hold(self.partition, self.rid) as entry,
         ):
             self._entry = entry
             entry.listener = lambda: self._changed(entry)
@@ -175,12 +186,12 @@ class Serving:
                 return await self._serve(entry)
             finally:
                 self._entry = entry.listener = None
-                self._free_places()
+                self._release_slots()
 
     async def _serve(self, entry: tail.Entry) -> Outcome:
         while True:
             try:
-                await self._parts.tail.known(self.partition, self.rid)
+                await self._worker.tail.known(self.partition, self.rid)
             except log.HistoryLost:
                 return self._lost("history lost")
             except log.LogUnavailable:
@@ -190,7 +201,7 @@ class Serving:
             decision = self._decide(entry.fold)
             if isinstance(decision, takeover.Finished):
                 return await self._done(entry)
-            if self._parts.leaving or not any(p.tracker.valid for p in self.places):
+            if self._worker.leaving or not any(d.tracker.valid for d in self.deliveries):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):
                 self.wanting = False
@@ -202,32 +213,33 @@ class Serving:
                 await self._carry_out(plan, entry)
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
-        engine = self._parts.engine
+        engine = self._worker.engine
         me = takeover.Self(
-            self._parts.incarnation, engine.model_rev, engine.tokenizer_digest, self._abandoned
+            self._worker.incarnation, engine.model_rev, engine.tokenizer_digest, self._abandoned
         )
-        now_ms = self._parts.clock.now_ms(time.monotonic())
+        now_ms = self._worker.clock.now_ms(time.monotonic())
         return takeover.decide(state, me, now_ms=now_ms, expires_ms=self._expires_ms)
 
     @property
     def _expires_ms(self) -> float:
-        return self.places[0].timestamp + self.request.ttl_ms
+        return self.deliveries[0].timestamp + self.request.ttl_ms
 
     def _changed(self, entry: tail.Entry) -> None:
         """Ownership or phase changed: keep the trackers' knowledge, and stop an attempt that is
         over (W6)."""
         if entry.first >= 0:
-            for place in self.places:
-                place.tracker.claimed(place.offset, entry.first)
+            for delivery in self.deliveries:
+                delivery.tracker.claimed(delivery.offset, entry.first)
         attempt = self._attempt
         if attempt is None:
             return
         over = (
-            entry.fold.phase is fold.Phase.DONE or entry.seen.get(attempt.generation.own) is False
+            entry.fold.phase is fold.Phase.DONE
+            or entry.seen.get(attempt.generation.fencing_token) is False
         )
         superseded = (
-            entry.seen.get(attempt.generation.own) is True
-            and entry.fold.owner != attempt.generation.own
+            entry.seen.get(attempt.generation.fencing_token) is True
+            and entry.fold.owner != attempt.generation.fencing_token
         )
         if superseded:
             telemetry.log(telemetry.Action.RESPONSE_LOST, response=self.rid, seq=entry.fold.next)
@@ -246,22 +258,24 @@ class Serving:
         if decision.expired:
             return Plan(decision.prev, end="expired", error=EXPIRED)
         try:
-            if self.request.model not in self._parts.models:
+            if self.request.model not in self._worker.models:
                 raise base.Refused(
                     "model_not_found", f"The model `{self.request.model}` is not served here."
                 )
             if self._prompt is None:
                 with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
-                    self._prompt = await self._parts.engine.encode(self.request)
+                    self._prompt = await self._worker.engine.encode(self.request)
         except base.EngineError as e:
             return await self._failed_plan(e, decision.prev)
         if not self.request.generate:
             return Plan(decision.prev, self._prompt, end="warmup")
-        for place in (
-            (self._parts.alone, self._parts.room) if decision.last else (self._parts.room,)
+        for pool in (
+            (self._worker.last_attempt_slot, self._worker.engine_slots)
+            if decision.last
+            else (self._worker.engine_slots,)
         ):
-            if place not in self._places:
-                await self._take_place(place, entry)
+            if pool not in self._held_slots:
+                await self._acquire_slot(pool, entry)
                 return None  # waiting takes time in which everything may change
         return Plan(decision.prev, self._prompt, last=decision.last)
 
@@ -272,80 +286,80 @@ class Serving:
             return None
         return Plan(prev, end="failed", error=ENGINE_FAILED)
 
-    async def _take_place(self, place: slots.Slots, entry: tail.Entry) -> None:
-        """Wait for a place, or until the response is over."""
-        turn = place.request(topics.CLASSES.index(self.places[0].topic.rsplit(".", 1)[-1]))
+    async def _acquire_slot(self, pool: slots.Slots, entry: tail.Entry) -> None:
+        """Wait for a slot, or until the response is over."""
+        turn = pool.acquire(topics.CLASSES.index(self.deliveries[0].topic.rsplit(".", 1)[-1]))
         try:
             with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
                 await self._turn(turn, entry)
         except asyncio.CancelledError:
-            place.withdraw(turn)
+            pool.withdraw(turn)
             raise
         if turn.done():
-            self._places.add(place)
+            self._held_slots.add(pool)
         else:
-            place.withdraw(turn)
+            pool.withdraw(turn)
 
     async def _turn(self, turn: asyncio.Future[None], entry: tail.Entry) -> None:
         while (
-            not turn.done() and entry.fold.phase is not fold.Phase.DONE and not self._parts.leaving
+            not turn.done() and entry.fold.phase is not fold.Phase.DONE and not self._worker.leaving
         ):
             changed = asyncio.ensure_future(entry.changed(1.0))
             await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
 
-    def _free_places(self) -> None:
-        while self._places:
-            self._places.pop().release()
+    def _release_slots(self) -> None:
+        while self._held_slots:
+            self._held_slots.pop().release()
 
     # ---- one claim -------------------------------------------------------------------------------
 
     async def _carry_out(self, plan: Plan, entry: tail.Entry) -> None:
         """One claim, from CLAIM to the fold's verdict on its END. Whatever goes wrong, the caller
         looks at the fold again."""
-        own = secrets.token_hex(16)
-        self.mine.add(own)
-        claim = self._claim(own, plan)
+        fencing_token = secrets.token_hex(16)
+        self.fencing_tokens.add(fencing_token)
+        claim = self._claim(fencing_token, plan)
         attempt = self._attempt = Attempt(
-            self._generation(own, fold.Fold()),
+            self._generation(fencing_token, fold.Fold()),
             self.partition,
-            self._parts.writer,
-            self._parts.flusher,
-            self._parts.clock,
+            self._worker.writer,
+            self._worker.scheduler,
+            self._worker.clock,
         )
         self._note_claim(plan, entry)
         try:
             sent = attempt.write(claim, telemetry.trace_headers())
             if plan.prev is not None:
-                if not await self._barrier(attempt, own, sent):
+                if not await self._barrier(attempt, fencing_token, sent):
                     return
                 attempt.generation = self._generation(
-                    own, entry.fold
+                    fencing_token, entry.fold
                 )  # from what was accepted up to our claim
-            elif not self._parts.clock.settled:
+            elif not self._worker.clock.settled:
                 # the first acknowledgement tells the broker's time: only now can be said whether
                 # this request is still wanted
                 await sent
-                if self._parts.clock.now_ms(time.monotonic()) > self._expires_ms:
+                if self._worker.clock.now_ms(time.monotonic()) > self._expires_ms:
                     plan.end, plan.error = "expired", EXPIRED
             if await self._generate(attempt, plan, entry):
                 await self._end(attempt, plan, entry)
         except log.AppendFailed:
-            self._abandoned.add(own)
+            self._abandoned.add(fencing_token)
         finally:
             self._attempt = None
-            self._free_places()
+            self._release_slots()
 
     def _note_claim(self, plan: Plan, entry: tail.Entry) -> None:
         state = entry.fold
-        own = bool(state.claims) and state.claims[-1][1] == self._parts.incarnation
+        is_own = bool(state.claims) and state.claims[-1][1] == self._worker.incarnation
         kind = (
             "closing"
             if plan.end
             else "first"
             if plan.prev is None
             else "self"
-            if own
+            if is_own
             else "takeover"
         )
         telemetry.CLAIMS.labels(kind=kind).inc()
@@ -365,27 +379,27 @@ class Serving:
             epoch=state.epoch + 1,
         )
 
-    def _claim(self, own: str, plan: Plan) -> records.Claim:
-        engine, place = self._parts.engine, self.places[-1]
+    def _claim(self, fencing_token: str, plan: Plan) -> records.Claim:
+        engine, delivery = self._worker.engine, self.deliveries[-1]
         return records.Claim(
             self.rid,
-            own,
+            fencing_token,
             plan.prev,
             self.request.owner,
-            self._parts.incarnation,
-            place.topic,
-            place.offset,
+            self._worker.incarnation,
+            delivery.topic,
+            delivery.offset,
             engine.model_rev,
             engine.tokenizer_digest,
             prompt_tokens=len(plan.prompt),
             echo=self.request.echo if plan.prev is None else {},
         )
 
-    def _generation(self, own: str, state: fold.Fold) -> generation.Generation:
-        engine, sampling = self._parts.engine, self.request.sampling
+    def _generation(self, fencing_token: str, state: fold.Fold) -> generation.Generation:
+        engine, sampling = self._worker.engine, self.request.sampling
         return generation.Generation(
             rid=self.rid,
-            own=own,
+            fencing_token=fencing_token,
             detokenizer=engine.detokenizer(self.request),
             max_tokens=sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
             stop=sampling.stop,
@@ -396,28 +410,34 @@ class Serving:
         )
 
     async def _barrier(
-        self, attempt: Attempt, own: str, sent: asyncio.Future[log.Appended]
+        self, attempt: Attempt, fencing_token: str, sent: asyncio.Future[log.Appended]
     ) -> bool:
         """Read up to our own CLAIM (W3); False: stand down."""
         appended = await sent
-        accepted = await self._parts.tail.barrier(self.partition, self.rid, own, appended.offset)
+        accepted = await self._worker.tail.barrier(
+            self.partition, self.rid, fencing_token, appended.offset
+        )
         if accepted is None:
-            self._abandoned.add(own)
+            self._abandoned.add(fencing_token)
         return accepted is True and attempt.stopped is None
 
     async def _generate(self, attempt: Attempt, plan: Plan, entry: tail.Entry) -> bool:
         """Whether there is an END to write."""
-        made, engine = attempt.generation, self._parts.engine
+        made, engine = attempt.generation, self._worker.engine
         if plan.end:
             made.close(plan.end)
             return True
         left = made.remaining if engine.ids_are_tokens else self.request.sampling.max_tokens
         job = base.GenerationInput(
-            self.request, made.own, plan.prompt, list(entry.fold.ids) if plan.prev else (), left
+            self.request,
+            made.fencing_token,
+            plan.prompt,
+            list(entry.fold.ids) if plan.prev else (),
+            left,
         )
         try:
             with telemetry.span("generate", so_far=len(job.output_so_far)):
-                await attempt.run(engine, job, self._parts.pulse, last=plan.last)
+                await attempt.run(engine, job, self._worker.stall_detector, last=plan.last)
         except Exception as error:
             return await self._engine_failed(attempt, plan, error)
         finally:
@@ -440,15 +460,15 @@ class Serving:
             plan.error = (error.code, error.message)
             attempt.generation.close("failed")
             return True
-        if verdict is base.Verdict.DIE or self._parts.engine.dead.is_set():
-            self._parts.engine.dead.set()
+        if verdict is base.Verdict.DIE or self._worker.engine.dead.is_set():
+            self._worker.engine.dead.set()
             await self._yield(attempt)
             return False
-        self._abandoned.add(attempt.generation.own)
-        self._free_places()
+        self._abandoned.add(attempt.generation.fencing_token)
+        self._release_slots()
         if await self._may_retry(error):
             return False
-        self._abandoned.discard(attempt.generation.own)
+        self._abandoned.discard(attempt.generation.fencing_token)
         plan.error = ENGINE_FAILED
         attempt.generation.close("failed")
         return True
@@ -462,36 +482,36 @@ class Serving:
         return True
 
     async def _interrupted(self, attempt: Attempt) -> None:
-        own = attempt.generation.own
+        fencing_token = attempt.generation.fencing_token
         if attempt.stopped is Stop.DRAIN:
             attempt.flush()
             await self._yield(attempt)
         else:
             attempt.generation.stand_down()
-            if attempt.stopped is Stop.NONCE_DEAD:
-                self._abandoned.add(own)
+            if attempt.stopped is Stop.APPEND_FAILED:
+                self._abandoned.add(fencing_token)
 
     async def _yield(self, attempt: Attempt) -> None:
-        """Ask to be taken over now; the nonce writes nothing after it. Not when the engine died:
+        """Ask to be taken over now; the fencing token writes nothing after it. Not when the engine died:
         that counts as an attempt, as the worker's own death does, for else a request that kills
         engines would go through all of them."""
-        own = attempt.generation.own
+        fencing_token = attempt.generation.fencing_token
         seq = attempt.generation.stand_down()
-        if self._parts.engine.dead.is_set():
+        if self._worker.engine.dead.is_set():
             return
         with contextlib.suppress(log.AppendFailed):
-            await attempt.write(records.Yield(self.rid, own, seq))
+            await attempt.write(records.Yield(self.rid, fencing_token, seq))
 
     # ---- the end ---------------------------------------------------------------------------------
 
     async def _end(self, attempt: Attempt, plan: Plan, entry: tail.Entry) -> None:
         """Write END and wait for the fold's verdict (W5)."""
-        self._free_places()
+        self._release_slots()
         self.wanting = False
         attempt.flush()
         made = attempt.generation
         if attempt.useless:
-            self._abandoned.add(made.own)
+            self._abandoned.add(made.fencing_token)
             return
         usage = attempt.usage or self._usage(made.total, attempt.cached_tokens)
         appended = await attempt.write(made.end(usage, plan.error), telemetry.trace_headers())
@@ -501,23 +521,23 @@ class Serving:
             and not attempt.useless
             and time.monotonic() < give_up
         ):
-            if self._parts.tail.position(self.partition) > appended.offset >= 0:
+            if self._worker.tail.position(self.partition) > appended.offset >= 0:
                 break  # it was read and had no effect
             await entry.changed(1.0)
         if entry.fold.phase is not fold.Phase.DONE:
-            self._abandoned.add(made.own)
+            self._abandoned.add(made.fencing_token)
 
     def _usage(self, output: int, cached: int) -> records.Usage:
         """Counted by ids; where ids are characters only the engine could have counted."""
         prompt = len(self._prompt or ())
         return (
             records.Usage(prompt, output, min(cached, prompt))
-            if self._parts.engine.ids_are_tokens
+            if self._worker.engine.ids_are_tokens
             else records.Usage()
         )
 
     def _dead_letter(self, reason: str, entry: tail.Entry) -> records.Dead:
-        r, place = self.request, self.places[-1]
+        r, delivery = self.request, self.deliveries[-1]
         attempts = takeover.attempts(entry.fold.claims, entry.fold.yielded)
         return records.Dead(
             r.rid,
@@ -525,8 +545,8 @@ class Serving:
             r.model,
             reason,
             attempts,
-            place.topic,
-            place.offset,
+            delivery.topic,
+            delivery.offset,
             records.prompt_digest(r.messages),
         )
 
@@ -538,16 +558,16 @@ class Serving:
         response id once."""
         state = entry.fold
         assert state.ended is not None
-        by_us = state.owner in self.mine
+        by_us = state.owner in self.fencing_tokens
         if by_us:
             self._note_end(state)
         if state.first is not None:
             reason = LETTERS.get(state.ended.error) if state.ended.error is not None else None
             if reason is not None:
-                await self._parts.metering.dead(self._dead_letter(reason, entry))
-            await self._parts.metering.finished(self.request, state)
+                await self._worker.metering.dead(self._dead_letter(reason, entry))
+            await self._worker.metering.finished(self.request, state)
         if by_us and state.next:
-            self._parts.metering.prefix(self.request, self.partition, self._cached)
+            self._worker.metering.prefix(self.request, self.partition, self._cached)
         return self._finish(Outcome.DONE)
 
     def _lost(self, reason: str) -> Outcome:
@@ -573,6 +593,6 @@ class Serving:
         )
 
     def _finish(self, outcome: Outcome) -> Outcome:
-        for place in self.places:
-            place.tracker.finish(place.offset)
+        for delivery in self.deliveries:
+            delivery.tracker.finish(delivery.offset)
         return outcome

@@ -9,10 +9,10 @@ import itertools
 
 
 class Slots:
-    """Places in the engine.
+    """Slots of the engine.
 
     Attributes:
-        running: places taken.
+        running: slots taken.
         _waiting: (class rank, arrival, future), best first; futures of those who gave up stay until
             they come up.
     """
@@ -25,11 +25,11 @@ class Slots:
 
     @property
     def queued(self) -> int:
-        """Who waits for a place."""
+        """How many wait for a slot."""
         return sum(not turn.done() for _, _, turn in self._waiting)
 
-    def request(self, rank: int) -> asyncio.Future[None]:
-        """A future that is done once a place is ours (then `release` it); cancel it to give up
+    def acquire(self, rank: int) -> asyncio.Future[None]:
+        """A future that is done once a slot is granted (then `release` it); cancel it to give up
         waiting."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (rank, next(self._arrivals), turn))
@@ -37,12 +37,12 @@ class Slots:
         return turn
 
     def release(self) -> None:
-        """Give a place back."""
+        """Give a slot back."""
         self.running -= 1
         self._admit()
 
     def withdraw(self, turn: asyncio.Future[None]) -> None:
-        """Give up waiting, or the place if it had been granted meanwhile."""
+        """Give up waiting, or the slot if it was granted already."""
         if turn.done() and not turn.cancelled():
             self.release()
         else:

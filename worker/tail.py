@@ -37,7 +37,7 @@ class Entry:
         complete: every record of the response at or above this offset was applied to `fold`.
         begun: offset of the first record read, -1 before.
         first: offset of the first record that took effect, -1 before.
-        seen: nonces of CLAIMs read so far, and whether any copy of them took effect.
+        seen: fencing tokens of the CLAIMs read so far, and whether any copy of them took effect.
         holds: who needs this entry; it is forgotten only at 0.
         delayed: records that came while the response is read back; None otherwise.
         listener: called at every change of ownership or phase, at once; set by whoever serves the
@@ -210,11 +210,13 @@ class Tail:
             await self._read_back(state, partition, rid, bound)
         return entry
 
-    async def barrier(self, partition: int, rid: str, own: str, appended: int) -> bool | None:
+    async def barrier(
+        self, partition: int, rid: str, fencing_token: str, appended: int
+    ) -> bool | None:
         """Wait until our own CLAIM was read; whether it took effect, or None if it did not show up
         in time.
 
-        It is found by its nonce: the acknowledged offset only says how far an eager read beside the
+        It is found by its fencing token: the acknowledged offset only says how far an eager read beside the
         long poll has to go.
         """
         state = self._partitions[partition]
@@ -225,9 +227,9 @@ class Tail:
             ):  # then the tail alone must bring it
                 await self._replay(entry, partition, rid, state.position, appended + 1)
         give_up = time.monotonic() + BARRIER_S
-        while own not in entry.seen and time.monotonic() < give_up:
+        while fencing_token not in entry.seen and time.monotonic() < give_up:
             await entry.changed(1.0)
-        return entry.seen.get(own)
+        return entry.seen.get(fencing_token)
 
     async def run(self, incarnation: str) -> None:
         """Read until cancelled, then close the connections; survives a broker that is away.
@@ -255,12 +257,12 @@ class Tail:
             return
         now = time.monotonic()
         for r in batch:
-            self._take(r, now)
+            self._apply(r, now)
         for state in self._partitions.values():
             _look(state)
             _forget(state)
 
-    def _take(self, r: log.Record, now: float) -> None:
+    def _apply(self, r: log.Record, now: float) -> None:
         self._clock.observe(r.timestamp, now)
         state = self._partitions.get(r.partition)
         if state is None or (state.fresh and r.offset != state.position):

@@ -3,7 +3,7 @@
 
     DONE                                      -> Finished
     NEW                                       -> Claim(prev=null); expired or invalid requests are claimed too, and ended at once
-    LIVE, owner is an abandoned nonce of ours -> Claim(prev=owner), no grace
+    LIVE, owner is an abandoned fencing token of this worker -> Claim(prev=owner), no grace
     LIVE, owner asked for it (YIELD)          -> Claim(prev=owner), no grace
     LIVE, owner silent for longer than grace  -> Claim(prev=owner)
     LIVE, attempts used up                    -> Close(prev=owner): closing CLAIM, END(failed), one dead letter
@@ -67,7 +67,7 @@ Decision = Finished | Wait | Claim | Close
 
 @dataclass(frozen=True, slots=True)
 class Self:
-    """This process incarnation and the model it serves; `abandoned` are its own dead nonces."""
+    """This process incarnation and the model it serves; `abandoned` are its own dead fencing tokens."""
 
     worker: str
     model_rev: str

@@ -28,7 +28,7 @@ def no_barrier() -> None:
     from worker import serving
 
     async def barrier(
-        self: Any, attempt: Any, own: str, sent: asyncio.Future[log.Appended]
+        self: Any, attempt: Any, fencing_token: str, sent: asyncio.Future[log.Appended]
     ) -> bool:
         await asyncio.sleep(0)
         return attempt.stopped is None
@@ -41,13 +41,13 @@ def commit_before_the_end() -> None:
     """An offset is finished as soon as it is taken."""
     from worker import commit_tracker
 
-    take = commit_tracker.Tracker.take
+    begin = commit_tracker.Tracker.begin
 
-    def taken(self: commit_tracker.Tracker, offset: int) -> None:
-        take(self, offset)
+    def begun(self: commit_tracker.Tracker, offset: int) -> None:
+        begin(self, offset)
         self.finish(offset)
 
-    commit_tracker.Tracker.take = taken  # type: ignore[method-assign]
+    commit_tracker.Tracker.begin = begun  # type: ignore[method-assign]
 
 
 def latest_claim_wins() -> None:

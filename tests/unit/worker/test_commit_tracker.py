@@ -9,23 +9,23 @@ from worker import commit_tracker
 
 
 def low(tracker: commit_tracker.Tracker, position: int = 100) -> int | None:
-    commit = tracker.due(position)
-    return None if commit is None else commit.low
+    commit = tracker.next_commit(position)
+    return None if commit is None else commit.offset
 
 
 def test_nothing_is_committed_before_anything_was_taken() -> None:
-    assert commit_tracker.Tracker().due(5) is None
-    assert commit_tracker.Tracker(start=7).due(5) is None
+    assert commit_tracker.Tracker().next_commit(5) is None
+    assert commit_tracker.Tracker(start=7).next_commit(5) is None
 
 
 def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behind_it() -> None:
     tracker = commit_tracker.Tracker(start=10)
     for offset in range(10, 15):
-        tracker.take(offset)
+        tracker.begin(offset)
     for offset in (11, 12, 14):
         tracker.finish(offset)
-    assert tracker.low == 10
-    assert tracker.due(100) is None  # where it stood at the assignment: nothing new to say
+    assert tracker.committable == 10
+    assert tracker.next_commit(100) is None  # where it stood at the assignment: nothing new to say
     tracker.finish(10)
     assert low(tracker) == 13
     tracker.finish(13)
@@ -35,45 +35,45 @@ def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behi
 def test_the_metadata_names_the_lowest_claim_at_or_above_low_finished_ones_included() -> None:
     tracker = commit_tracker.Tracker()
     for offset, claim in ((0, 50), (1, 40), (2, 60)):
-        tracker.take(offset)
+        tracker.begin(offset)
         tracker.claimed(offset, claim)
     tracker.finish(1)
-    assert tracker.due(100) == commit_tracker.Commit(0, 40)
+    assert tracker.next_commit(100) == commit_tracker.Commit(0, 40)
     tracker.finish(0)
-    assert tracker.due(100) == commit_tracker.Commit(2, 60)
+    assert tracker.next_commit(100) == commit_tracker.Commit(2, 60)
 
 
 def test_without_claims_the_metadata_is_where_the_tail_stands() -> None:
     tracker = commit_tracker.Tracker()
-    tracker.take(3)
-    assert tracker.due(77) == commit_tracker.Commit(3, 77)
+    tracker.begin(3)
+    assert tracker.next_commit(77) == commit_tracker.Commit(3, 77)
 
 
 def test_an_acknowledged_commit_is_not_due_again_until_something_changes() -> None:
     tracker = commit_tracker.Tracker()
-    tracker.take(0)
+    tracker.begin(0)
     tracker.claimed(0, 9)
-    first = tracker.due(100)
+    first = tracker.next_commit(100)
     assert first is not None
     tracker.acknowledged(first)
-    assert tracker.due(200) is None
+    assert tracker.next_commit(200) is None
     tracker.finish(0)
-    assert tracker.due(200) == commit_tracker.Commit(1, 200)
+    assert tracker.next_commit(200) == commit_tracker.Commit(1, 200)
 
 
 def test_a_claim_known_later_is_committed_although_low_did_not_move() -> None:
     tracker = commit_tracker.Tracker()
-    tracker.take(0)
-    before = tracker.due(5)
+    tracker.begin(0)
+    before = tracker.next_commit(5)
     assert before is not None
     tracker.acknowledged(before)
     tracker.claimed(0, 5)
-    assert tracker.due(9) == commit_tracker.Commit(0, 5)
+    assert tracker.next_commit(9) == commit_tracker.Commit(0, 5)
 
 
 def test_garbage_is_passed_but_never_what_lies_before_it() -> None:
     tracker = commit_tracker.Tracker()
-    tracker.take(0)
+    tracker.begin(0)
     tracker.skip(1)
     assert low(tracker) == 0
     tracker.finish(0)
@@ -82,10 +82,10 @@ def test_garbage_is_passed_but_never_what_lies_before_it() -> None:
 
 def test_a_stale_caller_cannot_add_a_claim_for_a_finished_request() -> None:
     tracker = commit_tracker.Tracker()
-    tracker.take(0)
+    tracker.begin(0)
     tracker.finish(0)
     tracker.claimed(0, 1)
-    assert tracker.due(50) == commit_tracker.Commit(1, 50)
+    assert tracker.next_commit(50) == commit_tracker.Commit(1, 50)
 
 
 def test_metadata_of_another_program_says_nothing() -> None:
@@ -105,15 +105,15 @@ def test_no_history_commits_past_an_unfinished_request_or_back(
     tracker, following, unfinished, committed = commit_tracker.Tracker(), 0, set(), -1
     for action, value in history:
         if action == "take":
-            tracker.take(following)
+            tracker.begin(following)
             unfinished.add(following)
             following += 1
         elif action == "finish" and unfinished:
             chosen = sorted(unfinished)[value % len(unfinished)]
             unfinished.discard(chosen)
             tracker.finish(chosen)
-        elif (commit := tracker.due(1000)) is not None:
-            assert commit.low <= min(unfinished, default=following)
-            assert commit.low >= committed
-            committed = commit.low
+        elif (commit := tracker.next_commit(1000)) is not None:
+            assert commit.offset <= min(unfinished, default=following)
+            assert commit.offset >= committed
+            committed = commit.offset
             tracker.acknowledged(commit)

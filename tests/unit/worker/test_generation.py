@@ -42,7 +42,7 @@ def make(
     state = state or fold.Fold()
     return generation.Generation(
         rid=RID,
-        own=own,
+        fencing_token=own,
         detokenizer=Letters(),
         max_tokens=max_tokens,
         stop=stop,
