@@ -21,7 +21,7 @@ from gateway import (
     cache,
     endpoint,
     http,
-    idempotency,
+    idempotency_index,
     response_operations,
     settings,
     submission,
@@ -54,12 +54,14 @@ class Gateway:
         self.draining = drain.Draining()
         self.store = redis_store.Sessions(config.redis)
         cached = cache.Cache(self.store)
-        self.fleet = worker_registry.Fleet(cached, [pool.name for pool in config.deployments])
+        self.workers = worker_registry.WorkerRegistry(
+            cached, [pool.name for pool in config.deployments]
+        )
         self.delivery = delivery.Delivery(
             bootstrap=config.kafka,
             layout=layout,
             pools=[pool.name for pool in config.deployments],
-            preferred=submission.home_partitions(layout),
+            preferred=submission.preferred_partitions(layout),
             client_id=config.name,
         )
         self.writer = log.Writer(
@@ -67,36 +69,36 @@ class Gateway:
             client_id=config.name,
             on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
         )
-        self.by_key = idempotency.Keys(
+        self.idempotency_index = idempotency_index.IdempotencyIndex(
             log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
             log.Replays(config.kafka, client_id=f"{config.name}-keys"),
         )
-        present = response_operations.Existing(self.delivery, self.writer, cached)
+        operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
         self.submission = submission.Submission(
             config,
             layout,
             self.delivery,
             self.writer,
             cached,
-            self.by_key,
-            present,
-            self.fleet,
+            self.idempotency_index,
+            operations,
+            self.workers,
             self.spawn,
         )
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(self.key_sets, self.store, config.origins)
         self.sockets = endpoint.Sockets(
-            config, gate, self.submission, present, self.draining, self.spawn
+            config, gate, self.submission, operations, self.draining, self.spawn
         )
         self.watchers = query_routes.Endpoint(self.delivery, gate, self.draining)
         self.api = http.Api(
             config,
             gate,
             self.submission,
-            present,
+            operations,
             self.delivery,
             self.store,
-            self.fleet,
+            self.workers,
             self.draining,
             version=_version(),
             started=int(time.time()),
@@ -154,7 +156,7 @@ class Gateway:
                 serving = tasks.create_task(server.serve(sockets=[listener]))
                 background = [
                     tasks.create_task(part.run())
-                    for part in (self.delivery, self.writer, self.fleet, self.key_sets)
+                    for part in (self.delivery, self.writer, self.workers, self.key_sets)
                 ]
                 if config.admin_port:
                     background.append(
@@ -177,7 +179,7 @@ class Gateway:
                 for task in background:
                     task.cancel()
                 await self.delivery.stop()
-                await self.by_key.stop()
+                await self.idempotency_index.stop()
                 raise _Stopped
         except* _Stopped:
             pass
@@ -199,7 +201,7 @@ class Gateway:
         self.submission.refusing = True
         self.sockets.leave()
         end = time.monotonic() + self._config.drain_s
-        while self.submission.attended and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110 (counts that fall to 0; once per life)
+        while self.submission.active_streams and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110 (counts that fall to 0; once per life)
             await asyncio.sleep(DRAIN_TICK_S)
         self.draining.begin()
         end = time.monotonic() + CLOSE_S
@@ -240,12 +242,12 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
 def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
     """The first signal drains, a second one stops waiting for what still runs."""
 
-    def heard() -> None:
+    def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, heard)
+        loop.add_signal_handler(name, on_signal)
 
 
 async def _api_error(_request: Request, e: Exception) -> Response:

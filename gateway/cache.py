@@ -30,7 +30,7 @@ class Cache:
         await self._ask(self._store.drop_turn(rid), None)
 
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
-        """Without Redis everyone comes first here, and the log decides (`keys`)."""
+        """Without Redis everyone comes first here, and the log decides (`idempotency_index`)."""
         return await self._ask(self._store.claim_key(principal, key, rid, ttl_s), rid)
 
     async def release_key(self, principal: str, key: str, rid: str) -> None:

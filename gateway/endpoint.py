@@ -1,5 +1,5 @@
 """`WS /v1/responses`: moves bytes between a socket, the connection's state machine and the log.
-What happens when is decided in `conversation`."""
+`lanes` decides what happens when."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Sockets:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
-        present: response_operations.Existing,
+        operations: response_operations.ResponseOperations,
         draining: drain.Draining,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._config = config
         self._gate = gate
         self._submit = submit
-        self._existing = present
+        self._operations = operations
         self._draining = draining
         self._spawn = spawn
         self._open: set[Connection] = set()
@@ -83,14 +83,14 @@ class Sockets:
             )
         except (WebSocketDisconnect, RuntimeError):
             if resumed is not None:
-                self._submit.hand_over(resumed[1])
+                self._submit.continue_in_background(resumed[1])
             return
         connection = Connection(
             socket,
             principal,
             self._config,
             self._submit,
-            self._existing,
+            self._operations,
             self._gate.clock,
             self._spawn,
         )
@@ -121,7 +121,7 @@ class Sockets:
 
     async def _resumed(
         self, socket: WebSocket, principal: credentials.Principal
-    ) -> tuple[lanes.Lane, response_stream.Run] | None:
+    ) -> tuple[lanes.Lane, response_stream.ResponseStream] | None:
         """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its
         socket."""
         query = socket.query_params
@@ -155,7 +155,7 @@ class Connection:
         principal: credentials.Principal,
         config: settings.Settings,
         submit: submission.Submission,
-        present: response_operations.Existing,
+        operations: response_operations.ResponseOperations,
         clock: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
@@ -163,10 +163,10 @@ class Connection:
         self._principal = principal
         self._config = config
         self._submit = submit
-        self._existing = present
+        self._operations = operations
         self._clock = clock
         self._spawn = spawn
-        self._conversation = lanes.Conversation()
+        self._scheduler = lanes.LaneScheduler()
         self._lanes: dict[lanes.Lane, asyncio.Task[None]] = {}
         self._pumping: set[lanes.Lane] = set()
         self._verdict: asyncio.Future[close_codes.CloseCode | None] = (
@@ -177,13 +177,13 @@ class Connection:
     async def run(
         self,
         draining: drain.Draining,
-        resumed: tuple[lanes.Lane, response_stream.Run] | None = None,
+        resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None = None,
     ) -> None:
         """Serve until the client leaves, the credential expires, the socket is too old, the service
         leaves, or the client proves too slow."""
         if resumed is not None:
             lane, run = resumed
-            self._conversation.adopt(run.rid, lane)
+            self._scheduler.adopt(run.rid, lane)
             self._start(lane, self._deliver(lane, run))
         watchers = [
             asyncio.ensure_future(t)
@@ -203,7 +203,7 @@ class Connection:
 
     def leave(self, why: lanes.Leaving) -> None:
         """No more creates; what runs goes on."""
-        self._spawn(self._act(self._conversation.leave(why)))
+        self._spawn(self._act(self._scheduler.leave(why)))
 
     def _decide(self, code: close_codes.CloseCode | None) -> None:
         if not self._verdict.done():
@@ -254,7 +254,7 @@ class Connection:
             try:
                 if text is None:
                     raise errors.invalid_request("Messages are JSON text frames.")
-                actions = self._conversation.received(request_parsing.decode(text), len(text))
+                actions = self._scheduler.received(request_parsing.decode(text), len(text))
             except errors.ApiError as error:
                 actions = [lanes.Reply(errors.ws_event(error))]
             await self._act(actions)
@@ -294,22 +294,22 @@ class Connection:
         try:
             create = request_parsing.of_responses(body, self._config.deployments, websocket=True)
             run = await self._submit.submit(
-                create, self._principal, lambda rid: self._conversation.recall(lane, rid)
+                create, self._principal, lambda rid: self._scheduler.recall(lane, rid)
             )
         except errors.ApiError as error:
-            await self._act(self._conversation.rejected(lane, error, previous))
+            await self._act(self._scheduler.rejected(lane, error, previous))
             return
         if self._gone:
-            self._submit.hand_over(run)
+            self._submit.continue_in_background(run)
             return
         await self._deliver(lane, run)
 
     async def _cancel(self, action: lanes.Cancel) -> None:
         try:
-            await self._existing.cancel(action.rid, access.owner_of(self._principal))
+            await self._operations.cancel(action.rid, access.owner_of(self._principal))
         except error_mapping.DELIVERY_ERRORS as error:
             if action.ours:
-                self._conversation.cancel_failed(action.lane)
+                self._scheduler.cancel_failed(action.lane)
             await self._act(
                 [
                     lanes.Reply(
@@ -321,13 +321,13 @@ class Connection:
     # ---- to the client
     # -------------------------------------------------------------------------------
 
-    async def _deliver(self, lane: lanes.Lane, run: response_stream.Run) -> None:
+    async def _deliver(self, lane: lanes.Lane, run: response_stream.ResponseStream) -> None:
         """Pump a run to its end. Whatever happens, the run is finished or handed over, once."""
         self._pumping.add(lane)
         lost: errors.ApiError | None = None
         try:
-            await self._act(self._conversation.accepted(lane, run.rid))
-            while run.final is None and (batch := await run.take()):
+            await self._act(self._scheduler.accepted(lane, run.rid))
+            while run.final is None and (batch := await run.next_events()):
                 await self._send([event.on_lane(lane) for event in batch])
         except log.HistoryLost:
             lost = errors.history_lost(run.rid)
@@ -339,11 +339,11 @@ class Connection:
             if run.final is not None or lost is not None:
                 self._submit.finished(run)
             else:
-                self._submit.hand_over(run)
+                self._submit.continue_in_background(run)
         if lost is not None:
-            await self._act(self._conversation.rejected(lane, lost, run.previous))
+            await self._act(self._scheduler.rejected(lane, lost, run.previous))
         elif run.final is not None or run.subscription.ended:
-            await self._act(self._conversation.ended(lane, run.remembered, run.previous))
+            await self._act(self._scheduler.ended(lane, run.remembered, run.previous))
 
     async def _send(self, bodies: Sequence[bytes]) -> None:
         if self._gone:
@@ -366,7 +366,7 @@ class Connection:
 
     async def _grow_old(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)
-        await self._act(self._conversation.leave(lanes.Leaving.AGE))
+        await self._act(self._scheduler.leave(lanes.Leaving.AGE))
         await asyncio.sleep(AGE_GRACE_S)
         self._decide(close_codes.CloseCode.LIFETIME)
 

@@ -1,6 +1,6 @@
 """The HTTP surface: Responses, Chat Completions, models, tickets, and what the page needs.
 
-Routes take the raw request: validation is `creation`'s, so that no framework error shape ever
+Routes take the raw request: `request_parsing` validates, so that no framework error shape ever
 shows.
 """
 
@@ -19,12 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
     chat_completions,
+    created_response_body,
     page,
     request_parsing,
     response_operations,
     response_stream,
     settings,
-    stream,
     submission,
     worker_registry,
 )
@@ -50,10 +50,10 @@ class Api:
         config: settings.Settings,
         gate: access.Access,
         submit: submission.Submission,
-        present: response_operations.Existing,
+        operations: response_operations.ResponseOperations,
         deliver: delivery.Delivery,
         store: redis_store.Sessions,
-        engines: worker_registry.Fleet,
+        workers: worker_registry.WorkerRegistry,
         draining: drain.Draining,
         *,
         version: str,
@@ -62,10 +62,10 @@ class Api:
         self._config = config
         self._gate = gate
         self._submit = submit
-        self._existing = present
+        self._operations = operations
         self._delivery = deliver
         self._store = store
-        self._engines = engines
+        self._workers = workers
         self._draining = draining
         self._version = version
         self._started = started
@@ -133,7 +133,9 @@ class Api:
         """`POST /v1/responses`."""
         create, run = await self._created(request, request_parsing.of_responses)
         if create.stream:
-            return stream.EventStream(run, self._submit, self._draining, events.Event.sse)
+            return created_response_body.CreatedResponseBody(
+                run, self._submit, self._draining, events.Event.sse
+            )
         if create.background:
             self._submit.keep(run)
             return JSONResponse(
@@ -145,7 +147,7 @@ class Api:
         """`POST /v1/chat/completions`."""
         create, run = await self._created(request, request_parsing.of_chat)
         if create.stream:
-            return stream.EventStream(
+            return created_response_body.CreatedResponseBody(
                 run,
                 self._submit,
                 self._draining,
@@ -159,12 +161,12 @@ class Api:
         self,
         request: Request,
         read: Callable[[dict[str, Any], Sequence[Pool]], request_parsing.Create],
-    ) -> tuple[request_parsing.Create, response_stream.Run]:
+    ) -> tuple[request_parsing.Create, response_stream.ResponseStream]:
         """Whether the caller was revoked is asked in one round trip with what else is needed from
         Redis; nothing is written before the answer."""
         principal = await self._gate.verified(request)
         permitted = asyncio.ensure_future(self._gate.permit(principal))
-        permitted.add_done_callback(submission.heard)
+        permitted.add_done_callback(submission.consume_exception)
         try:
             create = _with_key(read(await self._body(request), self._config.deployments), request)
             return create, await self._submit.submit(create, principal, permitted=permitted)
@@ -174,7 +176,7 @@ class Api:
         finally:
             permitted.cancel()
 
-    async def _whole(self, run: response_stream.Run, request: Request) -> dict[str, Any]:
+    async def _whole(self, run: response_stream.ResponseStream, request: Request) -> dict[str, Any]:
         """Wait for the end of a run; a client that leaves meanwhile gives it back."""
         tasks = [
             asyncio.ensure_future(t)
@@ -193,7 +195,7 @@ class Api:
             if run.final is not None:
                 self._submit.finished(run)
             else:
-                self._submit.hand_over(run)
+                self._submit.continue_in_background(run)
         if run.final is None:  # the client is gone and reads nothing, or this process is leaving
             raise errors.unavailable(
                 f"This instance is shutting down; the response goes on as {run.rid}."
@@ -207,7 +209,7 @@ class Api:
         """`POST /v1/responses/{id}/cancel`."""
         rid, owner = await self._addressed(request)
         try:
-            return JSONResponse(await self._existing.cancel(rid, owner))
+            return JSONResponse(await self._operations.cancel(rid, owner))
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(rid, error) from error
 
@@ -215,7 +217,7 @@ class Api:
         """`DELETE /v1/responses/{id}`."""
         rid, owner = await self._addressed(request)
         try:
-            await self._existing.delete(rid, owner)
+            await self._operations.delete(rid, owner)
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(rid, error) from error
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
@@ -225,7 +227,7 @@ class Api:
         rid, owner = await self._addressed(request)
         query = request.query_params
         try:
-            items = await self._existing.input_items(rid, owner)
+            items = await self._operations.input_items(rid, owner)
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(rid, error) from error
         return JSONResponse(
@@ -331,7 +333,7 @@ class Api:
             "kafka": self._delivery.ready,
             "redis": await self._store.reachable(),
             "draining": self._submit.leaving,
-            "engine": self._engines.state(),
+            "engine": self._workers.state(),
         }
 
     async def absent(self, request: Request) -> Response:
@@ -371,8 +373,8 @@ class Api:
         return request_parsing.decode(b"".join(parts))
 
 
-async def _to_end(run: response_stream.Run) -> None:
-    while await run.take():
+async def _to_end(run: response_stream.ResponseStream) -> None:
+    while await run.next_events():
         pass
 
 

@@ -107,7 +107,7 @@ class _Lane:
     memory: Remembered | None = None
 
 
-class Conversation:
+class LaneScheduler:
     """
     Attributes:
         _lanes: by name, in order of first use; grows up to the limit, never shrinks (the limit is
@@ -342,8 +342,8 @@ def _refusal(why: Leaving) -> errors.ApiError:
     return errors.unavailable("This instance is shutting down; connect again.")
 
 
-_HANDLERS: Final[dict[str, Callable[[Conversation, dict[str, Any], int], list[Action]]]] = {
-    "response.create": Conversation._create,
-    "response.cancel": Conversation._cancel,
-    "response.steer": Conversation._steer,
+_HANDLERS: Final[dict[str, Callable[[LaneScheduler, dict[str, Any], int], list[Action]]]] = {
+    "response.create": LaneScheduler._create,
+    "response.cancel": LaneScheduler._cancel,
+    "response.steer": LaneScheduler._steer,
 }

@@ -1,9 +1,10 @@
 """Which partition a new response gets (pure; design, identity and place).
 
-A conversation keeps its partition while the load allows, so that the worker that owns it has the
-prefix in its cache; a new one takes the least loaded home partition. "While the load allows" is the
-bound of consistent hashing with bounded loads: no partition above its fair share times a
-constant."""
+A conversation keeps its partition while the load allows, because the worker that owns the partition
+has the conversation's prefix in its cache. A new conversation takes the least loaded preferred
+partition. The load bound is the one of consistent hashing with bounded loads: no partition may have
+more than its fair share times a constant.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +15,26 @@ from typing import Any, Final
 
 import msgspec
 
-HOME_PARTITIONS: Final = 4
+PREFERRED_PARTITIONS: Final = 4
 LOAD_FACTOR: Final = 1.25
-# a warm prefix is worth more than evenness while a partition has fewer running responses than this
+# Below this many running responses on a partition a warm prefix is worth more than evenness.
 FLOOR: Final = 8
 MAX_DIGESTS: Final = 64
 
 
-def home(partitions: int, offset: int, size: int = HOME_PARTITIONS) -> list[int]:
-    """A gateway's home partitions, spread evenly: workers own contiguous ranges, so an even spread
-    reaches all of them. `offset` is drawn at start."""
+def preferred_partitions(
+    partitions: int, offset: int, size: int = PREFERRED_PARTITIONS
+) -> list[int]:
+    """A gateway's preferred partitions, evenly spaced from `offset` on.
+
+    Workers own contiguous ranges, so evenly spaced partitions reach all workers.
+    """
     count = min(size, partitions)
     return sorted({(offset + i * partitions // count) % partitions for i in range(count)})
 
 
 def choose(
-    homes: Sequence[int],
+    preferred: Sequence[int],
     partitions: int,
     load: Callable[[int], int],
     *,
@@ -40,40 +45,44 @@ def choose(
     """The partition for a response.
 
     Args:
+        preferred: the gateway's preferred partitions.
+        partitions: partition count of the log.
         load: responses running on a partition, as far as this gateway knows.
         warm: the partition whose worker holds the prompt's prefix, by the cache metadata.
         sticky: the partition of the previous response.
-        turn: any number that differs from call to call; breaks ties, so that equal partitions take
-            turns.
+        turn: any number that differs from call to call. It breaks ties between equally loaded
+            partitions.
     """
-    for preferred in (warm, sticky):
+    for cached in (warm, sticky):
         if (
-            preferred is not None
-            and 0 <= preferred < partitions
-            and load(preferred) < _bound({*homes, preferred}, load)
+            cached is not None
+            and 0 <= cached < partitions
+            and load(cached) < _bound({*preferred, cached}, load)
         ):
-            return preferred
-    return min(homes, key=lambda p: (load(p), (homes.index(p) - turn) % len(homes)))
+            return cached
+    return min(preferred, key=lambda p: (load(p), (preferred.index(p) - turn) % len(preferred)))
 
 
 def _bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
-    """What one of these partitions may have, counting the response to be placed."""
+    """How many responses one of these partitions may have, the new one included."""
     return max(FLOOR, math.ceil(LOAD_FACTOR * (sum(map(load, candidates)) + 1) / len(candidates)))
 
 
 def of_key(principal: str, key: str, partitions: int) -> int:
-    """With an idempotency key the partition follows from it, so that after a loss of Redis one
-    partition tells whether the request is there (log rule §10)."""
+    """The partition of a request with an idempotency key.
+
+    It is a hash of principal and key, so that after a loss of Redis one partition tells whether the
+    request is there (log rule §10).
+    """
     digest = hashlib.blake2b(msgspec.json.encode([principal, key]), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
 
 
 def prefix(tenant: str, model: str, messages: Sequence[dict[str, Any]]) -> list[str]:
-    """A chain of digests, one per message, each over all before it; the last (longest) ones are
-    kept, longest last.
+    """A chain of digests, one per message, each over all messages up to its own.
 
-    The tenant is part of it: one tenant must not learn from placement or timing what another one
-    has asked.
+    The longest `MAX_DIGESTS` are kept, longest last. The tenant is part of each digest: a tenant
+    must not learn from placement or timing what another tenant has asked.
     """
     state = hashlib.blake2b(msgspec.json.encode([tenant, model]), digest_size=16).digest()
     chain = []

@@ -15,7 +15,7 @@ CANCEL_DEADLINE_S: Final = 5.0
 _END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the end is waited for
 
 
-class Existing:
+class ResponseOperations:
     """Over the log and what this process reads of it. `owner` is whoever asks; to anybody else's
     response the answer is NotFound."""
 

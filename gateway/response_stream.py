@@ -13,7 +13,7 @@ from tailrace.protocol import events, records
 
 
 @dataclass(slots=True)
-class Run:
+class ResponseStream:
     """One response as the connection that asked for it follows it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Run:
     told_at: float = 0.0
     final: dict[str, Any] | None = None
 
-    async def take(self) -> list[events.Event]:
+    async def next_events(self) -> list[events.Event]:
         """The next events; an empty list after the terminal one. Raises like
         `Subscription.take`."""
         batch = await self.subscription.next_events()

@@ -19,7 +19,7 @@ from gateway import (
     admission,
     cache,
     context,
-    idempotency,
+    idempotency_index,
     lanes,
     placement,
     request_parsing,
@@ -51,7 +51,7 @@ class Submission:
     """
     Attributes:
         running: unfinished responses submitted here.
-        attended: runs that somebody follows on a connection of this process.
+        active_streams: runs that somebody follows on a connection of this process.
         leaving: this process is on its way out; it is not ready, but takes requests until balancers
             have noticed.
         refusing: no new requests are taken any more.
@@ -67,9 +67,9 @@ class Submission:
         deliver: delivery.Delivery,
         writer: log.Writer,
         cached: cache.Cache,
-        by_key: idempotency.Keys,
-        present: response_operations.Existing,
-        engines: worker_registry.Fleet,
+        index: idempotency_index.IdempotencyIndex,
+        operations: response_operations.ResponseOperations,
+        workers: worker_registry.WorkerRegistry,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -78,16 +78,16 @@ class Submission:
         self._delivery = deliver
         self._writer = writer
         self._cache = cached
-        self._by_key = by_key
-        self._existing = present
-        self._engines = engines
+        self._index = index
+        self._operations = operations
+        self._workers = workers
         self._spawn = spawn
         self._clock = clock
         self._resolver = context.Resolver(deliver, cached, layout.partitions)
         self._pending: dict[str, asyncio.Future[bool]] = {}
         self._turn = itertools.count()
         self.running = admission.Running()
-        self.attended = 0
+        self.active_streams = 0
         self.leaving = False
         self.refusing = False
 
@@ -105,7 +105,7 @@ class Submission:
         principal: credentials.Principal,
         recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
         permitted: Awaitable[None] | None = None,
-    ) -> response_stream.Run:
+    ) -> response_stream.ResponseStream:
         """Take a request into the log.
 
         Args:
@@ -125,14 +125,14 @@ class Submission:
         principal: credentials.Principal,
         recall: Callable[[str], lanes.Remembered | None],
         permitted: Awaitable[None] | None,
-    ) -> response_stream.Run:
+    ) -> response_stream.ResponseStream:
         started = time.monotonic()
         self._admit(create, principal)
         owner = access.owner_of(principal)
         remembered = recall(create.previous) if create.previous is not None else None
         # What these three ask of Redis goes out in one round trip.
         allowed = asyncio.ensure_future(self._take_rate(create, principal))
-        allowed.add_done_callback(heard)
+        allowed.add_done_callback(consume_exception)
         try:
             async with asyncio.timeout(SUBMIT_DEADLINE_S):
                 if (
@@ -180,7 +180,7 @@ class Submission:
             self._config.limits,
             refusing=self.refusing,
             writable=self._writer.connected and self._delivery.ready,
-            workers=self._engines.workers(create.pool),
+            workers=self._workers.workers(create.pool),
             deadline_s=TTL_MS / 1000,
         )
         if refused is not None:
@@ -297,7 +297,7 @@ class Submission:
 
     async def _append(
         self, create: request_parsing.Create, request: records.Request, partition: int
-    ) -> tuple[response_stream.Run, int]:
+    ) -> tuple[response_stream.ResponseStream, int]:
         """The run, and the offset after its request (-1: not known)."""
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
@@ -311,7 +311,7 @@ class Submission:
             self._delivery.discard(request.rid)
             raise
         self._delivery.acknowledged(request.rid)
-        run = response_stream.Run(
+        run = response_stream.ResponseStream(
             request.rid,
             request.owner,
             request.echo,
@@ -338,11 +338,11 @@ class Submission:
             return await self._writer.append(topic, partition, rid, value, headers)
 
     def _count(
-        self, run: response_stream.Run, principal: credentials.Principal, partition: int
+        self, run: response_stream.ResponseStream, principal: credentials.Principal, partition: int
     ) -> None:
         self.running.add(run.rid, principal.key, partition)
         run.counted = True
-        self.attended += 1
+        self.active_streams += 1
         telemetry.RUNNING_RESPONSES.set(len(self.running))
 
     # ---- idempotency
@@ -367,7 +367,7 @@ class Submission:
         principal: credentials.Principal,
         request: records.Request,
         partition: int,
-    ) -> tuple[response_stream.Run | None, list[str]]:
+    ) -> tuple[response_stream.ResponseStream | None, list[str]]:
         """The run of an earlier request with the same key, if there is one; and earlier ones that
         cannot be attached to (deleted, out of the log)."""
         if create.idempotency_key is None or request.idempotency_key is None:
@@ -382,7 +382,7 @@ class Submission:
             # Its submission failed or died before the append: the key is free again.
             await self._remap(create, principal, first, request.rid)
         # To Redis the key is new. Redis may have lost it, or never have been told.
-        known = await self._by_key.rids(
+        known = await self._index.rids(
             create.pool, create.priority, partition, (request.owner, request.idempotency_key)
         )
         for rid in known:
@@ -397,10 +397,10 @@ class Submission:
         create: request_parsing.Create,
         principal: credentials.Principal,
         request: records.Request,
-        run: response_stream.Run,
+        run: response_stream.ResponseStream,
         end: int,
         refused: Sequence[str],
-    ) -> response_stream.Run | None:
+    ) -> response_stream.ResponseStream | None:
         """The run of a request with the same key that got into the log just before this one, when
         nothing but the log could tell: the earlier one stands, as with claims, and this one is
         cancelled."""
@@ -408,7 +408,7 @@ class Submission:
             return None
         key = (request.owner, request.idempotency_key)
         try:
-            for rid in await self._by_key.rids(
+            for rid in await self._index.rids(
                 create.pool, create.priority, ids.parse(run.rid).partition, key, end
             ):
                 if rid == run.rid:
@@ -431,13 +431,13 @@ class Submission:
         self,
         create: request_parsing.Create,
         principal: credentials.Principal,
-        run: response_stream.Run,
+        run: response_stream.ResponseStream,
         first: str,
     ) -> None:
         with contextlib.suppress(
             log.LogUnavailable
         ):  # then it costs compute, but nobody is shown it
-            await self._existing.append_cancel(run.rid, run.owner, run.echo)
+            await self._operations.append_cancel(run.rid, run.owner, run.echo)
         await self._remap(create, principal, run.rid, first)
 
     async def _remap(
@@ -450,7 +450,7 @@ class Submission:
 
     async def _attach(
         self, rid: str, owner: records.Owner, *, logged: bool = False
-    ) -> response_stream.Run | None:
+    ) -> response_stream.ResponseStream | None:
         """`logged`: its request is known to be in the log."""
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -470,26 +470,26 @@ class Submission:
 
     async def follow(
         self, rid: str, owner: records.Owner, starting_after: int = -1
-    ) -> response_stream.Run:
+    ) -> response_stream.ResponseStream:
         """Follow a response that exists; raises like `Delivery.watch`."""
         found = await self._delivery.find(rid, owner)
         subscription = await self._delivery.watch(rid, owner, starting_after)
-        run = response_stream.Run(
+        run = response_stream.ResponseStream(
             rid, owner, found.echo, subscription, bool(found.response["store"])
         )
         run.headers = {"x-tailrace-response-id": rid}
-        self.attended += 1
+        self.active_streams += 1
         return run
 
     # ---- to the end
     # ----------------------------------------------------------------------------------
 
-    def finished(self, run: response_stream.Run) -> None:
+    def finished(self, run: response_stream.ResponseStream) -> None:
         """The run's terminal event was taken, or the log lost it."""
-        self.attended -= 1
+        self.active_streams -= 1
         self._end(run)
 
-    def _end(self, run: response_stream.Run) -> None:
+    def _end(self, run: response_stream.ResponseStream) -> None:
         run.subscription.close()
         if run.counted:
             self.running.end(run.rid)
@@ -500,39 +500,39 @@ class Submission:
                 self._cache.put_turn(run.rid, context.encode(run.owner, remembered.messages))
             )
 
-    def hand_over(self, run: response_stream.Run) -> None:
+    def continue_in_background(self, run: response_stream.ResponseStream) -> None:
         """The connection that asked is gone: a keeper goes on. What nobody can come back for is
         cancelled after a grace."""
-        self.attended -= 1
+        self.active_streams -= 1
         self._spawn(self._keep(run, cancel=not run.store))
 
-    def keep(self, run: response_stream.Run) -> None:
+    def keep(self, run: response_stream.ResponseStream) -> None:
         """Nobody waits for this one on a connection (background)."""
-        self.attended -= 1
+        self.active_streams -= 1
         self._spawn(self._keep(run, cancel=False))
 
-    async def _keep(self, run: response_stream.Run, *, cancel: bool) -> None:
+    async def _keep(self, run: response_stream.ResponseStream, *, cancel: bool) -> None:
         try:
             async with asyncio.timeout(KEEP_S):
                 if cancel:
                     await self._cancel_after_grace(run)
-                while await run.take():
+                while await run.next_events():
                     pass
         except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
             pass  # the log has it, or nobody has: either way there is nothing left to do here
         finally:
             self._end(run)
 
-    async def _cancel_after_grace(self, run: response_stream.Run) -> None:
+    async def _cancel_after_grace(self, run: response_stream.ResponseStream) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.cancel_grace_s):
-                while await run.take():
+                while await run.next_events():
                     pass
                 return
         if (
             self._delivery.watchers(run.rid) <= 1
         ):  # the keeper itself; someone else means that the client came back
-            await self._existing.append_cancel(run.rid, run.owner, run.echo)
+            await self._operations.append_cancel(run.rid, run.owner, run.echo)
 
 
 async def _all(allowed: Awaitable[Any], permitted: Awaitable[None] | None) -> None:
@@ -542,7 +542,7 @@ async def _all(allowed: Awaitable[Any], permitted: Awaitable[None] | None) -> No
     await allowed
 
 
-def heard(task: asyncio.Future[Any]) -> None:
+def consume_exception(task: asyncio.Future[Any]) -> None:
     """For a task whose failure may come when something else has failed already."""
     if not task.cancelled():
         task.exception()
@@ -553,6 +553,6 @@ def _digest(key: str | None) -> str | None:
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key is not None else None
 
 
-def home_partitions(layout: log.Layout) -> list[int]:
+def preferred_partitions(layout: log.Layout) -> list[int]:
     """Drawn once per process."""
-    return placement.home(layout.partitions, int.from_bytes(os.urandom(2), "big"))
+    return placement.preferred_partitions(layout.partitions, int.from_bytes(os.urandom(2), "big"))

@@ -27,7 +27,7 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"state": "none", "workers": len(workers), "detail": ""}
 
 
-class Fleet:
+class WorkerRegistry:
     """
     Attributes:
         _known: the last heartbeats by pool; empty while Redis is away.

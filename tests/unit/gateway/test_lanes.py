@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from gateway import lanes
-from gateway.lanes import Begin, Cancel, Close, Conversation, Leaving, Remembered, Reply
+from gateway.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Remembered, Reply
 from tailrace.protocol import close_codes, errors
 
 FAILED = errors.server_error()
@@ -38,17 +38,17 @@ def remembered(rid: str) -> Remembered:
 
 class TestLanes:
     def test_a_create_on_a_free_lane_begins_at_once(self) -> None:
-        assert begun(Conversation().received(create(n=1))) == [(None, 1)]
+        assert begun(LaneScheduler().received(create(n=1))) == [(None, 1)]
 
     def test_the_second_on_the_same_lane_waits_for_the_end_of_the_first(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create(n=1))
         assert c.received(create(n=2)) == []
         assert c.accepted(None, "r1") == []
         assert begun(c.ended(None, remembered("r1"))) == [(None, 2)]
 
     def test_a_refused_create_lets_the_next_one_of_its_lane_begin_after_the_error(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a", n=1))
         c.received(create("a", n=2))
         actions = c.rejected("a", FAILED)
@@ -57,13 +57,13 @@ class TestLanes:
         assert begun(actions) == [("a", 2)]
 
     def test_lanes_run_beside_each_other(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         assert begun(
             [*c.received(create("a")), *c.received(create("b")), *c.received(create())]
         ) == [("a", None), ("b", None), (None, None)]
 
     def test_above_the_slots_lanes_wait_in_the_order_they_came(self) -> None:
-        c = Conversation(max_in_flight=2)
+        c = LaneScheduler(max_in_flight=2)
         c.received(create("a", n=1))
         c.received(create("b", n=1))
         c.received(create("a", n=2))
@@ -73,13 +73,13 @@ class TestLanes:
         assert begun(c.ended("b", None)) == [("a", 2)]
 
     def test_sixteen_run_and_the_seventeenth_waits(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         actions = [a for i in range(17) for a in c.received(create(f"l{i}"))]
         assert len(begun(actions)) == 16
         assert begun(c.ended("l3", None)) == [("l16", None)]
 
     def test_the_thirty_third_name_is_refused_and_the_default_lane_is_not_counted(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         for i in range(32):
             assert codes(c.received(create(f"l{i}"))) == []
@@ -89,24 +89,24 @@ class TestLanes:
 
     @pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 257, 5, [], {}, True, "a\n"])
     def test_a_bad_name_is_told_without_a_lane(self, name: Any) -> None:
-        actions = Conversation().received({"type": "response.create", "stream_id": name})
+        actions = LaneScheduler().received({"type": "response.create", "stream_id": name})
         assert codes(actions) == ["invalid_stream_id"]
         assert isinstance(actions[0], Reply)
         assert "stream_id" not in actions[0].event
 
     def test_null_is_the_default_lane(self) -> None:
-        assert begun(Conversation().received({"type": "response.create", "stream_id": None})) == [
+        assert begun(LaneScheduler().received({"type": "response.create", "stream_id": None})) == [
             (None, None)
         ]
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         answers = [codes(c.received(create(n=i))) for i in range(lanes.MAX_QUEUED + 2)]
         assert answers[-1] == ["rate_limit_exceeded"]
         assert [a for a in answers[:-1] if a] == []
 
     def test_what_queues_up_is_bounded_in_bytes(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         half = lanes.MAX_QUEUED_BYTES // 2
         c.received(create(), half)
         assert codes([*c.received(create(), half), *c.received(create(), half)]) == []
@@ -115,7 +115,7 @@ class TestLanes:
 
 class TestMemory:
     def test_a_lane_remembers_its_last_response_only(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         for rid in ("r1", "r2"):
             c.received(create())
             c.accepted(None, rid)
@@ -125,14 +125,14 @@ class TestMemory:
         assert c.recall(None, "r1") is None
 
     def test_another_lane_may_fork(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a"))
         c.ended("a", remembered("r1"))
         c.received(create("b"))
         assert c.recall("b", "r1") == remembered("r1")
 
     def test_a_continuation_that_is_refused_evicts_what_it_continued(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a"))
         c.ended("a", remembered("r1"))
         c.received(create("a"))
@@ -141,7 +141,7 @@ class TestMemory:
         assert c.recall("a", "r1") is None
 
     def test_a_continuation_that_fails_evicts_too(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         c.ended(None, remembered("r1"))
         c.received(create())
@@ -151,7 +151,7 @@ class TestMemory:
         assert c.recall(None, "r1") is None
 
     def test_a_failed_fork_keeps_the_parent(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a"))
         c.ended("a", remembered("r1"))
         c.received(create("b"))
@@ -160,7 +160,7 @@ class TestMemory:
         assert c.recall("a", "r1") == remembered("r1")
 
     def test_a_refusal_that_continued_something_else_evicts_nothing(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         c.ended(None, remembered("r1"))
         c.received(create())
@@ -171,27 +171,27 @@ class TestMemory:
 
 class TestCancel:
     def test_bare_means_the_default_lane(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         for lane in (None, "a"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
         assert c.received({"type": "response.cancel"}) == [Cancel("r-None", ours=True)]
 
     def test_bare_means_the_only_one(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a"))
         c.accepted("a", "r1")
         assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True, lane="a")]
 
     def test_bare_with_several_named_ones_is_ambiguous(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         for lane in ("a", "b"):
             c.received(create(lane))
             c.accepted(lane, lane)
         assert codes(c.received({"type": "response.cancel"})) == ["missing_required_parameter"]
 
     def test_by_lane_and_by_id(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         for lane in ("a", "b"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
@@ -203,14 +203,14 @@ class TestCancel:
         ]
 
     def test_while_it_is_being_submitted_the_cancel_follows_the_acknowledgement(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         assert c.received({"type": "response.cancel"}) == []
         assert c.received({"type": "response.cancel"}) == []
         assert c.accepted(None, "r1") == [Cancel("r1", ours=True)]
 
     def test_asking_again_writes_no_second_record_unless_the_first_failed(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         c.accepted(None, "r1")
         assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
@@ -219,7 +219,7 @@ class TestCancel:
         assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
 
     def test_the_next_response_of_the_lane_is_not_cancelled_with_it(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create(n=1))
         c.received(create(n=2))
         c.received({"type": "response.cancel"})
@@ -228,7 +228,7 @@ class TestCancel:
         assert c.accepted(None, "r2") == []
 
     def test_a_cancel_that_lost_its_race_is_no_error(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         c.accepted(None, "r1")
         c.ended(None, remembered("r1"))
@@ -236,12 +236,12 @@ class TestCancel:
         assert c.received({"type": "response.cancel"}) == []
 
     def test_an_id_of_another_connection_is_looked_up(self) -> None:
-        assert Conversation().received({"type": "response.cancel", "response_id": "r9"}) == [
+        assert LaneScheduler().received({"type": "response.cancel", "response_id": "r9"}) == [
             Cancel("r9", ours=False)
         ]
 
     def test_an_id_that_is_no_text(self) -> None:
-        assert codes(Conversation().received({"type": "response.cancel", "response_id": 5})) == [
+        assert codes(LaneScheduler().received({"type": "response.cancel", "response_id": 5})) == [
             "invalid_type"
         ]
 
@@ -249,12 +249,12 @@ class TestCancel:
 class TestOtherEvents:
     @pytest.mark.parametrize("kind", [None, "ping", "response.creat", 5, ["response.create"], {}])
     def test_an_unknown_type_is_an_error_event_and_no_more(self, kind: Any) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         assert codes(c.received({"type": kind})) == ["unknown_event"]
         assert begun(c.received(create())) == [(None, None)]
 
     def test_steering_is_refused_in_its_own_shape_with_the_input(self) -> None:
-        (action,) = Conversation().received(
+        (action,) = LaneScheduler().received(
             {"type": "response.steer", "previous_response_id": "r1", "input": "go left"}
         )
         assert isinstance(action, Reply)
@@ -265,10 +265,10 @@ class TestOtherEvents:
 
 class TestLeaving:
     def test_an_idle_connection_closes_at_once(self) -> None:
-        assert Conversation().leave(Leaving.DRAIN) == [Close(close_codes.CloseCode.RESTART)]
+        assert LaneScheduler().leave(Leaving.DRAIN) == [Close(close_codes.CloseCode.RESTART)]
 
     def test_what_runs_ends_first_and_what_waits_is_refused_on_its_lane(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a", n=1))
         c.received(create("a", n=2))
         actions = c.leave(Leaving.DRAIN)
@@ -278,13 +278,13 @@ class TestLeaving:
         assert c.ended("a", None) == [Close(close_codes.CloseCode.RESTART)]
 
     def test_new_creates_are_refused_meanwhile(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create("a"))
         c.leave(Leaving.DRAIN)
         assert codes(c.received(create("b"))) == ["service_unavailable"]
 
     def test_of_age_it_says_so_in_the_words_clients_recover_on(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         assert c.leave(Leaving.AGE) == []
         assert codes(c.received(create())) == ["websocket_connection_limit_reached"]
@@ -293,7 +293,7 @@ class TestLeaving:
         assert actions[-1] == Close(close_codes.CloseCode.RESTART)
 
     def test_the_first_reason_stays(self) -> None:
-        c = Conversation()
+        c = LaneScheduler()
         c.received(create())
         c.leave(Leaving.AGE)
         assert c.leave(Leaving.DRAIN) == []
@@ -301,7 +301,7 @@ class TestLeaving:
 
 
 def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
-    c = Conversation()
+    c = LaneScheduler()
     c.adopt("r1", None)
     assert c.received(create(n=1)) == []
     assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
@@ -316,7 +316,7 @@ class Lanes(stateful.RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.c = Conversation(max_in_flight=3)
+        self.c = LaneScheduler(max_in_flight=3)
         self.asked: dict[str | None, list[int]] = {}
         self.began: dict[str | None, list[int]] = {}
         self.busy: set[str | None] = set()

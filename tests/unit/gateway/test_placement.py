@@ -21,13 +21,13 @@ from gateway import placement
         (12, 1, [1, 4, 7, 10]),
     ],
 )
-def test_home_partitions_are_spread_evenly(
+def test_preferred_partitions_are_spread_evenly(
     partitions: int, offset: int, expected: list[int]
 ) -> None:
-    assert placement.home(partitions, offset) == expected
+    assert placement.preferred_partitions(partitions, offset) == expected
 
 
-def test_a_new_response_takes_the_least_loaded_home_partition() -> None:
+def test_a_new_response_takes_the_least_loaded_preferred_partition() -> None:
     load = {0: 3, 2: 1, 4: 2, 6: 5}
     assert placement.choose([0, 2, 4, 6], 8, load.__getitem__) == 2
 
@@ -39,7 +39,7 @@ def test_equal_partitions_take_turns() -> None:
     assert chosen == {0: 2, 2: 2, 4: 2, 6: 2}
 
 
-def test_a_conversation_stays_where_it_was_also_outside_of_home() -> None:
+def test_a_conversation_stays_where_it_was_also_outside_the_preferred_ones() -> None:
     assert placement.choose([0, 2], 8, lambda p: 3 if p == 5 else 0, sticky=5) == 5
 
 
@@ -76,13 +76,13 @@ def test_a_partition_this_log_does_not_have_is_no_candidate(strange: int) -> Non
 def test_no_partition_is_chosen_far_above_the_fair_share(
     loads: list[int], warm: int, sticky: int, turn: int
 ) -> None:
-    homes = [1, 3, 5, 7]
-    chosen = placement.choose(homes, 8, loads.__getitem__, warm=warm, sticky=sticky, turn=turn)
-    share = (sum(loads[p] for p in {*homes, chosen}) + 1) / len({*homes, chosen})
-    assert chosen in {*homes, warm, sticky}
+    preferred = [1, 3, 5, 7]
+    chosen = placement.choose(preferred, 8, loads.__getitem__, warm=warm, sticky=sticky, turn=turn)
+    share = (sum(loads[p] for p in {*preferred, chosen}) + 1) / len({*preferred, chosen})
+    assert chosen in {*preferred, warm, sticky}
     assert loads[chosen] < max(placement.FLOOR, placement.LOAD_FACTOR * share + 1) or loads[
         chosen
-    ] == min(loads[p] for p in homes)
+    ] == min(loads[p] for p in preferred)
 
 
 def test_a_key_always_leads_to_the_same_partition_and_keys_spread() -> None:

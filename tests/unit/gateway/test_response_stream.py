@@ -27,9 +27,9 @@ def event(delta: str | None = None, *, final: dict[str, Any] | None = None) -> e
     )
 
 
-def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.Run:
+def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.ResponseStream:
     taken: Any = Subscription(batches)
-    return response_stream.Run("resp_1", OWNER, {}, taken, True, **more)
+    return response_stream.ResponseStream("resp_1", OWNER, {}, taken, True, **more)
 
 
 def counts(pool: str) -> list[float]:
@@ -47,7 +47,7 @@ async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_ea
     batches = [[event()], [event("a"), event("b")], [event()], [event("c")], [event("d"), event()]]
     run = run_of(batches, pool="timed", awaited_since=1.0)
     while batches:
-        await run.take()
+        await run.next_events()
     assert counts("timed") == [1, 2]
 
 
@@ -55,7 +55,7 @@ async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
     batches = [[event("a")], [event("b")]]
     elsewhere = run_of(batches, pool="untimed")
     while batches:
-        await elsewhere.take()
+        await elsewhere.next_events()
     assert counts("untimed") in ([], [0, 0])
 
 
@@ -73,15 +73,15 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     }
     well = run_of([[event(final=answer)]], messages=asked)
     assert well.remembered is None, "it has not ended"
-    await well.take()
+    await well.next_events()
     assert well.remembered is not None
     assert (well.remembered.rid, list(well.remembered.messages)) == (
         "resp_1",
         [*asked, {"role": "assistant", "content": "ho"}],
     )
     failed = run_of([[event(final={"status": "failed", "output": []})]], messages=asked)
-    await failed.take()
+    await failed.next_events()
     assert failed.remembered is None
     followed = run_of([[event(final=answer)]])
-    await followed.take()
+    await followed.next_events()
     assert followed.remembered is None, "whoever only follows does not know what was asked"

@@ -109,14 +109,14 @@ def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submi
     )
     cached = cache.Cache(Away())  # type: ignore[arg-type]
     odd: Any = (deliver, writer)
-    present = response_operations.Existing(*odd, cached)
+    operations = response_operations.ResponseOperations(*odd, cached)
     parts: Any = (
         config,
         log.Layout("one", TAG, 1),
         *odd,
         cached,
         by_key,
-        present,
+        operations,
         Engines(),
         lambda work: work.close(),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway import idempotency
+from gateway import idempotency_index
 from tailrace import log
 from tailrace.protocol import ids, records, topics
 
@@ -83,13 +83,16 @@ class OneLog:
             yield [record]
 
 
-def over(held: OneLog) -> idempotency.Keys:
+def over(held: OneLog) -> idempotency_index.IdempotencyIndex:
     parts: Any = held
-    return idempotency.Keys(parts, parts)
+    return idempotency_index.IdempotencyIndex(parts, parts)
 
 
 async def ask(
-    by_key: idempotency.Keys, key: str = "k", owner: records.Owner = ALICE, end: int = -1
+    by_key: idempotency_index.IdempotencyIndex,
+    key: str = "k",
+    owner: records.Owner = ALICE,
+    end: int = -1,
 ) -> list[str]:
     return await by_key.rids("default", "interactive", 0, (owner, key), end)
 
@@ -142,7 +145,7 @@ async def test_two_who_ask_at_once_fold_each_record_once() -> None:
         (0, None, 0),  # a group that never committed: nothing is finished
         (0, 7, 7),  # what may still run is always looked at
         (9, 7, 9),  # as far as the log reaches
-        (0, 2_500, 3_000 - idempotency.RECENT),  # and some finished ones
+        (0, 2_500, 3_000 - idempotency_index.RECENT),  # and some finished ones
     ],
 )
 async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_stretch_back(
@@ -158,7 +161,7 @@ async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_
 async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idempotency, "RECENT", 10)
+    monkeypatch.setattr(idempotency_index, "RECENT", 10)
     held = OneLog(low=0)
     first = held.append("k")
     by_key = over(held)
@@ -173,7 +176,7 @@ async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(
 async def test_memory_is_bounded_and_the_oldest_keys_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idempotency, "MAX_KEYS", 3)
+    monkeypatch.setattr(idempotency_index, "MAX_KEYS", 3)
     held = OneLog()
     for n in range(5):
         held.append(f"k{n}")

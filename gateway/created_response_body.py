@@ -19,13 +19,13 @@ from tailrace.web import drain, event_stream
 Encode = Callable[[events.Event], bytes]
 
 
-class EventStream(event_stream.EventBody):
+class CreatedResponseBody(event_stream.EventBody):
     """Streams a run's events, as `encode` spells them, and gives the run back when the client
     leaves or the service does."""
 
     def __init__(
         self,
-        run: response_stream.Run,
+        run: response_stream.ResponseStream,
         submit: submission.Submission,
         draining: drain.Draining,
         encode: Encode,
@@ -46,12 +46,12 @@ class EventStream(event_stream.EventBody):
         if self._run.final is not None:
             self._submit.finished(self._run)
         else:
-            self._submit.hand_over(self._run)
+            self._submit.continue_in_background(self._run)
 
     async def pump(self, send: Send) -> None:
         try:
             while self._run.final is None:
-                batch = await self._run.take()
+                batch = await self._run.next_events()
                 await self.write(
                     send, b"".join(map(self._encode, batch)) if batch else event_stream.KEEP_ALIVE
                 )

@@ -37,7 +37,7 @@ class _Partition:
     rids: dict[Key, list[str]] = field(default_factory=dict)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def take(self, record: log.Record) -> None:
+    def add(self, record: log.Record) -> None:
         self.position = record.offset + 1
         if record.value is None or _FIELD not in record.value:
             return
@@ -51,7 +51,7 @@ class _Partition:
             del self.rids[next(iter(self.rids))]
 
 
-class Keys:
+class IdempotencyIndex:
     """Folds the request partitions that keys lead to."""
 
     def __init__(self, offsets: log.Offsets, replays: log.Replays) -> None:
@@ -95,7 +95,7 @@ class Keys:
         ) as batches:
             async for batch in batches:
                 for record in batch:
-                    known.take(record)
+                    known.add(record)
 
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
         """Finished requests lie below the commit, so whatever still runs is seen."""
