@@ -66,13 +66,13 @@ def _say(text: str) -> None:
     typer.echo(text)
 
 
-def _empty(data: paths.Data) -> None:
-    """`--fresh`: forget the log and everything else of the deployment, but only in a folder that is
-    ours."""
+def _wipe(data: paths.Data) -> None:
+    """`--wipe`: remove the log and everything else of the deployment, but only in a folder that is
+    marked as a data folder."""
     if not data.root.exists():
         return
     if not data.marker.exists() and any(data.root.iterdir()):
-        raise _refuse(f"{data.root} is not a data folder of Tailrace; --fresh leaves it alone", 2)
+        raise _refuse(f"{data.root} is not a data folder of Tailrace; --wipe leaves it alone", 2)
     for folder in (data.kafka, data.redis, data.logs):
         shutil.rmtree(folder, ignore_errors=True)
     for file in (data.dev_key, data.issuers, data.credential):
@@ -119,15 +119,20 @@ def up(
     port: Annotated[int, typer.Option(help="First gateway, and the page.")] = 8000,
     push_port: Annotated[int, typer.Option(help="First push service.")] = 8001,
     data: DataOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with an empty log.")] = False,
+    wipe: Annotated[
+        bool, typer.Option("--wipe", help="Remove this deployment's log and keys first.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
 ) -> None:
     """Start everything: broker, Redis, topics, gateway, push, worker, page. Ctrl-C stops it."""
+    if fresh:
+        raise _refuse("up: --fresh is now --wipe", 2)
     options = _checked(plan.Options(engine, model, workers, gateways, pushes, port, push_port))
     folder = _data(data)
     if state.is_held(folder.lock):
         raise _already_running(folder)
-    if fresh:
-        _empty(folder)
+    if wipe:
+        _wipe(folder)
     if detach:
         raise typer.Exit(
             start_detached(_arguments(options, folder), folder, wait=not no_wait, say=_say)
@@ -367,18 +372,21 @@ def verify_command(
             min=0, help="Seconds after which a response has to have ended (0: the log is at rest)."
         ),
     ] = checks.SETTLE_S,
-    fresh: Annotated[
+    min_age_ms: Annotated[
         float,
         typer.Option(
             min=0,
-            help="With transcripts: bound in ms for events behind their append, after healing.",
+            help="With transcripts: an event this old at its arrival fails C4 (0: no bound).",
         ),
     ] = 0.0,
+    fresh: Annotated[str, typer.Option("--fresh", hidden=True)] = "",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object.")] = False,
     data: DataOption = None,
 ) -> None:
     """Read the whole log and judge it: one sequence per response, no gap, one end, usage,
     isolation. Exit code 0 pass, 1 fail, 2 inconclusive."""
+    if fresh:
+        raise _refuse("verify: --fresh is now --min-age-ms", 2)
     running = state.load(_data(data).state)
     address = bootstrap or (running.kafka if running and running.phase != "stopped" else "")
     if not address:
@@ -390,7 +398,7 @@ def verify_command(
             pattern=transcripts,
             rid=rid,
             settle_s=settle,
-            fresh_ms=fresh,
+            late_ms=min_age_ms,
             as_json=as_json,
             say=typer.echo,
         )

@@ -49,7 +49,7 @@ class Data:
 
     @property
     def marker(self) -> Path:
-        """Says that the folder is ours; `--fresh` empties no folder without it."""
+        """Marks a data folder. `up --wipe` refuses a folder without it."""
         return self.root / ".tailrace-data"
 
     @property

@@ -1,9 +1,14 @@
-"""The judge: reads histories and says whether no token was lost, doubled, reordered or mixed, and
-whether every watcher holds the same text.
+"""The judge: reads histories and decides whether every response's tokens are whole and in order.
 
-    history     records of the log, by response                  tenure     the reader rule once more, in another shape than `tailrace.protocol.fold`
-    transcript  what clients and workers saw, in JSON lines      checks     L1-L7, R5 over one response      clients   C1-C5, R1-R4, R6
-    report      verdicts, witnesses, figures                     source     the log read cold                command   `tailrace verify`
+No token may be lost, doubled, reordered or mixed, and every watcher must hold the same text.
 
-Everything but `source` and `command` is pure.
+In: the records of a log (`source`, `history`) and transcripts of clients, workers and the fault
+injector (`transcript`). `reference_fold` is a second implementation of the reader rule, and
+`outcome` says what a response came to. `checks` judges the log (`response_checks` one response),
+`clients` the transcripts (`watch_checks`, `request_checks`, `worker_checks`), `replicas` the
+brokers' segment files. Out: a `report` with verdicts, counterexamples and figures. `command` is
+`tailrace verify`.
+
+Only `source` and `command` do I/O. Nothing here imports a service or uses the product's fold as
+its own judgement.
 """

@@ -1,4 +1,4 @@
-"""`tailrace verify`: read, judge, print, and say it again as an exit code."""
+"""`tailrace verify`: reads a log, judges it, prints the report, returns an exit code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from pathlib import Path
 from tailrace import log
 from tailrace.protocol import ids
 from tailrace.verify import checks, clients, history, report, source, transcript
+from tailrace.verify.outcome import Outcome
 
 
 class Unusable(Exception):
-    """The input cannot be judged at all; the text is for the user."""
+    """The input cannot be judged. The text is for the user."""
 
 
 def merge(into: history.History, part: history.History) -> None:
-    """What the checks of transcripts need of all partitions together; responses are judged part by
-    part and not kept."""
+    """Add to `into` what the transcript checks need of all partitions together.
+
+    Responses are judged partition by partition and are not kept.
+    """
     into.places |= part.places
     into.beginnings |= part.beginnings
     into.newest = max(into.newest, part.newest)
@@ -34,16 +37,20 @@ async def examine(
     options: checks.Options,
     *,
     rid: str = "",
-    fresh_ms: float = 0.0,
-) -> tuple[report.Report, dict[str, checks.Outcome]]:
-    """Read a log and judge it, with the transcripts if there are any (only then outcomes are kept).
+    late_ms: float = 0.0,
+) -> tuple[report.Report, dict[str, Outcome]]:
+    """Read a log and judge it, with the transcripts if there are any.
+
+    Returns the report and, with transcripts only, the outcomes by response id.
 
     Raises:
-        log.LogUnavailable, log.HistoryLost, ids.InvalidId
+        log.LogUnavailable: the broker does not answer, or topics are missing.
+        log.HistoryLost: retention removed records while they were read.
+        ids.InvalidId: `rid` is not a response id.
     """
     out, outcomes, every = (
         report.Report(),
-        dict[str, checks.Outcome](),
+        dict[str, Outcome](),
         history.History(complete=not rid),
     )
     every.digests = {} if files else None
@@ -58,15 +65,15 @@ async def examine(
     finally:
         await reading.stop()
     if files:
-        clients.judge(out, every, outcomes, files, settle_s=options.settle_s, fresh_ms=fresh_ms)
+        clients.judge(out, every, outcomes, files, settle_s=options.settle_s, late_ms=late_ms)
     return out, outcomes
 
 
 def transcripts(pattern: str) -> clients.Files:
-    """The files of a pattern.
+    """The transcripts that a glob pattern names, with their file names.
 
     Raises:
-        Unusable: there are none, or one is no transcript.
+        Unusable: no file matches, or a file is not a transcript.
     """
     paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - the pattern may be absolute
     if not paths:
@@ -84,11 +91,15 @@ def run(
     pattern: str,
     rid: str,
     settle_s: float,
-    fresh_ms: float,
+    late_ms: float,
     as_json: bool,
     say: Callable[[str], None],
 ) -> int:
-    """The exit code: 0 pass, 1 fail, 2 inconclusive or unusable."""
+    """Read, judge and print. Returns 0 for pass, 1 for fail, 2 for inconclusive.
+
+    Raises:
+        Unusable: the input cannot be judged.
+    """
     try:
         files = transcripts(pattern) if pattern else []
         found, _ = asyncio.run(
@@ -98,7 +109,7 @@ def run(
                 files,
                 checks.Options(settle_s=settle_s),
                 rid=rid,
-                fresh_ms=fresh_ms,
+                late_ms=late_ms,
             )
         )
     except ids.InvalidId as error:

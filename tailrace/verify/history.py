@@ -1,5 +1,4 @@
-"""Records of the log as the checks take them: by response, from one partition or from all
-(pure)."""
+"""The records of a log by response, from one partition or from all of them (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _dead = msgspec.json.Decoder(records.Dead)
 
 
 class Asked(NamedTuple):
-    """A request record where it lies."""
+    """A request record and where it lies in the log."""
 
     topic: str
     offset: int
@@ -28,7 +27,7 @@ class Asked(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A record of `llm.tokens` where it lies in its partition; `timestamp` is the broker's, ms."""
+    """A record of `llm.tokens` and where it lies in its partition; `timestamp` is the broker's, ms."""
 
     offset: int
     timestamp: int
@@ -40,11 +39,13 @@ class Response:
     """Everything the log has about one response.
 
     Attributes:
-        entries: its token records by offset, void ones included.
-        asked: its requests by topic and offset; more than one when a gateway repeated an ambiguous
-            append. Empty once retention passed them.
+        entries: its token records by offset, ignored ones included.
+        asked: its requests by topic and offset. There are several when a gateway repeated an
+            append of unknown outcome, and none once retention removed them.
+        metered: its usage records.
+        dead: its dead letters.
         whole: the log still has everything from the lower bound in the id on.
-        foreign: minted on another log.
+        foreign: the id was made on another log.
     """
 
     rid: str
@@ -58,7 +59,7 @@ class Response:
 
     @property
     def owner(self) -> records.Owner | None:
-        """Whose it is, by the request or, without one, by the first claim or cancel."""
+        """Its owner: from the request or, without one, from the first claim or cancel."""
         if self.asked:
             return self.asked[0].request.owner
         for e in self.entries:
@@ -97,17 +98,21 @@ class History:
     """What was read of a log.
 
     Attributes:
-        places: (topic, partition) -> offset -> rid, or None for a record that is no request; only
-            request topics.
+        tag: the log's incarnation tag; None if it is unknown.
+        partitions: number of token partitions; None if it is unknown.
+        responses: by response id.
+        places: (topic, partition) -> offset -> rid, or None for a record that is not a
+            request. Request topics only.
         beginnings: (topic, partition) -> the oldest offset held.
         ends: (topic, partition) -> the offset up to which it was read.
         committed: by request (topic, partition).
         has_usage, has_dead: whether these topics are part of the input.
-        garbage: records that are void for every reader, by topic.
+        garbage: records that every reader ignores, by topic.
         newest: highest broker time seen, ms.
-        complete: every partition of the log is in it; else a response that is missing says nothing.
-        digests: (topic, partition) -> offset -> digest of the record's bytes; None unless someone
-            asks for L4.
+        complete: it holds every partition of the log. Otherwise a missing response proves
+            nothing.
+        digests: (topic, partition) -> offset -> digest of the record's bytes; None if L4 is not
+            judged.
     """
 
     tag: bytes | None = None
@@ -125,7 +130,7 @@ class History:
     digests: dict[tuple[str, int], dict[int, str]] | None = None
 
     def response(self, rid: str, address: ids.Address) -> Response:
-        """The response, made if it is not known yet."""
+        """The response with this id; made if it is not known yet."""
         found = self.responses.get(rid)
         if found is None:
             foreign = self.tag is not None and address.incarnation != self.tag
@@ -136,7 +141,7 @@ class History:
         return found
 
     def add(self, r: log_words.Record) -> None:
-        """One record; within a partition in the order of offsets."""
+        """Add one record. Within a partition, records come in offset order."""
         self.newest = max(self.newest, r.timestamp)
         if self.digests is not None:
             self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(
@@ -191,7 +196,7 @@ class History:
 
 
 def beside(r: log_words.Record) -> records.Metered | records.Dead | None:
-    """A record of `llm.usage` or `llm.dlq`, or None for garbage."""
+    """Decode a record of `llm.usage` or `llm.dlq`. Returns None for garbage."""
     try:
         return (_metered if r.topic == topics.USAGE else _dead).decode(r.value or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -204,7 +209,7 @@ def gather(
     incarnation: str | None = None,
     partitions: int | None = None,
 ) -> History:
-    """A history from records of all topics."""
+    """Make a history from records of all topics."""
     tag = ids.incarnation_tag(incarnation) if incarnation else None
     history = History(tag=tag, partitions=partitions, has_usage=True, has_dead=True)
     for r in found:
@@ -213,7 +218,7 @@ def gather(
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One record of a dump. Bytes are base64: a record may be garbage."""
+    """One record of a dump. Bytes are base64, because a record may be garbage."""
 
     topic: str
     partition: int
@@ -224,7 +229,7 @@ class Line(msgspec.Struct, omit_defaults=True):
 
 
 def dump(found: Iterable[log_words.Record]) -> Iterator[bytes]:
-    """Records as JSON lines."""
+    """Encode records as JSON lines."""
     for r in found:
         yield (
             msgspec.json.encode(
@@ -235,10 +240,10 @@ def dump(found: Iterable[log_words.Record]) -> Iterator[bytes]:
 
 
 def undump(lines: Iterable[bytes]) -> Iterator[log_words.Record]:
-    """What `dump` wrote.
+    """Decode what `dump` wrote.
 
     Raises:
-        msgspec.MsgspecError: a line is no record.
+        msgspec.MsgspecError: a line is not a record.
     """
     for line in lines:
         at = msgspec.json.decode(line, type=Line)

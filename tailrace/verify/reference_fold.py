@@ -1,10 +1,12 @@
-"""The reader rule once more, for the judge: in another shape than `tailrace.protocol.fold`, which
-walks records with a state (log rule §4; pure).
+"""A second implementation of the reader rule, for the judge (log rule §4; pure).
 
-Here questions about a whole history are answered one after the other. Who owned the response, and
-from where to where, follows from the claims alone. In each tenure the owner's frames are strung
-together where they fit. Then the first record that ends the response cuts everything behind it: a
-later record can change nothing before it, so the cut may come last.
+It has another shape than `tailrace.protocol.fold`, which walks the records with a state. Here each
+question about a whole history is answered on its own:
+
+1. Who owned the response, and from where to where? The claims alone decide.
+2. Which frames count? In each epoch, those of the owner that continue what is there.
+3. Where does it end? At the first record that ends it. Everything behind it is dropped; this may
+   come last, because a later record changes nothing before it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ STATUS = {"stop": "completed", "warmup": "completed", "length": "incomplete"}
 
 
 def link(chain: bytes, ids: Sequence[int]) -> bytes:
-    """The chain after `ids`: eight bytes of blake2b over the chain before and each id as four
-    bytes, least first."""
+    """The hash chain after `ids`: for each id, eight bytes of blake2b over the chain so far and
+    the id as four bytes, little-endian."""
     for i in ids:
         chain = hashlib.blake2b(
             chain + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8
@@ -32,9 +34,9 @@ def link(chain: bytes, ids: Sequence[int]) -> bytes:
     return chain
 
 
-class Tenure(NamedTuple):
-    """One owner's time: its claim at position `start` of the entries, up to the position where it
-    is replaced."""
+class Epoch(NamedTuple):
+    """The entries of one owner: from its claim at position `start` up to `stop`, where another
+    claim replaces it or the entries end."""
 
     claim: records.Claim
     start: int
@@ -55,18 +57,18 @@ class Account:
     """What the records of a response came to.
 
     Attributes:
-        tenures: accepted claims in order.
+        entries: its token records, each offset once.
+        epochs: accepted claims in order.
         frames: accepted frames in order.
         ended_at: position of the record that ended it; None while it is open.
         end: that record; None for a cancel or while it is open.
-        torn: positions of records by the right owner at the right index whose hash contradicts the
-            prefix: a writer continued something else.
-        yielded: owners that asked to be taken over while they were owners, with the position where
-            they first did.
+        torn: positions of records by the owner at the right index whose hash contradicts the
+            accepted prefix: the writer continued another text.
+        yielded: owners that wrote YIELD while they were owners, with the position of the first.
     """
 
     entries: Sequence[history.Placed]
-    tenures: list[Tenure] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     ended_at: int | None = None
     end: records.End | None = None
@@ -87,7 +89,7 @@ class Account:
 
     @property
     def text(self) -> str:
-        """What every reader holds at the end, or so far."""
+        """The text that every reader holds at the end, or so far."""
         return "".join(
             [f.tok.text for f in self.frames] + ([self.end.text_tail] if self.end else [])
         )
@@ -107,18 +109,14 @@ class Account:
         return self.end.reason if self.end else "cancelled"
 
     @property
-    def takeovers(self) -> list[tuple[Tenure, int]]:
-        """Tenures behind the first, each with k: the tokens accepted before it."""
-        return [(t, self._total_before(t.start)) for t in self.tenures[1:]]
+    def takeovers(self) -> list[tuple[Epoch, int]]:
+        """Every epoch but the first, each with k: the tokens accepted before it."""
+        return [(t, self._total_before(t.start)) for t in self.epochs[1:]]
 
     def accepted(self) -> list[int]:
         """Positions of all records that took effect, in order."""
         ended = [] if self.ended_at is None else [self.ended_at]
-        return sorted([t.start for t in self.tenures] + [f.at for f in self.frames] + ended)
-
-    def made_by(self, t: Tenure) -> int:
-        """How many tokens of a tenure were accepted."""
-        return self._total_before(t.stop) - self._total_before(t.start)
+        return sorted([t.start for t in self.epochs] + [f.at for f in self.frames] + ended)
 
     def _total_before(self, position: int) -> int:
         n = bisect.bisect_left(self.frames, position, key=lambda f: f.at)
@@ -126,27 +124,27 @@ class Account:
 
 
 def account(entries: Sequence[history.Placed]) -> Account:
-    """Judge one response's records, given in offset order; an offset that comes again is the same
-    record read twice."""
+    """The account of one response's records in offset order. A repeated offset is one record read
+    twice, and counts once."""
     once = [e for i, e in enumerate(entries) if i == 0 or e.offset > entries[i - 1].offset]
     found = Account(once)
-    found.tenures = _tenures(once)
-    for t in found.tenures:
-        _string(found, t)
+    found.epochs = _epochs(once)
+    for t in found.epochs:
+        _append_frames(found, t)
     _cut(found)
     return found
 
 
-def _tenures(entries: Sequence[history.Placed]) -> list[Tenure]:
-    """Follow the claims: the heir of an owner is the first later claim that names it."""
-    heirs: dict[str | None, list[int]] = {}
+def _epochs(entries: Sequence[history.Placed]) -> list[Epoch]:
+    """Follow the claims: an owner is replaced by the first later claim that names it."""
+    successors: dict[str | None, list[int]] = {}
     for at, e in enumerate(entries):
         if isinstance(e.record, records.Claim):
-            heirs.setdefault(e.record.prev, []).append(at)
+            successors.setdefault(e.record.prev, []).append(at)
     starts: list[int] = []
     owner: str | None = None
     while True:
-        waiting = heirs.get(owner, [])
+        waiting = successors.get(owner, [])
         next_at = bisect.bisect_right(waiting, starts[-1] if starts else -1)
         if next_at == len(waiting):
             break
@@ -155,18 +153,18 @@ def _tenures(entries: Sequence[history.Placed]) -> list[Tenure]:
         assert isinstance(claim, records.Claim)
         owner = claim.own
     stops = [*starts[1:], len(entries)]
-    return [Tenure(entries[a].record, a, b) for a, b in zip(starts, stops, strict=False)]  # type: ignore[arg-type]
+    return [Epoch(entries[a].record, a, b) for a, b in zip(starts, stops, strict=False)]  # type: ignore[arg-type]
 
 
-def _string(found: Account, tenure: Tenure) -> None:
-    """Append the frames of one tenure that continue what is there."""
-    for at in range(tenure.start + 1, tenure.stop):
+def _append_frames(found: Account, epoch: Epoch) -> None:
+    """Append those frames of one epoch that continue what is there."""
+    for at in range(epoch.start + 1, epoch.stop):
         record = found.entries[at].record
-        if isinstance(record, records.Yield) and record.own == tenure.claim.own:
+        if isinstance(record, records.Yield) and record.own == epoch.claim.own:
             found.yielded.setdefault(record.own, at)
         if (
             not isinstance(record, records.Tok)
-            or record.own != tenure.claim.own
+            or record.own != epoch.claim.own
             or record.seq != found.total
         ):
             continue
@@ -180,29 +178,30 @@ def _string(found: Account, tenure: Tenure) -> None:
 
 
 def _cut(found: Account) -> None:
-    """Find the end; drop what lies behind it."""
-    starts = [t.start for t in found.tenures]
+    """Find the end and drop everything behind it."""
+    starts = [t.start for t in found.epochs]
     for at, e in enumerate(found.entries):
         if isinstance(e.record, records.Cancel):
             found.ended_at = at
             break
-        tenure = found.tenures[n - 1] if (n := bisect.bisect_left(starts, at)) else None
+        epoch = found.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None
         if (
             isinstance(e.record, records.End)
-            and tenure is not None
-            and _complete(found, at, e.record, tenure)
+            and epoch is not None
+            and _complete(found, at, e.record, epoch)
         ):
             found.ended_at, found.end = at, e.record
             break
     last = len(found.entries) if found.ended_at is None else found.ended_at
-    found.tenures = [t for t in found.tenures if t.start < last]
+    found.epochs = [t for t in found.epochs if t.start < last]
     found.frames = [f for f in found.frames if f.at < last]
     found.torn = [at for at in found.torn if at < last]
     found.yielded = {own: at for own, at in found.yielded.items() if at < last}
 
 
-def _complete(found: Account, at: int, end: records.End, tenure: Tenure) -> bool:
-    if end.own != tenure.claim.own:
+def _complete(found: Account, at: int, end: records.End, epoch: Epoch) -> bool:
+    """Whether this END is the owner's and closes exactly the accepted prefix."""
+    if end.own != epoch.claim.own:
         return False
     n = bisect.bisect_left(found.frames, at, key=lambda f: f.at)
     total, chain = (found.frames[n - 1].total, found.frames[n - 1].chain) if n else (0, START)

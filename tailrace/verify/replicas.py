@@ -1,5 +1,7 @@
-"""L8: replicas of a partition hold the same batches up to the high watermark (pure). The input are
-segment files as brokers keep them."""
+"""L8: replicas of a partition hold the same batches up to the high watermark (pure).
+
+The input is the content of segment files, as brokers keep them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,15 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tailrace.verify.report import Report, Witness
+from tailrace.verify.report import Counterexample, Report
 
-_HEADER = struct.Struct(
-    ">qiibIhi"
-)  # base offset, length behind it, leader epoch, magic, crc, attributes, last offset delta
-_PREFIX = 12  # base offset and length do not count into the length
+# Base offset, length, leader epoch, magic, crc, attributes, last offset delta.
+_HEADER = struct.Struct(">qiibIhi")
+_PREFIX = 12  # bytes of base offset and length, which the length does not count
 
 
 class Batch(NamedTuple):
-    """A record batch: the crc covers everything from the attributes on, records included."""
+    """A record batch. The crc covers everything from the attributes on, records included."""
 
     first: int
     last: int
@@ -24,7 +25,7 @@ class Batch(NamedTuple):
 
 
 def batches(segment: bytes) -> list[Batch]:
-    """The whole batches of one segment; what a broker had half written at its death is left out."""
+    """The whole batches of one segment. A half-written batch at the end is left out."""
     found, at = [], 0
     while at + _HEADER.size <= len(segment):
         first, length, _, magic, crc, _, delta = _HEADER.unpack_from(segment, at)
@@ -38,8 +39,10 @@ def batches(segment: bytes) -> list[Batch]:
 def judge(
     out: Report, partition: str, replicas: Mapping[str, Iterable[Batch]], high_watermark: int
 ) -> None:
-    """Compare the replicas of one partition; a replica may begin later (retention), but not end
-    below the high watermark."""
+    """Compare the replicas of one partition.
+
+    A replica may begin later than another (retention). None may end below the high watermark.
+    """
     held = {
         name: {b.first: b for b in found if b.last < high_watermark}
         for name, found in replicas.items()
@@ -49,19 +52,19 @@ def judge(
     names = sorted(held)
     reference = {first: b for first, b in held[names[0]].items() if first >= begin}
     for name in names[1:]:
-        mine = {first: b for first, b in held[name].items() if first >= begin}
+        compared = {first: b for first, b in held[name].items() if first >= begin}
         differing = next(
             (
                 first
-                for first in sorted(reference.keys() | mine.keys())
-                if reference.get(first) != mine.get(first)
+                for first in sorted(reference.keys() | compared.keys())
+                if reference.get(first) != compared.get(first)
             ),
             None,
         )
         if differing is not None:
             out.fail(
                 "L8",
-                Witness(
+                Counterexample(
                     f"{partition}: replicas {names[0]} and {name} differ at offset {differing}",
                     size=1,
                 ),
@@ -71,7 +74,7 @@ def judge(
     if end < high_watermark:
         out.fail(
             "L8",
-            Witness(
+            Counterexample(
                 (
                     f"{partition}: all replicas end at {end}, below the high watermark "
                     f"{high_watermark}"

@@ -1,4 +1,4 @@
-"""Verdicts per check, with witnesses, and the figures beside them (pure)."""
+"""Verdicts of the checks, with counterexamples, and the figures of a run (pure)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKS: Final = {
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",
     "C4": "events arrive soon after their append",
-    "C5": "nobody gets events of another's response",
+    "C5": "no user gets events of another's response",
     "R1": "an accepted request reaches exactly one end",
     "R2": "one idempotency key, one response",
     "R3": "a refused request is not in the log",
@@ -30,12 +30,12 @@ CHECKS: Final = {
     "R5": "expired only after its time to live, with no tokens",
     "R6": "a commit never passes unfinished work",
 }
-MAX_WITNESSES: Final = 3
+MAX_COUNTEREXAMPLES: Final = 3
 EXCERPT: Final = 12
 
 
 class Verdict(enum.Enum):
-    """Of one check. NOT_JUDGED: the input has nothing for it, which is no defect of the run."""
+    """The verdict of one check. NOT_JUDGED: the input has nothing to judge, which is not a defect."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
@@ -44,9 +44,15 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
-    """What shows that a check failed. `size`: how much one must read to see it; the smallest
-    witnesses are kept."""
+class Counterexample:
+    """What shows that a check failed.
+
+    Attributes:
+        what: the contradiction, in one line.
+        rid: the response; empty if the failure is about no single response.
+        size: how much one must read to see it. The smallest counterexamples are kept.
+        excerpt: records around it, one line each, without text.
+    """
 
     what: str
     rid: str = ""
@@ -56,12 +62,18 @@ class Witness:
 
 @dataclass(slots=True)
 class Result:
-    """One check. `judged`: how many things were looked at; `unknown`: reason -> how many could not
-    be."""
+    """The result of one check.
+
+    Attributes:
+        judged: how many cases were judged.
+        failed: how many of them contradict the check.
+        counterexamples: the smallest ones, smallest first.
+        unknown: reason -> how many cases could not be judged.
+    """
 
     judged: int = 0
     failed: int = 0
-    witnesses: list[Witness] = field(default_factory=list)
+    counterexamples: list[Counterexample] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -75,7 +87,14 @@ class Result:
 
 @dataclass(slots=True)
 class Report:
-    """All checks of a run, and its figures."""
+    """All checks of a run, and its figures.
+
+    Attributes:
+        results: by check.
+        figures: counts.
+        notes: counts of what is worth knowing and neither right nor wrong.
+        samples: measured values by name.
+    """
 
     results: dict[str, Result] = field(default_factory=lambda: {name: Result() for name in CHECKS})
     figures: Counter[str] = field(default_factory=Counter)
@@ -83,32 +102,32 @@ class Report:
     samples: dict[str, list[float]] = field(default_factory=dict)
 
     def judged(self, check: str, n: int = 1) -> None:
-        """`n` more things were looked at."""
+        """Count `n` more judged cases."""
         self.results[check].judged += n
 
-    def fail(self, check: str, witness: Witness) -> None:
-        """One of them contradicts the check."""
+    def fail(self, check: str, counterexample: Counterexample) -> None:
+        """Count a case that contradicts the check."""
         result = self.results[check]
         result.failed += 1
-        result.witnesses = sorted([*result.witnesses, witness], key=lambda w: w.size)[
-            :MAX_WITNESSES
-        ]
+        result.counterexamples = sorted(
+            [*result.counterexamples, counterexample], key=lambda w: w.size
+        )[:MAX_COUNTEREXAMPLES]
 
     def unknown(self, check: str, why: str) -> None:
-        """One of them cannot be judged."""
+        """Count a case that cannot be judged."""
         self.results[check].unknown[why] += 1
 
     def note(self, what: str, n: int = 1) -> None:
-        """Worth knowing, neither right nor wrong."""
+        """Count something worth knowing that is neither right nor wrong."""
         self.notes[what] += n
 
     def sample(self, name: str, value: float) -> None:
-        """One measured value."""
+        """Add one measured value."""
         self.samples.setdefault(name, []).append(value)
 
     @property
     def verdict(self) -> Verdict:
-        """Of the run: fail beats unknown beats pass. Nothing judged is unknown, never green."""
+        """The verdict of the run: fail beats unknown, unknown beats pass. Nothing judged: unknown."""
         verdicts = {r.verdict for r in self.results.values()}
         for one in (Verdict.FAIL, Verdict.UNKNOWN):
             if one in verdicts:
@@ -125,22 +144,22 @@ class Report:
         return [name for name, r in self.results.items() if r.failed]
 
     def absorb(self, other: Report) -> None:
-        """Add another part of the same run."""
+        """Add the report of another part of the same run."""
         for name, theirs in other.results.items():
-            mine = self.results[name]
-            mine.judged += theirs.judged
-            mine.failed += theirs.failed
-            mine.witnesses = sorted([*mine.witnesses, *theirs.witnesses], key=lambda w: w.size)[
-                :MAX_WITNESSES
-            ]
-            mine.unknown += theirs.unknown
+            own = self.results[name]
+            own.judged += theirs.judged
+            own.failed += theirs.failed
+            own.counterexamples = sorted(
+                [*own.counterexamples, *theirs.counterexamples], key=lambda w: w.size
+            )[:MAX_COUNTEREXAMPLES]
+            own.unknown += theirs.unknown
         self.figures += other.figures
         self.notes += other.notes
         for name, values in other.samples.items():
             self.samples.setdefault(name, []).extend(values)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """The whole report, for programs."""
         return {
             "verdict": self.verdict.value,
             "checks": {
@@ -150,9 +169,9 @@ class Report:
                     "judged": r.judged,
                     "failed": r.failed,
                     "unknown": dict(r.unknown),
-                    "witnesses": [
+                    "counterexamples": [
                         {"rid": w.rid, "what": w.what, "records": list(w.excerpt)}
-                        for w in r.witnesses
+                        for w in r.counterexamples
                     ],
                 }
                 for name, r in self.results.items()
@@ -163,19 +182,20 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """The table, then witnesses, then figures."""
+        """The report for people: the table, then counterexamples, then figures."""
         out = [f"{'CHECK':<6}{'VERDICT':<9}{'JUDGED':>8} {'FAILED':>7}  WHAT"]
         out += [
             f"{name:<6}{r.verdict.value:<9}{r.judged:>8} {r.failed:>7}  {CHECKS[name]}"
             for name, r in self.results.items()
         ]
         for name, r in self.results.items():
-            for witness in r.witnesses:
+            for counterexample in r.counterexamples:
                 out += [
                     "",
-                    f"{name} failed: {witness.what}" + (f" [{witness.rid}]" if witness.rid else ""),
+                    f"{name} failed: {counterexample.what}"
+                    + (f" [{counterexample.rid}]" if counterexample.rid else ""),
                 ]
-                out += [f"    {line}" for line in witness.excerpt]
+                out += [f"    {line}" for line in counterexample.excerpt]
             out += [f"{name} unknown: {n} x {why}" for why, n in r.unknown.items()]
         out.append("")
         out += [f"{name}: {n}" for name, n in sorted(self.figures.items())]
@@ -186,7 +206,7 @@ class Report:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value with at least `q` of all at or below it."""
+    """The smallest value that at least the share `q` of all values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * q) - 1)]
 
@@ -201,6 +221,6 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def figure(values: Sequence[float]) -> str:
-    """As a person reads it."""
+    """The summary of values in one line."""
     s = summary(values)
     return f"p50 {s['p50']:.0f}, p99 {s['p99']:.0f}, max {s['max']:.0f} (n {len(values)})"

@@ -1,5 +1,4 @@
-"""A log, read cold: from the beginning of every partition to the end it has now, on connections of
-its own."""
+"""Reads a whole log: from the beginning of every partition to its end at this moment."""
 
 from __future__ import annotations
 
@@ -15,7 +14,11 @@ from tailrace.verify import history
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """What to read. `rid` alone: only its partition, from its lower bound on."""
+    """What to read. With a `rid`: only its partition, from its lower bound on.
+
+    Attributes:
+        digests: keep a digest of every record, for L4.
+    """
 
     pools: Sequence[str]
     rid: str = ""
@@ -24,14 +27,14 @@ class What:
 
 @dataclass(slots=True)
 class Ranges:
-    """Offsets of one topic by partition."""
+    """The offsets of one topic, by partition: from `begin` up to `end`."""
 
     begin: dict[int, int] = field(default_factory=dict)
     end: dict[int, int] = field(default_factory=dict)
 
 
 class Source:
-    """Reads histories, one token partition at a time, so that memory holds one of them."""
+    """Reads one history per token partition, so that memory holds only one of them."""
 
     def __init__(self, bootstrap: str, what: What) -> None:
         self._bootstrap = bootstrap
@@ -41,11 +44,11 @@ class Source:
         self._ranges: dict[str, Ranges] = {}
 
     async def histories(self) -> AsyncIterator[history.History]:
-        """One history per partition.
+        """Yield one history per token partition.
 
         Raises:
             log.LogUnavailable: the broker does not answer, or topics are missing.
-            ids.InvalidId: of `rid`.
+            ids.InvalidId: `rid` is not a response id.
         """
         layout = await log.layout(self._bootstrap)
         wanted = range(layout.partitions)
@@ -61,8 +64,8 @@ class Source:
             for pool in self._what.pools
             for tp, at in (await self._offsets.committed(topics.group(pool))).items()
         }
-        # On a log that is being written, effects are measured before their causes: whatever a
-        # commit or a bill speaks of then lies below the ends.
+        # The log may grow while it is read. Ends of effects are read before ends of their causes, so that
+        # every record that a commit or a usage record refers to lies below the ends.
         for topic in (topics.USAGE, topics.DLQ, *requests, topics.TOKENS):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
@@ -110,8 +113,7 @@ class Source:
                 found.add(r)
 
     async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
-        """Usage and dead letters are keyed otherwise: sorted here by the token partition of the
-        response they are about."""
+        """Usage records and dead letters by token partition. Their own topics have other keys."""
         found: dict[int, list[log.Record]] = defaultdict(list)
         for topic in (topics.USAGE, topics.DLQ):
             for p, begin in self._ranges[topic].begin.items():

@@ -1,21 +1,25 @@
-"""What clients, workers and the fault injector saw: JSON lines, one file per process and
-incarnation, flushed per line (pure).
+"""Transcripts: what clients, workers and the fault injector saw, as JSON lines (pure).
 
-    {"op": "submit", "f": "invoke", "n": 1, "user": "alice", "mark": "m-1", "key": "k-1", "wall":
-    1.5, "mono": 2.5}
-    {"op": "submit", "f": "ok",     "n": 1, "rid": "resp_…"}         fail: it was refused; info: nobody knows
-    {"op": "watch",  "f": "invoke", "n": 2, "user": "alice", "watcher": "w-1", "rid": "resp_…", "after": -1}
-    {"op": "events", "n": 2, "events": [[0, "response.created"], [5, "response.output_text.delta", "
-    la"]]}
+There is one file per process and incarnation, flushed after every line:
+
+    {"op": "submit", "f": "invoke", "n": 1, "user": "alice", "mark": "m-1", "key": "k-1",
+     "wall": 1.5, "mono": 2.5}                                     (on one line)
+    {"op": "submit", "f": "ok",     "n": 1, "rid": "resp_…"}       (or "fail": refused,
+                                                                    "info": outcome unknown)
+    {"op": "watch",  "f": "invoke", "n": 2, "user": "alice", "watcher": "w-1", "rid": "resp_…",
+     "after": -1}
+    {"op": "events", "n": 2, "events": [[0, "response.created"],
+                                        [5, "response.output_text.delta", " la"]]}
     {"op": "end",    "n": 2, "status": "completed", "text": " la", "tokens": 1}
     {"op": "close",  "n": 2, "code": 4002}
     {"op": "cancel", "f": "invoke", "n": 3, "user": "alice", "rid": "resp_…"}
     {"op": "acked",  "topic": "llm.tokens", "partition": 0, "offset": 7, "digest": "…"}
     {"op": "commit", "topic": "llm.requests.default.interactive", "partition": 0, "offset": 3,
-    "metadata": "11", "wall": 1.5} {"op": "nemesis", "f": "start", "kind": "kill", "target":
-    "worker-1"} {"op": "heal"}
+     "metadata": "11", "wall": 1.5}
+    {"op": "nemesis", "f": "start", "kind": "kill", "target": "worker-1"}
+    {"op": "heal"}
 
-`n` names an operation within its file. A file may end in half a line: whoever wrote it was killed.
+`n` names an operation within its file. A file may end in half a line if its writer was killed.
 """
 
 from __future__ import annotations
@@ -26,13 +30,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-IN_VAIN: Final = (
-    "in_vain"  # code of a close by a client that gave up waiting for an end that was due
-)
+# The code of a close by a client that gave up waiting for an end that was due.
+IN_VAIN: Final = "in_vain"
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One line; which fields are there depends on `op`."""
+    """One line. Which fields are present depends on `op`."""
 
     op: str
     f: Literal["invoke", "ok", "fail", "info", "start", "stop", ""] = ""
@@ -65,19 +68,19 @@ _encoder = msgspec.json.Encoder()
 
 
 class Unreadable(Exception):
-    """A transcript that is none; the message names file and line."""
+    """A file is not a transcript. The message names file and line."""
 
 
 def encode(line: Line) -> bytes:
-    """One line of a file."""
+    """Encode one line of a file."""
     return _encoder.encode(line) + b"\n"
 
 
 def read(raw: bytes, name: str) -> list[Line]:
-    """A file's lines.
+    """Decode a file. A half line at its end is left out.
 
     Raises:
-        Unreadable: a whole line is no transcript line.
+        Unreadable: a whole line is not a transcript line.
     """
     lines = raw.split(b"\n")
     found = []
@@ -90,22 +93,28 @@ def read(raw: bytes, name: str) -> list[Line]:
 
 
 def digest(value: bytes) -> str:
-    """Of a record's bytes, as acknowledged sends are written down."""
+    """The digest of a record's bytes, as acknowledged appends are written down."""
     return hashlib.blake2b(value, digest_size=8).hexdigest()
 
 
 class Operation(msgspec.Struct):
-    """One operation of one file: how it began, how it ended, and for a watch what came in between.
-    `file` and `n` name it."""
+    """One operation of one file.
+
+    Attributes:
+        file: the file's name; with the number of `invoke` it identifies the operation.
+        invoke: how it began.
+        done: how it ended; None if the file does not say.
+        received: events, end and close lines of a watch, in order.
+    """
 
     file: str
     invoke: Line
     done: Line | None = None
-    received: list[Line] = []  # events, end and close lines of a watch, in order
+    received: list[Line] = []
 
 
 def operations(files: Iterable[tuple[str, list[Line]]]) -> list[Operation]:
-    """Submits, watches and cancels, in the order they began within each file."""
+    """Submits, watches and cancels, in the order in which they began within each file."""
     out: list[Operation] = []
     for name, lines in files:
         open_: dict[int, Operation] = {}

@@ -19,7 +19,7 @@ import httpx
 import websockets
 from websockets.asyncio.client import connect
 
-from tailrace.verify import clients, transcript
+from tailrace.verify import clients, transcript, watch_checks
 from tests.faults.stage import MODEL, Stage
 
 USERS = ("alice", "bob", "carol")
@@ -382,7 +382,7 @@ class Watcher:
             number, kind = int(event["sequence_number"]), str(event["type"])
             lines.append([number, kind, event["delta"]] if "delta" in event else [number, kind])
             self.next = number + 1
-            if kind in clients.TERMINAL:
+            if kind in watch_checks.TERMINAL:
                 self._final = event["response"]
         self._scribe.line(op="events", n=n, rid=rid or self._asked.rid, events=lines)
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
-from tailrace.verify import checks, clients, command, report, transcript
+from tailrace.verify import checks, clients, command, outcome, report, transcript
 from tests.faults import crowd, stage
 from tests.support import scripted_content
 
-FRESH_MS = 5_000.0
+LATE_MS = 5_000.0
 
 
 class Inconclusive(Exception):
@@ -36,7 +36,7 @@ class Drill:
     seed: int
     rng: random.Random
     nemesis: crowd.Scribe
-    outcomes: dict[str, checks.Outcome] = field(default_factory=dict)
+    outcomes: dict[str, outcome.Outcome] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
 
     def fault(self, kind: str, target: str, f: str = "start") -> None:
@@ -155,14 +155,14 @@ class Drill:
         await self.crowd.read_again(final_reads)
         await asyncio.sleep(1.5)  # one more commit, and the bills
         found, outcomes = await examine(
-            self.stage, since=self.since, only=self.name, fresh_ms=FRESH_MS if fresh else 0.0
+            self.stage, since=self.since, only=self.name, late_ms=LATE_MS if fresh else 0.0
         )
         self.outcomes = {a.rid: outcomes[a.rid] for a in self.crowd.asked if a.rid in outcomes}
         return found
 
     # ---- what the judge may be asked for M3: about the responses of this drill alone
 
-    def takeovers(self, lost: str = "") -> list[checks.Takeover]:
+    def takeovers(self, lost: str = "") -> list[outcome.Takeover]:
         """With k > 0; `lost`: only from this worker."""
         return [
             t
@@ -174,8 +174,8 @@ class Drill:
     def statuses(self) -> dict[str | None, int]:
         return collections.Counter(o.status for o in self.outcomes.values())
 
-    def void(self) -> int:
-        return sum(o.void for o in self.outcomes.values())
+    def ignored(self) -> int:
+        return sum(o.ignored for o in self.outcomes.values())
 
     def reconnects(self, *, but: Collection[str] = ()) -> list[str]:
         """Connections of this drill that a watcher had to follow with another one: who, where and
@@ -232,8 +232,8 @@ class Drill:
 
 
 async def examine(
-    on: stage.Stage, *, since: float = 0.0, only: str = "", fresh_ms: float = 0.0
-) -> tuple[report.Report, dict[str, checks.Outcome]]:
+    on: stage.Stage, *, since: float = 0.0, only: str = "", late_ms: float = 0.0
+) -> tuple[report.Report, dict[str, outcome.Outcome]]:
     """The cold read, with the transcripts of the run. `since`, `only`: without the drills before,
     which were judged already."""
     paths = [
@@ -245,9 +245,7 @@ async def examine(
     options = checks.Options(
         settle_s=0.0, since_ms=int(since * 1000), content=scripted_content.content
     )
-    return await command.examine(
-        on.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=fresh_ms
-    )
+    return await command.examine(on.kafka.bootstrap, [stage.POOL], files, options, late_ms=late_ms)
 
 
 def passed(found: report.Report, *bitten: tuple[str, Any]) -> None:

@@ -80,8 +80,8 @@ class Totals:
             ),
             f"faults: {faults}",
             (
-                f"void tokens {f['void tokens']}, void TOK {f['void TOK']}, CLAIM "
-                f"{f['void CLAIM']}, END {f['void END']}; "
+                f"ignored tokens {f['ignored tokens']}, ignored TOK {f['ignored TOK']}, CLAIM "
+                f"{f['ignored CLAIM']}, END {f['ignored END']}; "
             )(
                 f"submits of unknown outcome {f['submits nobody knows the outcome of']}; "
                 f"repeated usage records {f['usage records that repeat one']}"
@@ -156,7 +156,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 what
                 for what, bit in (
                     ("takeovers with k > 0", takeovers),
-                    ("void records", d.void()),
+                    ("ignored records", d.ignored()),
                     ("unknown outcomes", d.unknown()),
                 )
                 if not bit

@@ -256,7 +256,7 @@ async def verdict(d: drill.Drill, tokenizer: Tokenizer) -> tuple[report.Report, 
     ]
     options = verify_checks.Options(settle_s=0.0, content=judge.content)
     found, d.outcomes = await command.examine(
-        d.stage.kafka.bootstrap, [stage.POOL], files, options, fresh_ms=0.0
+        d.stage.kafka.bootstrap, [stage.POOL], files, options, late_ms=0.0
     )
     return found, judge
 

@@ -115,7 +115,7 @@ async def test_f15_workers_join_and_leave_all_the_time(own: stage.Stage) -> None
         found = await d.judge()
     drill.passed(found, ("takeovers with k > 0", len(d.takeovers()) >= 3))
     assert set(d.statuses()) == {"completed"}
-    print(f"F15: takeovers {len(d.takeovers())}, void tokens {found.figures['void tokens']}")
+    print(f"F15: takeovers {len(d.takeovers())}, ignored tokens {found.figures['ignored tokens']}")
 
 
 async def test_f12_the_server_finds_half_open_connections_and_releases_their_sockets(

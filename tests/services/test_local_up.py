@@ -241,14 +241,14 @@ def test_the_log_is_kept_over_a_restart_and_forgotten_with_fresh(deployment: Dep
     assert "topics: all there" in deployment.call(*deployment.up, "--detach", "--workers", "0")
     deployment.call("down")
     assert "topics: 8 created" in deployment.call(
-        *deployment.up, "--detach", "--workers", "0", "--fresh"
+        *deployment.up, "--detach", "--workers", "0", "--wipe"
     )
 
 
-def test_fresh_empties_no_folder_that_is_not_ours(tmp_path: Path) -> None:
+def test_wipe_leaves_a_folder_without_the_marker_alone(tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
     (tmp_path / "kafka" / "precious").touch()
-    said = Deployment(tmp_path).call("up", "--engine", "scripted", "--fresh", code=2)
+    said = Deployment(tmp_path).call("up", "--engine", "scripted", "--wipe", code=2)
     assert "is not a data folder of Tailrace" in said
     assert (tmp_path / "kafka" / "precious").exists()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tailrace import log
 from tailrace.protocol import events, ids, records, topics
-from tailrace.verify import checks, clients, history, reference_fold, report, transcript
+from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from worker.engines import scripted
 
 INCARNATION = "planted"
@@ -141,7 +141,7 @@ class World:
     ) -> None:
         """A watcher that loses its connection after so many events, and comes back by its
         position."""
-        series = checks.events(reference_fold.account(self.entries(request.rid)), background=True)
+        series = outcome.events(reference_fold.account(self.entries(request.rid)), background=True)
         account = reference_fold.account(self.entries(request.rid))
         start = 0
         for stop in [*cuts, len(series)]:
@@ -335,7 +335,7 @@ def good() -> Good:
     taken = w.ask("taken over", "bob", 40)
     first = w.writer(taken, "worker-1/a").frames(14)
     second = w.writer(taken, "worker-2/b", first, first.ids, first.held).frames(6)
-    first.frames(4)  # the zombie's records are void
+    first.frames(4)  # the zombie's records are ignored
     second.frames(20).end()
     cancelled = w.ask("cancel me", n=40)
     half = w.writer(cancelled, "worker-1/a").frames(10)

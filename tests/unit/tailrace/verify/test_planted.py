@@ -503,7 +503,7 @@ def test_a_planted_history_is_caught_by_its_check(name: str) -> None:
     out = world.world.judge()
     assert check in out.failed(), f"failed were {out.failed()}"
     assert out.exit_code == 1
-    assert out.results[check].witnesses[0].what
+    assert out.results[check].counterexamples[0].what
 
 
 @pytest.mark.parametrize("seed", range(5))

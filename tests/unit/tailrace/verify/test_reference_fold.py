@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, ids, records
-from tailrace.verify import checks, history, reference_fold, report
+from tailrace.verify import history, reference_fold, report, response_checks
 from tests.unit.tailrace.verify import histories as worlds
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
@@ -70,8 +70,12 @@ def agreement(
 ) -> report.Report:
     out = report.Report()
     response = history.Response(RID, 0, placed(found))
-    checks._agreement(out, response, reference_fold.account(response.entries), fold_class)
-    checks._shape(out, response, reference_fold.account(response.entries), True, fold_class)
+    response_checks.check_fold_agreement(
+        out, response, reference_fold.account(response.entries), fold_class
+    )
+    response_checks.check_sequence(
+        out, response, reference_fold.account(response.entries), True, fold_class
+    )
     return out
 
 
@@ -82,7 +86,7 @@ def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> No
     real, account = fold.Fold(keep_ids=True), reference_fold.account(placed(found))
     for e in placed(found):
         real.apply(e.record, e.offset, e.timestamp)
-    assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.tenures))
+    assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.epochs))
     assert real.yielded == set(account.yielded)
     assert (real.ended.reason if real.ended else None) == account.reason
 

@@ -8,7 +8,16 @@ import pytest
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
-from tailrace.verify import checks, clients, command, history, report, transcript
+from tailrace.verify import (
+    checks,
+    clients,
+    command,
+    history,
+    outcome,
+    reference_fold,
+    report,
+    transcript,
+)
 from tests.unit.tailrace.verify import histories as worlds
 
 
@@ -24,21 +33,21 @@ def test_unknown_beats_pass_and_fail_beats_unknown() -> None:
     assert out.exit_code == 0
     out.unknown("C2", "not in the input")
     assert out.exit_code == 2
-    out.fail("L3", report.Witness("a gap"))
+    out.fail("L3", report.Counterexample("a gap"))
     assert out.exit_code == 1
 
 
-def test_the_smallest_witnesses_are_kept_also_when_parts_are_added() -> None:
+def test_the_smallest_counterexamples_are_kept_also_when_parts_are_added() -> None:
     out, other = report.Report(), report.Report()
     for size in (9, 5, 7, 8):
-        out.fail("L3", report.Witness("w", size=size))
-    other.fail("L3", report.Witness("w", size=6))
+        out.fail("L3", report.Counterexample("w", size=size))
+    other.fail("L3", report.Counterexample("w", size=6))
     out.absorb(other)
-    assert [w.size for w in out.results["L3"].witnesses] == [5, 6, 7]
+    assert [w.size for w in out.results["L3"].counterexamples] == [5, 6, 7]
     assert out.results["L3"].failed == 5
 
 
-def test_a_witness_shows_the_records_around_it_without_their_text() -> None:
+def test_a_counterexample_shows_the_records_around_it_without_their_text() -> None:
     g = worlds.good()
     at = g.world.find(g.plain.rid, records.End)
     g.world.replace(at, records.End(g.plain.rid, "x" * 32, 20, "stop", "0" * 16))
@@ -164,7 +173,7 @@ def test_events_later_than_the_bound_fail_after_healing_only() -> None:
     n = next(w.numbers)
     w.line("client", op="watch", f="invoke", n=n, user="alice", watcher="late", rid=asked.rid)
     w.writer(asked, "worker-1/a").frames(20).end()
-    series = checks.events(checks.reference_fold.account(w.entries(asked.rid)), background=True)
+    series = outcome.events(reference_fold.account(w.entries(asked.rid)), background=True)
     w.now += 8_000
     w.line(
         "client",
@@ -177,7 +186,7 @@ def test_events_later_than_the_bound_fail_after_healing_only() -> None:
     _, outcomes = checks.judge(found, checks.Options(settle_s=0.0))
     for bound, failed in ((5_000.0, ["C4"]), (9_000.0, [])):
         out = report.Report()
-        clients.judge(out, found, outcomes, list(w.lines.items()), settle_s=0.0, fresh_ms=bound)
+        clients.judge(out, found, outcomes, list(w.lines.items()), settle_s=0.0, late_ms=bound)
         assert out.failed() == failed
 
 

@@ -1,0 +1,332 @@
+"""The checks of one response on the log alone: L1-L3, L5-L7, R1 and R5 (pure)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tailrace.protocol import fold, records
+from tailrace.verify import history, reference_fold
+from tailrace.verify.report import EXCERPT, Counterexample, Report
+
+MAX_ATTEMPTS: Final = 3
+MAX_CLAIMS: Final = 16
+# Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
+CHARACTERS: Final = "unicode"
+
+# Returns what is wrong with a response's ids or text. The caller knows what the engine had to
+# write. A problem of the text begins with "text". No problems: nothing.
+Content = Callable[[history.Response, reference_fold.Account], Iterable[str]]
+
+
+def counterexample(response: history.Response, what: str, at: int | None = None) -> Counterexample:
+    """A counterexample with the records around position `at`, or with the last records."""
+    entries = response.entries
+    at = len(entries) - 1 if at is None else at
+    first = max(0, min(at - EXCERPT // 2, len(entries) - EXCERPT))
+    shown = entries[first : first + EXCERPT]
+    lines = tuple(
+        f"{'>' if first + i == at else ' '} {e.offset:>8} {_described(e.record)}"
+        for i, e in enumerate(shown)
+    )
+    return Counterexample(what, response.rid, len(entries), lines)
+
+
+def _described(r: records.TokenRecord) -> str:
+    """One record on one line, without its text: text may be private."""
+    match r:
+        case records.Claim():
+            return f"CLAIM own={r.own[:8]} prev={(r.prev or 'null')[:8]} by {r.worker}"
+        case records.Tok():
+            return f"TOK   own={r.own[:8]} seq={r.seq} n={len(r.ids)} parent={r.parent[:8]}"
+        case records.End():
+            return (
+                f"END   own={r.own[:8]} seq={r.seq} {r.reason} digest={r.digest[:8]} "
+                f"usage={r.usage.output_tokens}"
+            )
+        case records.Cancel():
+            return "CANCEL"
+        case _:
+            return f"YIELD own={r.own[:8]} seq={r.seq}"
+
+
+def check_fold_agreement(
+    out: Report,
+    response: history.Response,
+    account: reference_fold.Account,
+    fold_class: type[fold.Fold],
+) -> None:
+    """L1: both folds accept the same records and come to the same result."""
+    out.judged("L1")
+    real = fold_class(keep_ids=True)
+    accepted: list[int] = []
+    parts: list[str] = []
+    for at, e in enumerate(account.entries):
+        outcome = real.apply(e.record, e.offset, e.timestamp)
+        if isinstance(outcome, fold.Claimed | fold.Accepted | fold.Ended):
+            accepted.append(at)
+        if isinstance(outcome, fold.Accepted):
+            parts.append(outcome.text)
+        elif isinstance(outcome, fold.Ended):
+            parts.append(outcome.text_tail)
+    expected = account.accepted()
+    if accepted != expected:
+        at = next(
+            (a if b is None else b if a is None else min(a, b))
+            for a, b in itertools.zip_longest(accepted, expected)
+            if a != b
+        )
+        what = (
+            "the product's fold accepts a record that it must ignore"
+            if at in accepted
+            else "the product's fold ignores a record that counts"
+        )
+        out.fail("L1", counterexample(response, what, at))
+        return
+    ended = real.ended.status if real.ended else None
+    product = (real.ids, "".join(parts), ended, real.epoch, real.h)
+    reference = (account.ids, account.text, account.status, len(account.epochs), account.chain)
+    names = ("ids", "text", "status", "epoch", "hash")
+    differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
+    if differing:
+        out.fail("L1", counterexample(response, f"the folds differ in {', '.join(differing)}"))
+
+
+def check_prefix(
+    out: Report,
+    response: history.Response,
+    account: reference_fold.Account,
+    content: Content | None,
+) -> None:
+    """L2: every accepted token continues exactly the accepted prefix."""
+    out.judged("L2")
+    if account.torn:
+        out.fail(
+            "L2",
+            counterexample(
+                response,
+                "a record of the owner at the right index continues another prefix",
+                account.torn[0],
+            ),
+        )
+    elif (again := _shared_token(account)) is not None:
+        out.fail("L2", counterexample(response, "two claims with one fencing token", again))
+    elif content is not None and (
+        problems := [p for p in content(response, account) if not p.startswith("text")]
+    ):
+        out.fail("L2", counterexample(response, problems[0]))
+
+
+def _shared_token(account: reference_fold.Account) -> int | None:
+    """Position of a claim that reuses another claim's fencing token; None if there is none.
+
+    An equal claim is a copy from a retried append and does not count.
+    """
+    first: dict[str, records.Claim] = {}
+    for at, e in enumerate(account.entries):
+        if (
+            isinstance(e.record, records.Claim)
+            and first.setdefault(e.record.own, e.record) != e.record
+        ):
+            return at
+    return None
+
+
+def check_sequence(
+    out: Report,
+    response: history.Response,
+    account: reference_fold.Account,
+    settled: bool,
+    fold_class: type[fold.Fold],
+) -> None:
+    """L3 on what readers emit, and R1 as far as the log tells."""
+    if response.entries:
+        out.judged("L3")
+        problem = _emitted(account.entries, fold_class)
+        if problem is not None:
+            out.fail("L3", counterexample(response, *problem))
+    if not response.asked:
+        return
+    out.judged("R1")
+    if account.ended_at is not None:
+        return
+    if settled:
+        out.fail("R1", counterexample(response, "the request never reached an end"))
+    else:
+        out.note("response still open")
+
+
+def _emitted(
+    entries: Sequence[history.Placed], fold_class: type[fold.Fold]
+) -> tuple[str, int] | None:
+    """The first mistake of a reader that emits the fold's effects: (what, position)."""
+    real, expected, ends = fold_class(), 0, 0
+    for at, e in enumerate(entries):
+        outcome = real.apply(e.record, e.offset, e.timestamp)
+        if isinstance(outcome, fold.Void | fold.Yielded):
+            continue
+        if ends:
+            return (
+                "a second end"
+                if isinstance(outcome, fold.Ended)
+                else "something is accepted behind the end"
+            ), at
+        if isinstance(outcome, fold.Accepted):
+            if outcome.seq != expected:
+                return f"token {outcome.seq} where {expected} is due", at
+            expected += len(outcome.ids)
+        elif isinstance(outcome, fold.Ended):
+            ends += 1
+            if isinstance(e.record, records.End) and e.record.seq != expected:
+                return f"END.seq is {e.record.seq}, accepted are {expected}", at
+    return None
+
+
+def check_text(
+    out: Report,
+    response: history.Response,
+    account: reference_fold.Account,
+    content: Content | None,
+) -> None:
+    """L5. Without the tokenizer only validity is judged. Ids that are characters spell the text."""
+    out.judged("L5")
+    if any(0xD800 <= ord(c) <= 0xDFFF for c in account.text):
+        out.fail("L5", counterexample(response, "half a surrogate pair in the text"))
+    elif account.epochs and account.epochs[0].claim.tokenizer_digest == CHARACTERS:
+        whole = "".join(map(chr, account.ids))
+        if not whole.startswith(account.text):
+            out.fail("L5", counterexample(response, "the text is not the text of its ids"))
+    elif content is not None and (
+        problems := [p for p in content(response, account) if p.startswith("text")]
+    ):
+        out.fail("L5", counterexample(response, problems[0]))
+
+
+def check_usage(
+    out: Report, response: history.Response, account: reference_fold.Account, settled: bool
+) -> None:
+    """L6. A retried append may double a usage record; equal copies are one bill."""
+    metered = response.metered
+    if not metered and (account.ended_at is None or not account.epochs):
+        return
+    out.judged("L6")
+    if account.ended_at is None:
+        if metered:
+            out.fail("L6", counterexample(response, "billed, but it has not ended"))
+        return
+    if not metered:
+        if settled:
+            out.fail("L6", counterexample(response, "it ended and was never billed"))
+        else:
+            out.note("response ended just now and not billed yet")
+        return
+    if len({(m.usage, m.status, m.ids_digest) for m in metered}) > 1:
+        out.fail("L6", counterexample(response, f"{len(metered)} bills that differ"))
+        return
+    out.figures["usage records that repeat one"] += len(metered) - 1
+    bill, counts = (
+        metered[0],
+        not account.epochs or account.epochs[0].claim.tokenizer_digest != CHARACTERS,
+    )
+    if counts and bill.usage.output_tokens != account.total:
+        out.fail(
+            "L6",
+            counterexample(
+                response, f"billed {bill.usage.output_tokens} tokens, accepted were {account.total}"
+            ),
+        )
+    elif account.end is not None and bill.usage != account.end.usage:
+        out.fail("L6", counterexample(response, "the bill differs from the usage in END"))
+    elif bill.status != account.status:
+        out.fail(
+            "L6", counterexample(response, f"billed as {bill.status}, ended as {account.status}")
+        )
+    elif bill.ids_digest != account.chain:
+        out.fail("L6", counterexample(response, "the bill names other tokens"))
+
+
+def attempts(account: reference_fold.Account) -> list[int]:
+    """By claim: the number of counted attempts up to and including it (log rule §10)."""
+    counts, total = [], 0
+    for i, t in enumerate(account.epochs):
+        before = account.epochs[i - 1].claim if i else None
+        total += before is None or (
+            before.own not in account.yielded and before.worker != t.claim.worker
+        )
+        counts.append(total)
+    return counts
+
+
+def check_attempts(
+    out: Report,
+    response: history.Response,
+    account: reference_fold.Account,
+    settled: bool,
+    *,
+    has_dead: bool,
+) -> None:
+    """L7: attempts are bounded, and a response that failed by them has one dead letter."""
+    if not account.epochs:
+        return
+    out.judged("L7")
+    closing = [
+        t
+        for i, (t, n) in enumerate(zip(account.epochs, attempts(account), strict=True))
+        if n > MAX_ATTEMPTS or i >= MAX_CLAIMS
+    ]
+    for t in closing:
+        wrote = [
+            at
+            for at, e in enumerate(account.entries)
+            if isinstance(e.record, records.Tok) and e.record.own == t.claim.own
+        ]
+        if wrote:
+            out.fail("L7", counterexample(response, "more attempts than are allowed", wrote[0]))
+            return
+    if closing and account.end is not None and account.status != "failed":
+        out.fail(
+            "L7",
+            counterexample(
+                response,
+                f"attempts are used up, yet it ended as {account.status}",
+                account.ended_at,
+            ),
+        )
+        return
+    if not has_dead:
+        return
+    letters = len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead})
+    out.figures["dead letters that repeat one"] += max(0, len(response.dead) - 1)
+    if letters and account.status != "failed":
+        out.fail(
+            "L7", counterexample(response, f"a dead letter, but it is {account.status or 'open'}")
+        )
+    elif letters > 1:
+        out.fail("L7", counterexample(response, f"{letters} dead letters that differ"))
+    elif closing and account.end is not None and account.end.reason == "failed" and not letters:
+        if settled:
+            out.fail("L7", counterexample(response, "failed by attempts without a dead letter"))
+        else:
+            out.note("response failed just now, without a dead letter yet")
+
+
+def check_expiry(out: Report, response: history.Response, account: reference_fold.Account) -> None:
+    """R5: expired only after the time to live by the broker's clock, and without tokens."""
+    if account.reason != "expired" or account.ended_at is None:
+        return
+    out.judged("R5")
+    if account.total:
+        out.fail("R5", counterexample(response, f"expired with {account.total} tokens"))
+        return
+    if response.asked:
+        waited = account.entries[account.ended_at].timestamp - min(
+            a.timestamp for a in response.asked
+        )
+        if waited < response.asked[0].request.ttl_ms:
+            out.fail(
+                "R5",
+                counterexample(
+                    response, f"expired after {waited} ms of {response.asked[0].request.ttl_ms}"
+                ),
+            )
