@@ -155,8 +155,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def write(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
-    """`bench.json`, `bench.md`, and a plot per suite where matplotlib is installed. Returns what
-    was written."""
+    """Write the JSON report, the Markdown report, and a plot per suite where matplotlib is
+    installed. Returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     results, text = folder / "bench.json", folder / "bench.md"
     results.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")

@@ -1,5 +1,5 @@
 """One WebSocket connection's state machine: which create runs when, and what the connection
-remembers (pure; protocol.md, WebSocket).
+remembers (pure; docs/protocol.md, section 3).
 
     a lane       IDLE      --create, a slot is free-->   STARTING    Begin
                  IDLE      --create, no slot-->          WAITING

@@ -1,4 +1,4 @@
-"""Which partition a new response gets (pure; design, identity and place).
+"""Which partition a new response gets (pure; docs/design.md, Identity and place).
 
 A conversation keeps its partition while the load allows, because the worker that owns the partition
 has the conversation's prefix in its cache. A new conversation takes the least loaded preferred

@@ -26,7 +26,7 @@ class Misconfigured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See `docs/operations`, worker. `engine` is vllm, scripted, or the base URL of an
+    """See docs/operations.md, Settings. `engine` is vllm, scripted, or the base URL of an
     OpenAI-compatible server."""
 
     kafka: str

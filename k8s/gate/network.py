@@ -13,7 +13,7 @@ Edge = tuple[
 ]  # from, to, port; a name without prefix is a pod of ours, `ns:` a namespace, `*` anywhere
 
 _NS_LABEL = "kubernetes.io/metadata.name"
-# Everything that is meant to happen (docs/security, 4.4). Probes come from the node itself and need
+# Everything that is meant to happen (docs/operations.md, The gate). Probes come from the node itself and need
 # no policy.
 ALLOWED: frozenset[Edge] = frozenset(
     {

@@ -30,7 +30,7 @@ _SCRAPED = {
 }  # labels that no metric declares itself
 _OF_OTHERS = {"consumergroup", "topic", "partition", "gpu"}
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-# What docs/features.md asks an alert for, by words that its expression must have.
+# What must have an alert, by words that its expression must contain (docs/operations.md, Alerts).
 ASKED = {
     "first token > 250 ms over 5 min": ("tailrace_first_token_seconds_bucket[5m]", "> 0.25"),
     "first token > 200 ms on average over 1 min": ("tailrace_first_token_seconds_sum[1m]", "> 0.2"),

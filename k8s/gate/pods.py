@@ -8,7 +8,7 @@ from typing import Any
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 
 OURS = ("gateway", "push", "worker")
-# Seconds between SIGTERM and SIGKILL at least (docs/operations.md, drain).
+# Seconds between SIGTERM and SIGKILL at least (docs/operations.md, Draining).
 GRACE_S = {"gateway": 45, "push": 60, "worker": 75}
 PRE_STOP_S = 5
 MARGIN_S = 5  # to flush, commit and exit after the drain's own deadline

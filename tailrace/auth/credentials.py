@@ -484,7 +484,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_issuers(path: Path | str) -> Issuers:
-    """Raises IssuersRefused; the file's shape is in docs/operations."""
+    """Raises IssuersRefused; the file's shape is in docs/operations.md."""
     _require_cryptography_backend()
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """The Kafka client: one writer that heals by replacement, readers by `assign()`, group intake, and
 administration.
 
-What aiokafka 0.14 forces (`docs/design.md`, the log client):
+What aiokafka 0.14 forces (`docs/design.md`, The log client):
 - any failed or ambiguous send makes its producer worthless (an expired batch has used up sequence
   numbers): replace it, and let writers claim anew;
 - `stop()` may wait for ever while the broker is away, and a producer goes on sending meanwhile:

@@ -1,5 +1,4 @@
-"""The reader rule: how records of one response become exactly one token sequence (`docs/log-rule`
-§4; pure).
+"""The reader rule: how records of one response become one token sequence (pure; log rule §4).
 
     phase NEW  --CLAIM prev==null-->  LIVE  --END of the owner, complete-->  DONE
                                       LIVE  --CLAIM prev==owner-->           LIVE (epoch + 1)

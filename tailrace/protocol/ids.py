@@ -1,4 +1,4 @@
-"""Response ids: an id is its own address in the log (pure; `docs/design.md`, identity).
+"""Response ids: an id is its own address in the log (pure; docs/design.md, Identity and place).
 
 `resp_` + 32 characters of base64url over 24 bytes, big endian:
 

@@ -57,7 +57,7 @@ class Totals:
             self.bad.append(one.seed)
 
     def lines(self, command: str) -> list[str]:
-        """The summary (faults §3.3)."""
+        """The summary of all rounds, line by line."""
         f, s = self.report.figures, self.report.samples
         faults = ", ".join(
             f"{name.removeprefix('fault: ')} {n}"
