@@ -19,6 +19,7 @@ from types import ModuleType
 import uvloop
 
 from bench import (
+    beside,
     cancel,
     fanout,
     gateway_cost,
@@ -42,6 +43,7 @@ SUITES: dict[str, ModuleType] = {
     for module in (
         whole_path,
         whole_path_alike,
+        beside,
         scaling,
         handover,
         history,
@@ -52,7 +54,7 @@ SUITES: dict[str, ModuleType] = {
         cancel,
     )
 }
-ON_REQUEST = {whole_path_alike.NAME}
+ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 NOT_QUICK = {
     scaling.NAME,
     handover.NAME,
@@ -172,6 +174,11 @@ def main() -> int:
         default=paths.ROOT / "bench/out",
         help="folder for results (default: bench/out)",
     )
+    parser.add_argument(
+        "--other",
+        type=Path,
+        help=f"another installed checkout, for {beside.NAME}: what is this one compared with",
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
@@ -190,7 +197,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory(
             prefix="tailrace-bench-", ignore_cleanup_errors=True
         ) as scratch:
-            for row in measured(names, measure.Plan(arguments.quick, rounds, Path(scratch)), notes):
+            plan = measure.Plan(
+                arguments.quick,
+                rounds,
+                Path(scratch),
+                other=arguments.other and arguments.other.resolve(),
+            )
+            for row in measured(names, plan, notes):
                 rows.append(row)  # one by one: an interrupted run keeps what it has
     except KeyboardInterrupt:
         notes.append("interrupted: what follows is what there was")

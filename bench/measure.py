@@ -36,12 +36,13 @@ class Row(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much to measure. `scratch` is for data folders; `early` the whole path's two sides if
-    they are being started already."""
+    they are being started already; `other` the checkout to compare this one with."""
 
     quick: bool
     rounds: int
     scratch: Path
     early: contextlib.AbstractContextManager[tuple[Any, Any]] | None = None
+    other: Path | None = None
 
     def pick(self, quick: Any, full: Any) -> Any:
         """The one of both that is wanted."""

@@ -96,9 +96,17 @@ def tailrace(
     model: str = "",
     workers: int = 1,
     settings: Mapping[str, str] | None = None,
+    tree: Path | None = None,
 ) -> Iterator[Side]:
-    """`tailrace up` in a folder of its own, ready. `settings` are environment variables for all of
-    its processes."""
+    """`tailrace up` in a folder of its own, ready.
+
+    Args:
+        settings: Environment variables for all of its processes.
+        tree: Another installed checkout whose program is to run, instead of this one.
+    """
+    program = TAILRACE if tree is None else tree / ".venv/bin/tailrace"
+    if not program.exists():
+        raise NotHere(f"an installed checkout in {tree} (make install there)")
     folder = Path(tempfile.mkdtemp(prefix="stack-", dir=scratch))
     data = paths.Data(folder / "data")
     port = processes.free_port()
@@ -107,11 +115,12 @@ def tailrace(
         **{
             "TAILRACE_MAX_NUM_SEQS": str(SEQUENCES),
             "TAILRACE_LIMITS": NO_LIMITS,
+            **({} if tree is None else {"PYTHONPATH": str(tree)}),
             **(settings or {}),
         }
     )
     command: list[str | Path] = [
-        TAILRACE,
+        program,
         "up",
         "--detach",
         "--engine",
@@ -154,7 +163,7 @@ def tailrace(
         )
     finally:
         subprocess.run(
-            [TAILRACE, "down", "--data", data.root],
+            [program, "down", "--data", data.root],
             env=environ,
             check=False,
             timeout=120,

@@ -1,0 +1,126 @@
+"""This checkout beside another one, such as the former release, in pairs within seconds.
+
+Both run the scripted engine, so everything but a model is compared. The side that is not asked is
+frozen. `python -m bench beside --other FOLDER` wants the other checkout installed (`make install`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+import uvloop
+
+from bench import load, measure, scripted, stacks
+
+NAME: Final = "beside"
+OVER, UNDER = "this", "other"
+PLOTS: Final = (
+    "tokens_per_s",
+    "first_p50_ms",
+    "cpu_servers_us_per_token",
+    "requests_per_core_s",
+    "events_per_core_s",
+    "kib_per_idle_socket",
+    "resident_mib",
+)
+FROZEN_MS: Final = 600_000  # a side may stand still for this long and keep its partitions
+STREAMS, TOKENS = 32, 256
+CLIENTS, REQUESTS = 16, 40
+WATCHERS: Final = 100
+IDLE: Final = 500
+ROLES: Final = ("gateway", "push", "worker")
+
+Values = dict[str, float]
+Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, Values]]]
+
+
+def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    """Rows of both sides, in the order A B, B A.
+
+    Raises:
+        stacks.NotHere: No other checkout was named, or it is not installed.
+    """
+    if plan.other is None:
+        raise stacks.NotHere("another checkout: --other FOLDER")
+    settings = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
+    with stacks.together(
+        stacks.tailrace(plan.scratch, settings=settings),
+        stacks.tailrace(plan.scratch, settings=settings, tree=plan.other),
+    ) as (this, other):
+        yield from (_resident(side, name) for side, name in ((this, OVER), (other, UNDER)))
+        for number in range(-1, plan.rounds):
+            for case, asked in CASES if number >= 0 else [("warm", _warm)]:
+                for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
+                    side, still = (this, other) if name == OVER else (other, this)
+                    with stacks.frozen(still):
+                        values = uvloop.run(asked(side))
+                    if number >= 0:
+                        yield measure.Row(NAME, case, name, number, values)
+
+
+def _resident(side: stacks.Side, name: str) -> measure.Row:
+    """Memory of the services before the first question."""
+    found = {role: measure.resident(side.roles[role]) / 2**20 for role in ROLES}
+    values = {"resident_mib": sum(found.values())}
+    return measure.Row(NAME, "resident at start", name, 0, values)
+
+
+async def _warm(side: stacks.Side) -> Values:
+    await scripted.warm(side)
+    return {}
+
+
+async def _streams(side: stacks.Side) -> Values:
+    async def ask(number: int, due: float) -> load.Answer:
+        return await scripted.ask(side, number, due, TOKENS, 1)
+
+    with side.meter() as meter:
+        result = await load.closed(ask, STREAMS, 3)
+    return {**result.values(), **meter.per(result.tokens, "us_per_token")}
+
+
+async def _requests(side: stacks.Side) -> Values:
+    async def ask(number: int, due: float) -> load.Answer:
+        return await scripted.ask(side, number, due, 4, 0)
+
+    with side.meter() as meter:
+        result = await load.closed(ask, CLIENTS, REQUESTS)
+    used = meter.used["gateway"]
+    return {**result.values(), "requests_per_core_s": len(result.good) / used if used else 0.0}
+
+
+async def _watchers(side: stacks.Side) -> Values:
+    watchers = [scripted.Watcher() for _ in range(WATCHERS)]
+    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    with side.meter() as meter:
+        rid = await scripted.start(side, WATCHERS, 200, 20)
+        for watcher in watchers:
+            watcher.watch(rid)
+        await scripted.end_of(watchers)
+    for watcher in watchers:
+        watcher.close()
+    events, used = sum(w.events for w in watchers), meter.used["push"]
+    return {"events": float(events), "events_per_core_s": events / used if used else 0.0}
+
+
+async def _idle(side: stacks.Side) -> Values:
+    """Memory that idle sockets take; the second time on, what earlier ones left is used again."""
+    before = measure.resident(side.roles["push"])
+    watchers = [scripted.Watcher() for _ in range(IDLE)]
+    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    await asyncio.sleep(1.0)
+    grown = measure.resident(side.roles["push"]) - before
+    for watcher in watchers:
+        watcher.close()
+    resident = sum(measure.resident(side.roles[role]) for role in ROLES) / 2**20
+    return {"kib_per_idle_socket": grown / 1024 / IDLE, "resident_mib": resident}
+
+
+CASES: Final[tuple[Case, ...]] = (
+    (f"{IDLE} idle sockets", _idle),
+    (f"{STREAMS} streams", _streams),
+    (f"{CLIENTS} clients, short answers", _requests),
+    (f"1 response, {WATCHERS} watchers", _watchers),
+)
