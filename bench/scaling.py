@@ -18,7 +18,8 @@ import uvloop
 
 from bench import load, measure, scripted, stacks
 from tailrace.local import plan as deployment
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.workers import Workers
 
 NAME: Final = "scaling"
 OVER, UNDER = "", ""
@@ -76,9 +77,9 @@ async def balanced(side: stacks.Side, workers: int) -> None:
     """Until every worker says that it has partitions, and nobody more than a fair share. Raises
     load.Failed."""
     end, shares = time.monotonic() + SETTLE_S, list[int]()
-    async with redis_store.Sessions(side.redis) as known:
+    async with RedisStore(side.redis) as redis:
         while time.monotonic() < end:
-            found = await known.workers(deployment.POOL)
+            found = await Workers(redis).list_workers(deployment.POOL)
             shares = sorted(len(worker["partitions"]) for worker in found)
             if len(shares) == workers and shares[0] > 0 and shares[-1] - shares[0] <= 1:
                 await asyncio.sleep(1.0)

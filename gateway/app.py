@@ -31,7 +31,9 @@ from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.revocations import Revocations
+from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning, health
 from tailrace.web import access, drain, middleware, query_routes, runner
 
@@ -52,8 +54,8 @@ class Gateway:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
-        self.store = redis_store.Sessions(config.redis)
-        cached = cache.Cache(self.store)
+        self.redis = RedisStore(config.redis)
+        cached = cache.Cache(self.redis)
         self.workers = worker_registry.WorkerRegistry(
             cached, [pool.name for pool in config.deployments]
         )
@@ -86,7 +88,9 @@ class Gateway:
             self.spawn,
         )
         self.key_sets = access.key_sets(issuers)
-        gate = access.Access(self.key_sets, self.store, config.origins)
+        gate = access.Access(
+            self.key_sets, Tickets(self.redis), Revocations(self.redis), config.origins
+        )
         self.sockets = endpoint.Sockets(
             config, gate, self.submission, operations, self.draining, self.spawn
         )
@@ -97,7 +101,7 @@ class Gateway:
             self.submission,
             operations,
             self.delivery,
-            self.store,
+            self.redis,
             self.workers,
             self.draining,
             version=_version(),
@@ -185,7 +189,7 @@ class Gateway:
             pass
         finally:
             self._group = None
-            await self.store.aclose()
+            await self.redis.aclose()
             telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
     async def _drain(self, hurry: asyncio.Event) -> None:

@@ -9,52 +9,59 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from tailrace.store import redis_store
+from tailrace.store import idempotency, limits, prefixes, sessions, workers
+from tailrace.store.redis_store import RedisStore, StoreUnavailable
 
 T = TypeVar("T")
 
 
 class Cache:
-    def __init__(self, store: redis_store.Sessions) -> None:
-        self._store = store
+    def __init__(self, redis: RedisStore) -> None:
+        self._sessions = sessions.Sessions(redis)
+        self._idempotency_keys = idempotency.IdempotencyKeys(redis)
+        self._prefixes = prefixes.Prefixes(redis)
+        self._workers = workers.Workers(redis)
+        self._buckets = limits.TokenBuckets(redis)
 
     async def turn(self, rid: str) -> bytes | None:
         """The cached session of a response."""
         nothing: bytes | None = None
-        return await self._ask(self._store.get_turn(rid), nothing)
+        return await self._ask(self._sessions.get_turn(rid), nothing)
 
     async def put_turn(self, rid: str, state: bytes) -> None:
-        await self._ask(self._store.put_turn(rid, state), False)
+        await self._ask(self._sessions.put_turn(rid, state), False)
 
     async def drop_turn(self, rid: str) -> None:
-        await self._ask(self._store.drop_turn(rid), None)
+        await self._ask(self._sessions.drop_turn(rid), None)
 
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
         """Without Redis everyone comes first here, and the log decides (`idempotency_index`)."""
-        return await self._ask(self._store.claim_key(principal, key, rid, ttl_s), rid)
+        return await self._ask(self._idempotency_keys.claim_key(principal, key, rid, ttl_s), rid)
 
     async def release_key(self, principal: str, key: str, rid: str) -> None:
-        await self._ask(self._store.release_key(principal, key, rid), None)
+        await self._ask(self._idempotency_keys.release_key(principal, key, rid), None)
 
     async def warm_partition(self, pool: str, chain: Sequence[str]) -> int | None:
         """The partition that served the longest known prefix. `chain` is longest last."""
-        nothing: redis_store.PrefixHit | None = None
-        hit = await self._ask(self._store.lookup_prefix(pool, list(reversed(chain))), nothing)
+        nothing: prefixes.PrefixHit | None = None
+        hit = await self._ask(self._prefixes.lookup_prefix(pool, list(reversed(chain))), nothing)
         return hit.partition if hit is not None else None
 
     async def workers(self, pool: str) -> list[dict[str, Any]]:
         empty: list[dict[str, Any]] = []
-        return await self._ask(self._store.workers(pool), empty)
+        return await self._ask(self._workers.list_workers(pool), empty)
 
-    async def take(
+    async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str
-    ) -> redis_store.Taken | None:
+    ) -> limits.Consumed | None:
         """None when nobody counts: rates fail open."""
-        nothing: redis_store.Taken | None = None
-        return await self._ask(self._store.take(principal, cost, rate, burst, kind=kind), nothing)
+        nothing: limits.Consumed | None = None
+        return await self._ask(
+            self._buckets.consume_tokens(principal, cost, rate, burst, kind=kind), nothing
+        )
 
     async def _ask(self, call: Awaitable[T], default: T) -> T:
         try:
             return await call
-        except redis_store.SessionsUnavailable:
+        except StoreUnavailable:
             return default

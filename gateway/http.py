@@ -33,7 +33,8 @@ from tailrace import log, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, records
-from tailrace.store import redis_store
+from tailrace.store import tickets
+from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.web import access, drain, error_mapping, event_stream
 
 BODY_DEADLINE_S: Final = 60.0
@@ -52,7 +53,7 @@ class Api:
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
         deliver: delivery.Delivery,
-        store: redis_store.Sessions,
+        redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
         draining: drain.Draining,
         *,
@@ -64,7 +65,8 @@ class Api:
         self._submit = submit
         self._operations = operations
         self._delivery = deliver
-        self._store = store
+        self._redis = redis
+        self._tickets = tickets.Tickets(redis)
         self._workers = workers
         self._draining = draining
         self._version = version
@@ -269,13 +271,13 @@ class Api:
         self._gate.check_origin(request)
         principal = await self._principal(request)
         try:
-            ticket = await self._store.mint_ticket(
+            ticket = await self._tickets.mint_ticket(
                 principal, request.headers.get("origin"), self._gate.clock()
             )
-        except redis_store.SessionsUnavailable as error:
+        except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be issued right now.") from error
         return JSONResponse(
-            {"ticket": ticket, "expires_in": redis_store.TICKET_TTL_S}, headers=NO_STORE
+            {"ticket": ticket, "expires_in": tickets.TICKET_TTL_S}, headers=NO_STORE
         )
 
     async def public_config(self, _request: Request) -> Response:
@@ -331,7 +333,7 @@ class Api:
         return {
             "ready": self._submit.accepting and not self._submit.leaving,
             "kafka": self._delivery.ready,
-            "redis": await self._store.reachable(),
+            "redis": await self._redis.reachable(),
             "draining": self._submit.leaving,
             "engine": self._workers.state(),
         }

@@ -193,7 +193,7 @@ class Submission:
         limits = self._config.limits
         headers: dict[str, str] = {}
         if limits.requests_rate:
-            taken = await self._cache.take(
+            taken = await self._cache.consume_tokens(
                 principal.key, 1.0, limits.requests_rate, limits.requests_burst, "requests"
             )
             if taken is not None:
@@ -202,7 +202,7 @@ class Submission:
                     telemetry.REQUESTS.labels(outcome="limited").inc()
                     raise errors.rate_limit_exceeded(taken.retry_after_s, "requests", headers)
         if limits.tokens_rate:
-            taken = await self._cache.take(
+            taken = await self._cache.consume_tokens(
                 principal.key,
                 admission.cost(create),
                 limits.tokens_rate,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 # What each service may do with Redis: key patterns and exactly the commands that
-# tailrace/store/redis_store.py sends for it (docs/operations.md, Who may do what). Inside a script the same user's
-# rights hold, so the commands of the scripts stand here too.
+# tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
+# rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~ticket:* ~revoked:* ~rate:* ~idem:* ~prefix:* ~workers:*"
     " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time",

@@ -16,7 +16,9 @@ from tailrace import telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.revocations import Revocations
+from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning, health
 from tailrace.web import access, drain, error_mapping, query_routes, runner, settings
 
@@ -26,7 +28,7 @@ WS_MAX_BYTES = 16 * 1024  # commands are small
 def application(
     end: query_routes.Endpoint,
     deliver: delivery.Delivery,
-    redis: redis_store.Sessions,
+    redis: RedisStore,
     draining: drain.Draining,
 ) -> Starlette:
     """The ASGI application: queries, health, errors in the protocol's shape."""
@@ -58,7 +60,7 @@ def application(
 
 
 async def readiness(
-    deliver: delivery.Delivery, redis: redis_store.Sessions, draining: drain.Draining
+    deliver: delivery.Delivery, redis: RedisStore, draining: drain.Draining
 ) -> dict[str, Any]:
     """Redis away does not make push unready: streams go on without it, only browser tickets
     fail."""
@@ -75,7 +77,7 @@ async def serve(config: settings.Settings) -> None:
     issuers = credentials.load_issuers(config.issuers)
     listener = runner.bind(config.host, config.port)
     known = await runner.layout(config.kafka)
-    redis = redis_store.Sessions(config.redis)
+    redis = RedisStore(config.redis)
     draining = drain.Draining()
     deliver = delivery.Delivery(
         bootstrap=config.kafka,
@@ -85,7 +87,7 @@ async def serve(config: settings.Settings) -> None:
         client_id=config.name,
     )
     keys = access.key_sets(issuers)
-    gate = access.Access(keys, redis, config.origins)
+    gate = access.Access(keys, Tickets(redis), Revocations(redis), config.origins)
     end = query_routes.Endpoint(deliver, gate, draining)
     http = runner.server(
         end.before(application(end, deliver, redis, draining)),

@@ -11,7 +11,9 @@ import uuid
 from typing import Any
 
 from tailrace import log, telemetry
-from tailrace.store import redis_store
+from tailrace.store.prefixes import Prefixes
+from tailrace.store.redis_store import RedisStore, StoreUnavailable
+from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning, health
 from worker import (
     attempt,
@@ -81,8 +83,11 @@ class App:
         self.writer = log.Writer(s.kafka, client_id=s.name, on_replaced=_producer_replaced)
         self._offsets = log.Offsets(s.kafka, client_id=f"{s.name}-offsets")
         self._tail = tail.Tail(s.kafka, self._offsets, self._clock, client_id=s.name)
-        self._cache = redis_store.Sessions(s.redis)
-        self._metering = metering.Metering(self.writer, self._cache, pool=s.pool, worker=s.name)
+        self._redis = RedisStore(s.redis)
+        self._workers = Workers(self._redis)
+        self._metering = metering.Metering(
+            self.writer, Prefixes(self._redis), pool=s.pool, worker=s.name
+        )
         self._consumer: request_consumer.RequestConsumer | None = None
         self._context: serving.WorkerContext | None = None
         self._rate = 0.0
@@ -234,13 +239,13 @@ class App:
             self._offsets.stop,
             self._engine.shutdown,
             self._forget,
-            self._cache.aclose,
+            self._redis.aclose,
         ):
             await _bounded(stop)
 
     async def _forget(self) -> None:
-        with contextlib.suppress(redis_store.SessionsUnavailable):
-            await self._cache.forget_worker(self._settings.pool, self._settings.name)
+        with contextlib.suppress(StoreUnavailable):
+            await self._workers.forget_worker(self._settings.pool, self._settings.name)
 
     # ---- what it says of itself ------------------------------------------------------------------
 
@@ -255,8 +260,10 @@ class App:
             if now > then:
                 self._rate = 0.5 * self._rate + 0.5 * (tokens - before) / (now - then)
             before, then = tokens, now
-            with contextlib.suppress(redis_store.SessionsUnavailable):
-                await self._cache.heartbeat(self._settings.pool, self._settings.name, self._info())
+            with contextlib.suppress(StoreUnavailable):
+                await self._workers.heartbeat(
+                    self._settings.pool, self._settings.name, self._info()
+                )
             await asyncio.sleep(HEARTBEAT_S)
 
     def _info(self) -> dict[str, Any]:

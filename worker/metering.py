@@ -10,7 +10,8 @@ from typing import Final
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records, topics
-from tailrace.store import redis_store
+from tailrace.store.prefixes import Prefixes
+from tailrace.store.redis_store import StoreUnavailable
 
 USAGE_PARTITIONS: Final = next(
     row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE
@@ -27,10 +28,10 @@ class Metering:
     """
 
     def __init__(
-        self, writer: log.Writer, cache: redis_store.Sessions | None, *, pool: str, worker: str
+        self, writer: log.Writer, prefixes: Prefixes | None, *, pool: str, worker: str
     ) -> None:
         self._writer = writer
-        self._cache = cache
+        self._prefixes = prefixes
         self._pool = pool
         self._worker = worker
         self._publishing: set[asyncio.Task[None]] = set()
@@ -70,7 +71,7 @@ class Metering:
     def prefix(self, request: records.Request, partition: int, cached_tokens: int) -> None:
         """Tell gateways which partition's engine holds this prompt now. Best effort: Redis may be
         away."""
-        if self._cache is not None and request.prefix:
+        if self._prefixes is not None and request.prefix:
             task = asyncio.create_task(self._publish(request.prefix, partition, cached_tokens))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
@@ -81,9 +82,9 @@ class Metering:
             await asyncio.wait(self._publishing)
 
     async def _publish(self, digests: list[str], partition: int, cached_tokens: int) -> None:
-        assert self._cache is not None
-        with contextlib.suppress(redis_store.SessionsUnavailable):
-            await self._cache.publish_prefix(
+        assert self._prefixes is not None
+        with contextlib.suppress(StoreUnavailable):
+            await self._prefixes.publish_prefix(
                 self._pool, digests, partition, cached_tokens, self._worker
             )
 

@@ -1,5 +1,20 @@
-"""Redis: sessions, tickets, limits, idempotency keys, prefix metadata, heartbeats, revocations.
+"""Redis: what a deployment may lose at any moment. The log holds everything that matters.
 
-Everything here may be lost at any moment; the log has what matters. A call answers within its
-timeout or raises `SessionsUnavailable`.
+    redis_store   the connection: batches of commands, timeouts, `StoreUnavailable`
+    sessions      conversation state of a finished response, a cache over the log
+    tickets       one-time tickets for WebSocket handshakes of browsers
+    idempotency   idempotency key -> response id
+    limits        token buckets
+    prefixes      which partition's engine holds which prompt prefix
+    workers       heartbeats of workers
+    revocations   principals who were revoked
+
+Each of these modules but the first keeps one thing: its key shape, its commands, its Lua scripts.
+In: a `RedisStore`. Out: plain values. Each call answers within its timeout or raises
+`StoreUnavailable`; the caller decides what holds then (tickets fail closed, caches are skipped).
+
+Keys are hashed where they would hold a person's name or a secret, which also bounds their length.
+Braces in a key are cluster hash tags. Only commands of Redis 6.2 are used. Scripts read the
+server's clock, so clocks of clients do not matter. `k8s/make_secrets.py` grants each service
+exactly the commands and key patterns that it uses of these modules.
 """

@@ -17,7 +17,9 @@ from starlette.requests import HTTPConnection
 from tailrace import telemetry
 from tailrace.auth import credentials, jwks
 from tailrace.protocol import errors, records
-from tailrace.store import redis_store
+from tailrace.store.redis_store import StoreUnavailable
+from tailrace.store.revocations import Revocations
+from tailrace.store.tickets import Tickets
 
 SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."
@@ -54,7 +56,8 @@ class Access:
     """Checks callers of one service. `clock` gives seconds since the epoch."""
 
     keys: jwks.KeySets
-    store: redis_store.Sessions
+    tickets: Tickets
+    revocations: Revocations
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
 
@@ -90,7 +93,7 @@ class Access:
         except credentials.InvalidCredential as error:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
             raise errors.invalid_api_key() from error
-        except redis_store.SessionsUnavailable as error:
+        except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
 
     async def permit(self, principal: credentials.Principal) -> None:
@@ -100,8 +103,8 @@ class Access:
             errors.ApiError: 401.
         """
         try:
-            revoked = await self.store.is_revoked(principal.key)
-        except redis_store.SessionsUnavailable:
+            revoked = await self.revocations.is_revoked(principal.key)
+        except StoreUnavailable:
             # stated policy: without Redis a revocation waits for the credential's own end, live
             # service goes on
             revoked = False
@@ -119,7 +122,7 @@ class Access:
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
                 if protocol.startswith(TICKET_PREFIX):
-                    return await self.store.take_ticket(
+                    return await self.tickets.consume_ticket(
                         protocol[len(TICKET_PREFIX) :], connection.headers.get("origin")
                     )
         raise credentials.InvalidCredential(credentials.Reason.MISSING)

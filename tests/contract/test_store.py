@@ -12,7 +12,14 @@ import pytest
 import redis.asyncio
 
 from tailrace.auth import credentials
-from tailrace.store import redis_store
+from tailrace.store.idempotency import IdempotencyKeys
+from tailrace.store.limits import TokenBuckets
+from tailrace.store.prefixes import Prefixes
+from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable
+from tailrace.store.revocations import Revocations
+from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
+from tailrace.store.tickets import Tickets
+from tailrace.store.workers import Workers
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -25,11 +32,45 @@ PAGE = "https://page.test"
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(
-        redis_url, timeout_s=2.0
-    ) as client:  # roomy: these tests ask what is answered, not how fast
+async def store(redis_url: str) -> AsyncIterator[RedisStore]:
+    # A roomy timeout: these tests ask what is answered, not how fast.
+    async with RedisStore(redis_url, timeout_s=2.0) as client:
         yield client
+
+
+@pytest.fixture
+def tickets(store: RedisStore) -> Tickets:
+    return Tickets(store)
+
+
+@pytest.fixture
+def sessions(store: RedisStore) -> Sessions:
+    return Sessions(store)
+
+
+@pytest.fixture
+def idempotency_keys(store: RedisStore) -> IdempotencyKeys:
+    return IdempotencyKeys(store)
+
+
+@pytest.fixture
+def buckets(store: RedisStore) -> TokenBuckets:
+    return TokenBuckets(store)
+
+
+@pytest.fixture
+def prefixes(store: RedisStore) -> Prefixes:
+    return Prefixes(store)
+
+
+@pytest.fixture
+def workers(store: RedisStore) -> Workers:
+    return Workers(store)
+
+
+@pytest.fixture
+def revocations(store: RedisStore) -> Revocations:
+    return Revocations(store)
 
 
 @pytest.fixture
@@ -49,11 +90,11 @@ def name(request: pytest.FixtureRequest) -> str:
 # -----------------------------------------------------------------------------------------
 
 
-async def test_a_ticket_gives_back_the_whole_principal_once(store: redis_store.Sessions) -> None:
-    ticket = await store.mint_ticket(ALICE, PAGE, NOW)
-    assert await store.take_ticket(ticket, PAGE) == ALICE
+async def test_a_ticket_gives_back_the_whole_principal_once(tickets: Tickets) -> None:
+    ticket = await tickets.mint_ticket(ALICE, PAGE, NOW)
+    assert await tickets.consume_ticket(ticket, PAGE) == ALICE
     with pytest.raises(credentials.InvalidCredential) as refused:
-        await store.take_ticket(ticket, PAGE)
+        await tickets.consume_ticket(ticket, PAGE)
     assert refused.value.reason is credentials.Reason.TICKET
 
 
@@ -61,23 +102,23 @@ async def test_a_ticket_gives_back_the_whole_principal_once(store: redis_store.S
     "origin", ["https://evil.test", "https://page.test.evil.test", "null", None, ""]
 )
 async def test_a_ticket_of_another_origin_is_refused_and_consumed(
-    store: redis_store.Sessions, origin: str | None
+    tickets: Tickets, origin: str | None
 ) -> None:
-    ticket = await store.mint_ticket(ALICE, PAGE, NOW)
+    ticket = await tickets.mint_ticket(ALICE, PAGE, NOW)
     with pytest.raises(credentials.InvalidCredential) as refused:
-        await store.take_ticket(ticket, origin)
+        await tickets.consume_ticket(ticket, origin)
     assert refused.value.reason is credentials.Reason.TICKET_ORIGIN
     with pytest.raises(credentials.InvalidCredential):
-        await store.take_ticket(ticket, PAGE)
+        await tickets.consume_ticket(ticket, PAGE)
 
 
 async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(
-    store: redis_store.Sessions,
+    tickets: Tickets,
 ) -> None:
     for _ in range(20):
-        ticket = await store.mint_ticket(ALICE, PAGE, NOW)
+        ticket = await tickets.mint_ticket(ALICE, PAGE, NOW)
         outcomes = await asyncio.gather(
-            *(store.take_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True
+            *(tickets.consume_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True
         )
         assert outcomes.count(ALICE) == 1
         assert sum(isinstance(outcome, credentials.InvalidCredential) for outcome in outcomes) == 4
@@ -96,15 +137,15 @@ async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(
         "x" * 100_000,
     ],
 )
-async def test_a_made_up_ticket_is_refused(store: redis_store.Sessions, ticket: str) -> None:
+async def test_a_made_up_ticket_is_refused(tickets: Tickets, ticket: str) -> None:
     with pytest.raises(credentials.InvalidCredential):
-        await store.take_ticket(ticket, PAGE)
+        await tickets.consume_ticket(ticket, PAGE)
 
 
 async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_and_are_not_stored_in_clear(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis
+    tickets: Tickets, raw: redis.asyncio.Redis
 ) -> None:
-    tickets = {await store.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
+    tickets = {await tickets.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
     assert len(tickets) == 50
     assert all(
         len(ticket) == 22 and ticket.replace("-", "").replace("_", "").isalnum()
@@ -117,40 +158,40 @@ async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_a
     assert all(0 < milliseconds <= 30_000 for milliseconds in left)
 
 
-async def test_a_ticket_does_not_outlive_its_credential(store: redis_store.Sessions) -> None:
-    ticket = await store.mint_ticket(
+async def test_a_ticket_does_not_outlive_its_credential(tickets: Tickets) -> None:
+    ticket = await tickets.mint_ticket(
         ALICE, PAGE, now=ALICE.expires_at + 10
     )  # expired, inside leeway: the least a ticket lives is 1 s
     await asyncio.sleep(1.1)
     with pytest.raises(credentials.InvalidCredential):
-        await store.take_ticket(ticket, PAGE)
+        await tickets.consume_ticket(ticket, PAGE)
 
 
 # ---- conversation sessions
 # -----------------------------------------------------------------------------
 
 
-async def test_a_session_is_opaque_bytes(store: redis_store.Sessions, name: str) -> None:
+async def test_a_session_is_opaque_bytes(sessions: Sessions, name: str) -> None:
     state = bytes(range(256))
-    assert await store.get_turn(name) is None
-    assert await store.put_turn(name, state)
-    assert await store.get_turn(name) == state
-    await store.drop_turn(name)
-    assert await store.get_turn(name) is None
+    assert await sessions.get_turn(name) is None
+    assert await sessions.put_turn(name, state)
+    assert await sessions.get_turn(name) == state
+    await sessions.drop_turn(name)
+    assert await sessions.get_turn(name) is None
 
 
 async def test_reading_a_session_starts_its_idle_time_anew(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    sessions: Sessions, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await store.put_turn(name, b"state")
+    await sessions.put_turn(name, b"state")
     await raw.pexpire(f"session:{name}", 5_000)
-    await store.get_turn(name)
+    await sessions.get_turn(name)
     assert 29 * 60_000 < await raw.pttl(f"session:{name}") <= 30 * 60_000
 
 
-async def test_a_session_over_the_cap_is_not_cached(store: redis_store.Sessions, name: str) -> None:
-    assert not await store.put_turn(name, b"x" * (redis_store.MAX_SESSION_BYTES + 1))
-    assert await store.get_turn(name) is None
+async def test_a_session_over_the_cap_is_not_cached(sessions: Sessions, name: str) -> None:
+    assert not await sessions.put_turn(name, b"x" * (MAX_SESSION_BYTES + 1))
+    assert await sessions.get_turn(name) is None
 
 
 # ---- idempotency
@@ -158,68 +199,71 @@ async def test_a_session_over_the_cap_is_not_cached(store: redis_store.Sessions,
 
 
 async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(
-    store: redis_store.Sessions, name: str
+    idempotency_keys: IdempotencyKeys, name: str
 ) -> None:
     owners = await asyncio.gather(
-        *(store.claim_key(name, "key", f"resp_{n}", 60) for n in range(10))
+        *(idempotency_keys.claim_key(name, "key", f"resp_{n}", 60) for n in range(10))
     )
     assert len(set(owners)) == 1
-    assert await store.claim_key(name, "key", "resp_late", 60) == owners[0]
+    assert await idempotency_keys.claim_key(name, "key", "resp_late", 60) == owners[0]
 
 
-async def test_keys_of_two_principals_do_not_meet(store: redis_store.Sessions, name: str) -> None:
-    assert await store.claim_key(name, "|key", "resp_1", 60) == "resp_1"
-    assert await store.claim_key(name + "|", "key", "resp_2", 60) == "resp_2"
+async def test_keys_of_two_principals_do_not_meet(
+    idempotency_keys: IdempotencyKeys, name: str
+) -> None:
+    assert await idempotency_keys.claim_key(name, "|key", "resp_1", 60) == "resp_1"
+    assert await idempotency_keys.claim_key(name + "|", "key", "resp_2", 60) == "resp_2"
 
 
-async def test_a_key_is_free_again_after_its_time(store: redis_store.Sessions, name: str) -> None:
-    await store.claim_key(name, "key", "resp_1", 0.05)
+async def test_a_key_is_free_again_after_its_time(
+    idempotency_keys: IdempotencyKeys, name: str
+) -> None:
+    await idempotency_keys.claim_key(name, "key", "resp_1", 0.05)
     await asyncio.sleep(0.1)
-    assert await store.claim_key(name, "key", "resp_2", 60) == "resp_2"
+    assert await idempotency_keys.claim_key(name, "key", "resp_2", 60) == "resp_2"
 
 
-async def test_only_its_owner_releases_a_key(store: redis_store.Sessions, name: str) -> None:
-    await store.claim_key(name, "key", "resp_1", 60)
-    await store.release_key(name, "key", "resp_2")
-    assert await store.claim_key(name, "key", "resp_3", 60) == "resp_1"
-    await store.release_key(name, "key", "resp_1")
-    assert await store.claim_key(name, "key", "resp_3", 60) == "resp_3"
+async def test_only_its_owner_releases_a_key(idempotency_keys: IdempotencyKeys, name: str) -> None:
+    await idempotency_keys.claim_key(name, "key", "resp_1", 60)
+    await idempotency_keys.release_key(name, "key", "resp_2")
+    assert await idempotency_keys.claim_key(name, "key", "resp_3", 60) == "resp_1"
+    await idempotency_keys.release_key(name, "key", "resp_1")
+    assert await idempotency_keys.claim_key(name, "key", "resp_3", 60) == "resp_3"
 
 
 # ---- prompt-prefix cache metadata
 # ------------------------------------------------------------------------
 
 
-async def test_the_longest_known_prefix_wins(store: redis_store.Sessions, name: str) -> None:
-    await store.publish_prefix(name, ["ab", "a"], partition=3, cached_tokens=32, worker="w1")
-    await store.publish_prefix(name, ["a"], partition=5, cached_tokens=16, worker="w2")
-    assert await store.lookup_prefix(name, ["abc", "ab", "a"]) == (3, 2)
-    assert await store.lookup_prefix(name, ["ax", "a"]) == (5, 1)
-    assert await store.lookup_prefix(name, ["x"]) is None
-    assert await store.lookup_prefix(name, []) is None
-    assert await store.lookup_prefix(name + "-other", ["a"]) is None
+async def test_the_longest_known_prefix_wins(prefixes: Prefixes, name: str) -> None:
+    await prefixes.publish_prefix(name, ["ab", "a"], partition=3, cached_tokens=32, worker="w1")
+    await prefixes.publish_prefix(name, ["a"], partition=5, cached_tokens=16, worker="w2")
+    assert await prefixes.lookup_prefix(name, ["abc", "ab", "a"]) == (3, 2)
+    assert await prefixes.lookup_prefix(name, ["ax", "a"]) == (5, 1)
+    assert await prefixes.lookup_prefix(name, ["x"]) is None
+    assert await prefixes.lookup_prefix(name, []) is None
+    assert await prefixes.lookup_prefix(name + "-other", ["a"]) is None
 
 
 async def test_prefix_entries_run_out(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await store.publish_prefix(name, ["a"], 1, 16, "w1")
+    await prefixes.publish_prefix(name, ["a"], 1, 16, "w1")
     for key in (f"prefix:{{{name}}}", f"prefix:{{{name}}}:a"):
         assert 590_000 < await raw.pttl(key) <= 600_000
 
 
 async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
-    store: redis_store.Sessions,
+    store: RedisStore,
     raw: redis.asyncio.Redis,
     name: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redis_store, "MAX_PREFIXES_PER_POOL", 10)
+    prefixes = Prefixes(store, max_per_pool=10)
     for n in range(15):
-        await store.publish_prefix(name, [f"d{n:02}"], n, 16, "w1")
+        await prefixes.publish_prefix(name, [f"d{n:02}"], n, 16, "w1")
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
     assert await raw.zcard(f"prefix:{{{name}}}") == 10
-    assert [await store.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [
+    assert [await prefixes.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [
         None,
         (5, 1),
         (14, 1),
@@ -227,20 +271,20 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
 
 
 async def test_a_very_long_chain_is_cut_to_its_deepest_digests(
-    store: redis_store.Sessions, name: str
+    prefixes: Prefixes, name: str
 ) -> None:
     digests = [f"d{n}" for n in range(200, 0, -1)]
-    await store.publish_prefix(name, digests, 1, 3200, "w1")
-    assert await store.lookup_prefix(name, digests) == (1, 200)
-    assert await store.lookup_prefix(name, digests[150:]) is None
+    await prefixes.publish_prefix(name, digests, 1, 3200, "w1")
+    assert await prefixes.lookup_prefix(name, digests) == (1, 200)
+    assert await prefixes.lookup_prefix(name, digests[150:]) is None
 
 
 async def test_garbage_in_the_cache_is_no_entry(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
     await raw.set(f"prefix:{{{name}}}:ab", b"\xff{")
-    await store.publish_prefix(name, ["a"], 2, 16, "w1")
-    assert await store.lookup_prefix(name, ["ab", "a"]) == (2, 1)
+    await prefixes.publish_prefix(name, ["a"], 2, 16, "w1")
+    assert await prefixes.lookup_prefix(name, ["ab", "a"]) == (2, 1)
 
 
 # ---- workers
@@ -248,37 +292,37 @@ async def test_garbage_in_the_cache_is_no_entry(
 
 
 async def test_workers_are_listed_by_name_until_their_beat_runs_out(
-    store: redis_store.Sessions, name: str
+    workers: Workers, name: str
 ) -> None:
-    await store.heartbeat(name, "b", {"state": "ready", "partitions": [0, 1]})
-    await store.heartbeat(name, "a", {"state": "loading"}, ttl_s=0.1)
-    assert await store.workers(name) == [
+    await workers.heartbeat(name, "b", {"state": "ready", "partitions": [0, 1]})
+    await workers.heartbeat(name, "a", {"state": "loading"}, ttl_s=0.1)
+    assert await workers.list_workers(name) == [
         {"state": "loading", "name": "a"},
         {"state": "ready", "partitions": [0, 1], "name": "b"},
     ]
     await asyncio.sleep(0.15)
-    assert [worker["name"] for worker in await store.workers(name)] == ["b"]
-    await store.forget_worker(name, "b")
-    assert await store.workers(name) == []
+    assert [worker["name"] for worker in await workers.list_workers(name)] == ["b"]
+    await workers.forget_worker(name, "b")
+    assert await workers.list_workers(name) == []
 
 
 async def test_a_short_beat_does_not_cut_the_life_of_a_longer_one(
-    store: redis_store.Sessions, name: str
+    workers: Workers, name: str
 ) -> None:
-    await store.heartbeat(name, "long", {}, ttl_s=5)
-    await store.heartbeat(name, "short", {}, ttl_s=0.05)
+    await workers.heartbeat(name, "long", {}, ttl_s=5)
+    await workers.heartbeat(name, "short", {}, ttl_s=0.05)
     await asyncio.sleep(0.1)
-    assert [worker["name"] for worker in await store.workers(name)] == ["long"]
+    assert [worker["name"] for worker in await workers.list_workers(name)] == ["long"]
 
 
 async def test_a_garbage_heartbeat_is_skipped(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    workers: Workers, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await store.heartbeat(name, "good", {"state": "ready"})
+    await workers.heartbeat(name, "good", {"state": "ready"})
     await raw.hset(
         f"workers:{{{name}}}", mapping={"bad": "no deadline", "worse": "99999999999999 [1,2"}
     )
-    assert [worker["name"] for worker in await store.workers(name)] == ["good"]
+    assert [worker["name"] for worker in await workers.list_workers(name)] == ["good"]
 
 
 # ---- revocation, rates
@@ -286,70 +330,68 @@ async def test_a_garbage_heartbeat_is_skipped(
 
 
 async def test_a_revoked_principal_is_revoked_for_the_time_given(
-    store: redis_store.Sessions, name: str
+    revocations: Revocations, name: str
 ) -> None:
-    assert not await store.is_revoked(name)
-    await store.revoke(name, 0.1)
-    assert await store.is_revoked(name)
-    assert not await store.is_revoked(name + "x")
+    assert not await revocations.is_revoked(name)
+    await revocations.revoke(name, 0.1)
+    assert await revocations.is_revoked(name)
+    assert not await revocations.is_revoked(name + "x")
     await asyncio.sleep(0.15)
-    assert not await store.is_revoked(name)
+    assert not await revocations.is_revoked(name)
 
 
 async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(
-    store: redis_store.Sessions, name: str
+    buckets: TokenBuckets, name: str
 ) -> None:
-    taken = [await store.take(name, 1, rate=2, burst=3, now=100.0) for _ in range(4)]
+    taken = [await buckets.consume_tokens(name, 1, rate=2, burst=3, now=100.0) for _ in range(4)]
     assert [one.allowed for one in taken] == [True, True, True, False]
     assert [one.remaining for one in taken] == [2, 1, 0, 0]
     assert taken[3].retry_after_s == pytest.approx(0.5)
-    assert not (await store.take(name, 1, 2, 3, now=100.49)).allowed
-    assert (await store.take(name, 1, 2, 3, now=100.5)).allowed
-    refilled = await store.take(name, 1, 2, 3, now=500.0)
+    assert not (await buckets.consume_tokens(name, 1, 2, 3, now=100.49)).allowed
+    assert (await buckets.consume_tokens(name, 1, 2, 3, now=100.5)).allowed
+    refilled = await buckets.consume_tokens(name, 1, 2, 3, now=500.0)
     assert refilled == (True, 0.0, 2.0)
 
 
 async def test_what_a_bucket_promises_as_waiting_time_is_enough(
-    store: redis_store.Sessions, name: str
+    buckets: TokenBuckets, name: str
 ) -> None:
     now = 1000.0
     for step in range(50):
-        taken = await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)
+        taken = await buckets.consume_tokens(name, 1 + step % 3, rate=0.7, burst=5, now=now)
         if not taken.allowed:
             now += taken.retry_after_s + 1e-6
-            assert (await store.take(name, 1 + step % 3, rate=0.7, burst=5, now=now)).allowed
+            assert (
+                await buckets.consume_tokens(name, 1 + step % 3, rate=0.7, burst=5, now=now)
+            ).allowed
 
 
 async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(
-    store: redis_store.Sessions, name: str
+    buckets: TokenBuckets, name: str
 ) -> None:
-    await store.take(name, 2, rate=1, burst=3, now=100.0)
-    assert (await store.take(name, 0, rate=1, burst=3, now=40.0)).remaining == 1
-    assert (await store.take(name, 0, rate=1, burst=3, now=101.0)).remaining == 2
+    await buckets.consume_tokens(name, 2, rate=1, burst=3, now=100.0)
+    assert (await buckets.consume_tokens(name, 0, rate=1, burst=3, now=40.0)).remaining == 1
+    assert (await buckets.consume_tokens(name, 0, rate=1, burst=3, now=101.0)).remaining == 2
 
 
-async def test_without_a_clock_of_ours_the_servers_counts(
-    store: redis_store.Sessions, name: str
-) -> None:
-    assert (await store.take(name, 5, rate=20, burst=5)).allowed
-    assert not (await store.take(name, 5, rate=20, burst=5)).allowed
+async def test_without_a_clock_of_ours_the_servers_counts(buckets: TokenBuckets, name: str) -> None:
+    assert (await buckets.consume_tokens(name, 5, rate=20, burst=5)).allowed
+    assert not (await buckets.consume_tokens(name, 5, rate=20, burst=5)).allowed
     await asyncio.sleep(0.3)
-    assert (await store.take(name, 5, rate=20, burst=5)).allowed
+    assert (await buckets.consume_tokens(name, 5, rate=20, burst=5)).allowed
 
 
-async def test_a_cost_above_the_burst_takes_a_full_bucket(
-    store: redis_store.Sessions, name: str
-) -> None:
-    assert await store.take(name, 1000, rate=1, burst=10, now=1.0) == (True, 0.0, 0.0)
-    refused = await store.take(name, 1000, rate=1, burst=10, now=6.0)
+async def test_a_cost_above_the_burst_takes_a_full_bucket(buckets: TokenBuckets, name: str) -> None:
+    assert await buckets.consume_tokens(name, 1000, rate=1, burst=10, now=1.0) == (True, 0.0, 0.0)
+    refused = await buckets.consume_tokens(name, 1000, rate=1, burst=10, now=6.0)
     assert (refused.allowed, refused.retry_after_s) == (False, 5.0)
 
 
 async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    buckets: TokenBuckets, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await store.take(name, 1, rate=1, burst=1, now=1.0, kind="requests")
-    assert (await store.take(name, 1, rate=1, burst=1, now=1.0, kind="tokens")).allowed
+    await buckets.consume_tokens(name, 1, rate=1, burst=1, now=1.0, kind="requests")
+    assert (await buckets.consume_tokens(name, 1, rate=1, burst=1, now=1.0, kind="tokens")).allowed
     keys = [key async for key in raw.scan_iter("rate:*")]
     left = [await raw.pttl(key) for key in keys]
     assert len(left) >= 2
@@ -360,27 +402,27 @@ async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(
     ("cost", "rate", "burst"), [(1, 0, 1), (1, 1, 0), (-1, 1, 1), (1, float("nan"), 1), (1, -1, 1)]
 )
 async def test_an_impossible_bucket_is_a_programming_error(
-    store: redis_store.Sessions, name: str, cost: float, rate: float, burst: float
+    buckets: TokenBuckets, name: str, cost: float, rate: float, burst: float
 ) -> None:
     with pytest.raises(ValueError, match="no such bucket"):
-        await store.take(name, cost, rate, burst)
+        await buckets.consume_tokens(name, cost, rate, burst)
 
 
 async def test_a_thousand_racing_takers_get_the_burst_and_no_more(
-    store: redis_store.Sessions, name: str
+    buckets: TokenBuckets, name: str
 ) -> None:
     taken = await asyncio.gather(
-        *(store.take(name, 1, rate=1, burst=30, now=1.0) for _ in range(200))
+        *(buckets.consume_tokens(name, 1, rate=1, burst=30, now=1.0) for _ in range(200))
     )
     assert sum(one.allowed for one in taken) == 30
 
 
 async def test_it_needs_no_script_cache(
-    store: redis_store.Sessions, raw: redis.asyncio.Redis, name: str
+    buckets: TokenBuckets, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await store.take(name, 1, rate=1, burst=5, now=1.0)
+    await buckets.consume_tokens(name, 1, rate=1, burst=5, now=1.0)
     await raw.script_flush()
-    assert (await store.take(name, 1, rate=1, burst=5, now=1.0)).remaining == 3
+    assert (await buckets.consume_tokens(name, 1, rate=1, burst=5, now=1.0)).remaining == 3
 
 
 # ---- Redis away
@@ -396,74 +438,74 @@ def own_redis() -> Iterator["local.LocalRedis"]:
 
 
 @pytest.fixture
-async def fragile(own_redis: "local.LocalRedis") -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(own_redis.url) as client:
+async def fragile(own_redis: "local.LocalRedis") -> AsyncIterator[RedisStore]:
+    async with RedisStore(own_redis.url) as client:
         yield client
 
 
-async def _answers_again(store: redis_store.Sessions) -> None:
+async def _answers_again(store: RedisStore) -> None:
     async with asyncio.timeout(10):
         while not await store.reachable():  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.02)
 
 
 async def test_a_killed_redis_is_noticed_fast_and_its_return_too(
-    own_redis: "local.LocalRedis", fragile: redis_store.Sessions
+    own_redis: "local.LocalRedis", fragile: RedisStore
 ) -> None:
     await _answers_again(fragile)
-    await fragile.put_turn("resp_1", b"state")
+    await Sessions(fragile).put_turn("resp_1", b"state")
     own_redis.kill()
     for _ in range(3):
         started = time.monotonic()
-        with pytest.raises(redis_store.SessionsUnavailable):
-            await fragile.get_turn("resp_1")
+        with pytest.raises(StoreUnavailable):
+            await Sessions(fragile).get_turn("resp_1")
         assert time.monotonic() - started < 1.0
-    with pytest.raises(redis_store.SessionsUnavailable):
-        await fragile.take_ticket("x" * 22, PAGE)
+    with pytest.raises(StoreUnavailable):
+        await Tickets(fragile).consume_ticket("x" * 22, PAGE)
     assert not await fragile.reachable()
     own_redis.start()
     await _answers_again(fragile)
-    assert await fragile.get_turn("resp_1") is None
-    await fragile.put_turn("resp_1", b"again")
-    assert await fragile.get_turn("resp_1") == b"again"
-    assert (await fragile.take("someone", 1, rate=1, burst=1)).allowed
+    assert await Sessions(fragile).get_turn("resp_1") is None
+    await Sessions(fragile).put_turn("resp_1", b"again")
+    assert await Sessions(fragile).get_turn("resp_1") == b"again"
+    assert (await TokenBuckets(fragile).consume_tokens("someone", 1, rate=1, burst=1)).allowed
 
 
 async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_mixed_up_afterwards(
-    own_redis: "local.LocalRedis", fragile: redis_store.Sessions
+    own_redis: "local.LocalRedis", fragile: RedisStore
 ) -> None:
     """An answer that comes after its caller gave up must not be handed to the next caller on that
     connection."""
     await _answers_again(fragile)
     names = [f"resp_{n}" for n in range(20)]
     for each in names:
-        await fragile.put_turn(each, each.encode())
+        await Sessions(fragile).put_turn(each, each.encode())
     os.kill(own_redis.pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
         outcomes = await asyncio.gather(
-            *(fragile.get_turn(each) for each in names), return_exceptions=True
+            *(Sessions(fragile).get_turn(each) for each in names), return_exceptions=True
         )
         assert time.monotonic() - started < 1.5
-        assert all(isinstance(outcome, redis_store.SessionsUnavailable) for outcome in outcomes)
+        assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
     finally:
         os.kill(own_redis.pid, signal.SIGCONT)
     await _answers_again(fragile)
     for each in names:
-        assert await fragile.get_turn(each) == each.encode()
+        assert await Sessions(fragile).get_turn(each) == each.encode()
 
 
 async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
     own_redis: "local.LocalRedis",
 ) -> None:
     """Those who first wait for one of the busy connections must not get the time limit twice."""
-    async with redis_store.Sessions(own_redis.url, timeout_s=1.0) as store:
+    async with RedisStore(own_redis.url, timeout_s=1.0) as store:
         await _answers_again(store)
         os.kill(own_redis.pid, signal.SIGSTOP)
         try:
             holders = [
-                asyncio.create_task(store.get_turn("resp_1"))
-                for _ in range(redis_store.MAX_CONNECTIONS)
+                asyncio.create_task(Sessions(store).get_turn("resp_1"))
+                for _ in range(MAX_CONNECTIONS)
             ]
             await asyncio.sleep(
                 0.1
@@ -472,45 +514,43 @@ async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
             )
             started = time.monotonic()
             outcomes = await asyncio.gather(
-                *(store.get_turn("resp_1") for _ in holders), return_exceptions=True
+                *(Sessions(store).get_turn("resp_1") for _ in holders), return_exceptions=True
             )
             assert time.monotonic() - started < 1.5
             outcomes += await asyncio.gather(*holders, return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {redis_store.SessionsUnavailable}
+            assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         finally:
             os.kill(own_redis.pid, signal.SIGCONT)
 
 
 async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(
-    fragile: redis_store.Sessions,
+    fragile: RedisStore,
 ) -> None:
     await _answers_again(fragile)
     for n in range(50):
-        await fragile.put_turn(f"resp_{n}", str(n).encode())
+        await Sessions(fragile).put_turn(f"resp_{n}", str(n).encode())
     for n in range(50):
-        call = asyncio.create_task(fragile.get_turn(f"resp_{n}"))
+        call = asyncio.create_task(Sessions(fragile).get_turn(f"resp_{n}"))
         for _ in range(n % 4):
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        assert await fragile.get_turn(f"resp_{(n + 1) % 50}") == str((n + 1) % 50).encode()
+        assert (
+            await Sessions(fragile).get_turn(f"resp_{(n + 1) % 50}") == str((n + 1) % 50).encode()
+        )
 
 
-async def test_more_callers_than_connections_wait_their_turn(
-    store: redis_store.Sessions, name: str
-) -> None:
-    await store.put_turn(name, b"state")
-    results = await asyncio.gather(
-        *(store.get_turn(name) for _ in range(redis_store.MAX_CONNECTIONS * 3))
-    )
+async def test_more_callers_than_connections_wait_their_turn(sessions: Sessions, name: str) -> None:
+    await sessions.put_turn(name, b"state")
+    results = await asyncio.gather(*(sessions.get_turn(name) for _ in range(MAX_CONNECTIONS * 3)))
     assert set(results) == {b"state"}
 
 
 async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(
-    fragile: redis_store.Sessions, own_redis: "local.LocalRedis"
+    fragile: RedisStore, own_redis: "local.LocalRedis"
 ) -> None:
     client = redis.asyncio.Redis.from_url(own_redis.url)
     await client.rpush("session:resp_1", "x")
     await client.aclose()
-    with pytest.raises(redis_store.SessionsUnavailable):
-        await fragile.get_turn("resp_1")
+    with pytest.raises(StoreUnavailable):
+        await Sessions(fragile).get_turn("resp_1")

@@ -24,7 +24,8 @@ from tailrace import log
 from tailrace.auth import credentials
 from tailrace.local import processes
 from tailrace.protocol import events, fold, ids, records, topics
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.tickets import Tickets
 
 ISS = "https://tailrace.test/push"
 ORIGIN = "http://page.test"
@@ -383,8 +384,10 @@ async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
 
 async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
     principal = credentials.Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
-    async with redis_store.Sessions(world.redis) as store:
-        good, other = [await store.mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)]
+    async with RedisStore(world.redis) as store:
+        good, other = [
+            await Tickets(store).mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)
+        ]
     protocols: Any = ["tailrace.v1", f"ticket.{good}"]
     async with connect(world.ws, subprotocols=protocols, origin=ORIGIN) as ws:  # type: ignore[arg-type]
         assert ws.subprotocol == "tailrace.v1"

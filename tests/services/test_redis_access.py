@@ -14,7 +14,14 @@ import redis.exceptions
 
 from k8s import make_secrets
 from tailrace.auth import credentials
-from tailrace.store import redis_store
+from tailrace.store.idempotency import IdempotencyKeys
+from tailrace.store.limits import TokenBuckets
+from tailrace.store.prefixes import Prefixes, PrefixHit
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.revocations import Revocations
+from tailrace.store.sessions import Sessions
+from tailrace.store.tickets import Tickets
+from tailrace.store.workers import Workers
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -47,78 +54,74 @@ def url(server: local.LocalRedis, user: str) -> str:
 
 
 @pytest.fixture
-async def gateway(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(url(guarded, "gateway"), timeout_s=2.0) as client:
+async def gateway(guarded: local.LocalRedis) -> AsyncIterator[RedisStore]:
+    async with RedisStore(url(guarded, "gateway"), timeout_s=2.0) as client:
         yield client
 
 
 @pytest.fixture
-async def push(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(url(guarded, "push"), timeout_s=2.0) as client:
+async def push(guarded: local.LocalRedis) -> AsyncIterator[RedisStore]:
+    async with RedisStore(url(guarded, "push"), timeout_s=2.0) as client:
         yield client
 
 
 @pytest.fixture
-async def worker(guarded: local.LocalRedis) -> AsyncIterator[redis_store.Sessions]:
-    async with redis_store.Sessions(url(guarded, "worker"), timeout_s=2.0) as client:
+async def worker(guarded: local.LocalRedis) -> AsyncIterator[RedisStore]:
+    async with RedisStore(url(guarded, "worker"), timeout_s=2.0) as client:
         yield client
 
 
-async def test_a_gateway_can_do_its_work(gateway: redis_store.Sessions) -> None:
+async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     assert await gateway.reachable()
-    await gateway.mint_ticket(ALICE, ORIGIN, time.time())
-    assert await gateway.put_turn("resp_a", b"state")
-    assert await gateway.get_turn("resp_a") == b"state"
-    await gateway.drop_turn("resp_a")
-    assert await gateway.claim_key(ALICE.key, "key", "resp_a", 60) == "resp_a"
-    assert await gateway.claim_key(ALICE.key, "key", "resp_b", 60) == "resp_a"
-    await gateway.release_key(ALICE.key, "key", "resp_a")
-    assert await gateway.lookup_prefix("default", ["d"]) is None
-    assert await gateway.workers("default") == []
-    assert not await gateway.is_revoked(ALICE.key)
-    assert (await gateway.take(ALICE.key, 1, rate=1, burst=2)).allowed
+    await Tickets(gateway).mint_ticket(ALICE, ORIGIN, time.time())
+    assert await Sessions(gateway).put_turn("resp_a", b"state")
+    assert await Sessions(gateway).get_turn("resp_a") == b"state"
+    await Sessions(gateway).drop_turn("resp_a")
+    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", "resp_a", 60) == "resp_a"
+    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", "resp_b", 60) == "resp_a"
+    await IdempotencyKeys(gateway).release_key(ALICE.key, "key", "resp_a")
+    assert await Prefixes(gateway).lookup_prefix("default", ["d"]) is None
+    assert await Workers(gateway).list_workers("default") == []
+    assert not await Revocations(gateway).is_revoked(ALICE.key)
+    assert (await TokenBuckets(gateway).consume_tokens(ALICE.key, 1, rate=1, burst=2)).allowed
 
 
-async def test_push_can_take_what_a_gateway_minted(
-    gateway: redis_store.Sessions, push: redis_store.Sessions
-) -> None:
-    ticket = await gateway.mint_ticket(ALICE, ORIGIN, time.time())
+async def test_push_can_take_what_a_gateway_minted(gateway: RedisStore, push: RedisStore) -> None:
+    ticket = await Tickets(gateway).mint_ticket(ALICE, ORIGIN, time.time())
     assert await push.reachable()
-    assert await push.take_ticket(ticket, ORIGIN) == ALICE
-    assert not await push.is_revoked(ALICE.key)
+    assert await Tickets(push).consume_ticket(ticket, ORIGIN) == ALICE
+    assert not await Revocations(push).is_revoked(ALICE.key)
 
 
 async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
-    gateway: redis_store.Sessions, worker: redis_store.Sessions
+    gateway: RedisStore, worker: RedisStore
 ) -> None:
     assert await worker.reachable()
-    await worker.heartbeat("default", "worker-1", {"state": "ready"})
-    await worker.publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
-    assert [w["name"] for w in await gateway.workers("default")] == ["worker-1"]
-    assert await gateway.lookup_prefix("default", ["short"]) == redis_store.PrefixHit(3, 1)
-    await worker.forget_worker("default", "worker-1")
-    assert await gateway.workers("default") == []
+    await Workers(worker).heartbeat("default", "worker-1", {"state": "ready"})
+    await Prefixes(worker).publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
+    assert [w["name"] for w in await Workers(gateway).list_workers("default")] == ["worker-1"]
+    assert await Prefixes(gateway).lookup_prefix("default", ["short"]) == PrefixHit(3, 1)
+    await Workers(worker).forget_worker("default", "worker-1")
+    assert await Workers(gateway).list_workers("default") == []
 
 
-async def test_a_worker_may_drop_what_is_too_much(
-    worker: redis_store.Sessions, gateway: redis_store.Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_store, "MAX_PREFIXES_PER_POOL", 1)
-    await worker.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
-    await worker.publish_prefix("full", ["b-second"], 2, 64, "worker-1")
-    assert await gateway.lookup_prefix("full", ["a-first"]) is None
-    assert await gateway.lookup_prefix("full", ["b-second"]) == redis_store.PrefixHit(2, 1)
+async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:
+    prefixes = Prefixes(worker, max_per_pool=1)
+    await prefixes.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
+    await prefixes.publish_prefix("full", ["b-second"], 2, 64, "worker-1")
+    assert await Prefixes(gateway).lookup_prefix("full", ["a-first"]) is None
+    assert await Prefixes(gateway).lookup_prefix("full", ["b-second"]) == PrefixHit(2, 1)
 
 
 async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(
-    gateway: redis_store.Sessions, worker: redis_store.Sessions
+    gateway: RedisStore, worker: RedisStore
 ) -> None:
     """The gateway's question removes what has run out, inside a script that runs with the gateway's
     rights."""
-    await worker.heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
-    await worker.heartbeat("default", "worker-3", {"state": "ready"})
+    await Workers(worker).heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
+    await Workers(worker).heartbeat("default", "worker-3", {"state": "ready"})
     time.sleep(0.05)
-    assert [w["name"] for w in await gateway.workers("default")] == ["worker-3"]
+    assert [w["name"] for w in await Workers(gateway).list_workers("default")] == ["worker-3"]
 
 
 @pytest.mark.parametrize("user", make_secrets.REDIS_USERS)

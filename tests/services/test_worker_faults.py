@@ -17,7 +17,9 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from tailrace.protocol import fold, ids, records, topics
-from tailrace.store import redis_store
+from tailrace.store.prefixes import Prefixes
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.workers import Workers
 from tests.support import local, waiting, workers
 from worker.engines import scripted
 
@@ -275,10 +277,10 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
         "watch me", prefix=["d2", "d1"], cues={"script_tokens": "3000", "script_pace_ms": "5"}
     )
     await bench.tokens(request.rid, 50)
-    async with redis_store.Sessions(bench.redis_url) as cache:
+    async with RedisStore(bench.redis_url) as redis:
 
         async def running() -> list[dict[str, Any]]:
-            beats = await cache.workers(bench.pool)
+            beats = await Workers(redis).list_workers(bench.pool)
             return [b for b in beats if b["running"] and b["tokens_per_s"] > 0]
 
         (beat,) = await waiting.eventually(running, "a heartbeat of a running worker")
@@ -292,7 +294,7 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
         assert beat["partitions"] == list(range(8))
         await bench.cancel(request)
         end = time.monotonic() + 5
-        while (hit := await cache.lookup_prefix(bench.pool, ["d2", "d1"])) is None:
+        while (hit := await Prefixes(redis).lookup_prefix(bench.pool, ["d2", "d1"])) is None:
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
         assert hit == (0, 2)
@@ -307,7 +309,7 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
         assert "tailrace_frames_appended_total" in metrics
         a.terminate()
         assert await a.exit_code() == 0
-        assert await cache.workers(bench.pool) == []
+        assert await Workers(redis).list_workers(bench.pool) == []
     assert '"action":"response_claimed"' in a.logs()
     assert "watch me" not in a.log_path.read_text()
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.protocol import records
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.workers import Workers
 from tests.support import workers
 
 MODEL = Path(
@@ -163,10 +164,10 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
     )
     await bench.tokens(request.rid, 3, ANSWER_S)
     await bench.cancel(request)
-    async with redis_store.Sessions(bench.redis_url) as cache:
+    async with RedisStore(bench.redis_url) as redis:
         end = time.monotonic() + 10
         while True:
-            beats = {beat["name"]: beat for beat in await cache.workers(bench.pool)}
+            beats = {beat["name"]: beat for beat in await Workers(redis).list_workers(bench.pool)}
             if worker.name in beats and beats[worker.name]["running"] == 0:
                 return
             assert time.monotonic() < end, beats

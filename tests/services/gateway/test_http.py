@@ -11,7 +11,8 @@ import pytest
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
-from tailrace.store import redis_store
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.revocations import Revocations
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 
@@ -528,7 +529,7 @@ class TestRevoked:
     async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(
         self, gateway: gp.Gateway, redis_url: str, kafka: str
     ) -> None:
-        store = redis_store.Sessions(redis_url)
+        store = RedisStore(redis_url)
         offsets = log.Offsets(kafka)
         names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
 
@@ -541,7 +542,7 @@ class TestRevoked:
             async with gateway.client("mallory") as mallory:
                 assert (await mallory.post("/v1/responses", json=QUICK)).status_code == 200
                 before = await written()
-                await store.revoke(f"{gp.ISS}||mallory", 60.0)
+                await Revocations(store).revoke(f"{gp.ISS}||mallory", 60.0)
                 for path, body in (
                     ("/v1/responses", QUICK),
                     ("/v1/responses", {**QUICK, "stream": True}),

@@ -7,27 +7,25 @@ from typing import Any
 import pytest
 
 from gateway import cache, worker_registry
-from tailrace.store import redis_store
+from tailrace.store.redis_store import StoreUnavailable
 
 
 class Store:
-    """Sessions that answer, or do not."""
+    """A Redis that answers by the key's kind, or is away."""
 
     def __init__(self) -> None:
         self.away = False
 
-    def __getattr__(self, name: str) -> Any:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            if self.away:
-                raise redis_store.SessionsUnavailable("away")
-            return {
-                "get_turn": b"turn",
-                "claim_key": "first",
-                "lookup_prefix": redis_store.PrefixHit(5, 2),
-                "take": redis_store.Taken(False, 3.0, 0.0),
-            }.get(name)
-
-        return call
+    async def execute(self, *command: Any, patient: bool = False) -> Any:
+        if self.away:
+            raise StoreUnavailable("away")
+        key = command[3] if command[0] == "EVAL" else command[1]
+        return {
+            "session": b"turn",
+            "idem": b"first",
+            "prefix": [b'{"partition":5,"cached_tokens":1,"worker":"w"}'],
+            "rate": (0, b"3.0", b"0.0"),
+        }[key.partition(":")[0]]
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ async def test_answers_are_passed_on(parts: Any) -> None:
     assert await cached.turn("r") == b"turn"
     assert await cached.claim_key("p", "k", "mine", 1.0) == "first"
     assert await cached.warm_partition("pool", ["short", "long"]) == 5
-    assert (await cached.take("p", 1, 1, 1, "requests")).allowed is False
+    assert (await cached.consume_tokens("p", 1, 1, 1, "requests")).allowed is False
 
 
 async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(parts: Any) -> None:
@@ -50,7 +48,7 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     assert await cached.turn("r") is None
     assert await cached.claim_key("p", "k", "mine", 1.0) == "mine"
     assert await cached.warm_partition("pool", ["d"]) is None
-    assert await cached.take("p", 1, 1, 1, "requests") is None
+    assert await cached.consume_tokens("p", 1, 1, 1, "requests") is None
     assert await cached.workers("pool") == []
 
 

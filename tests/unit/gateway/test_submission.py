@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from gateway.limits import Pool
 from tailrace import log
 from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
-from tailrace.store import redis_store
+from tailrace.store.redis_store import StoreUnavailable
 from tailrace.web import error_mapping
 
 TAG = ids.incarnation_tag("one")
@@ -78,11 +77,8 @@ class Subscription:
 class Away:
     """Redis is away."""
 
-    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        async def call(*_args: Any, **_kwargs: Any) -> Any:
-            raise redis_store.SessionsUnavailable("away")
-
-        return call
+    async def execute(self, *_command: Any, patient: bool = False) -> Any:
+        raise StoreUnavailable("away")
 
 
 class Engines:

@@ -1,5 +1,5 @@
-"""A Redis that hangs must not slow down everybody. It once added its whole time limit to every
-request, because each one asked whether its caller was revoked."""
+"""A Redis that hangs must not slow down every request. It once added its whole timeout to each of
+them, because each one asked whether its caller was revoked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import redis
 
 from tailrace import telemetry
 from tailrace.auth import credentials
-from tailrace.store import redis_store
+from tailrace.store.redis_store import AWAY_S, PATIENCE, RedisStore, StoreUnavailable
+from tailrace.store.revocations import Revocations
+from tailrace.store.sessions import Sessions
+from tailrace.store.tickets import Tickets
 
 ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
 
@@ -26,6 +29,9 @@ class Server:
         self.hangs = False
         self.takes_s = 0.0
         self.pipelines: list[int] = []  # commands in each
+
+    async def aclose(self) -> None:
+        pass
 
     async def execute_command(self, name: str, *_args: Any) -> Any:
         return await self._answer({"GETEX": b"state", "EXISTS": 0, "SET": b"OK"}[name])
@@ -67,12 +73,21 @@ class Clock:
         return self.now
 
 
+def over(server: Server, clock: Clock, timeout_s: float) -> RedisStore:
+    return RedisStore("redis://nowhere:1", timeout_s, clock, client=server)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def parts() -> tuple[Server, Clock, redis_store.Sessions]:
+def parts() -> tuple[Server, Clock, RedisStore]:
     server, clock = Server(), Clock()
-    store = redis_store.Sessions("redis://nowhere:1", timeout_s=0.02, clock=clock)
-    store._batches = redis_store._Batches(server)  # type: ignore[arg-type]
-    return server, clock, store
+    return server, clock, over(server, clock, timeout_s=0.02)
+
+
+@pytest.fixture
+def roomy() -> tuple[Server, RedisStore]:
+    """With a timeout that no test reaches."""
+    server = Server()
+    return server, over(server, Clock(), timeout_s=2.0)
 
 
 def failures() -> float:
@@ -81,7 +96,7 @@ def failures() -> float:
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])
 async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    parts: tuple[Server, Clock, RedisStore],
     error: Exception | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -90,67 +105,66 @@ async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
     before = failures()
     with caplog.at_level("INFO", "tailrace"):
         for _ in range(5):
-            with pytest.raises(redis_store.SessionsUnavailable):
-                await store.is_revoked("someone")
-            with pytest.raises(redis_store.SessionsUnavailable):
-                await store.get_turn("resp_1")
+            with pytest.raises(StoreUnavailable):
+                await Revocations(store).is_revoked("someone")
+            with pytest.raises(StoreUnavailable):
+                await Sessions(store).get_turn("resp_1")
         assert (server.asked, failures() - before) == (1, 1)
-        clock.now += redis_store.AWAY_S
-        with pytest.raises(redis_store.SessionsUnavailable):
-            await store.get_turn("resp_1")
+        clock.now += AWAY_S
+        with pytest.raises(StoreUnavailable):
+            await Sessions(store).get_turn("resp_1")
         assert server.asked == 2
-        clock.now += redis_store.AWAY_S
+        clock.now += AWAY_S
         server.error, server.hangs = None, False
-        assert await store.get_turn("resp_1") == b"state"
-        assert await store.get_turn("resp_1") == b"state"
+        assert await Sessions(store).get_turn("resp_1") == b"state"
+        assert await Sessions(store).get_turn("resp_1") == b"state"
     assert [r.getMessage() for r in caplog.records] == ["redis_away", "redis_back"]
 
 
 async def test_an_answer_that_is_a_refusal_says_nothing_about_other_calls(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    parts: tuple[Server, Clock, RedisStore],
 ) -> None:
     server, _, store = parts
     server.error = redis.ResponseError("WRONGTYPE")
     before = failures()
     for _ in range(3):
-        with pytest.raises(redis_store.SessionsUnavailable):
-            await store.get_turn("resp_1")
+        with pytest.raises(StoreUnavailable):
+            await Sessions(store).get_turn("resp_1")
     assert (server.asked, failures() - before) == (3, 3)
 
 
 async def test_a_caller_who_gives_up_says_nothing_about_redis(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    parts: tuple[Server, Clock, RedisStore],
 ) -> None:
     server, _, store = parts
     server.hangs = True
-    call = asyncio.create_task(store.get_turn("resp_1"))
+    call = asyncio.create_task(Sessions(store).get_turn("resp_1"))
     await asyncio.sleep(0)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     server.hangs = False
-    assert await store.get_turn("resp_1") == b"state"
+    assert await Sessions(store).get_turn("resp_1") == b"state"
 
 
 async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    roomy: tuple[Server, RedisStore],
 ) -> None:
-    server, _, store = parts
-    store._timeout_s = 2.0  # roomy: it is not asked how fast
+    server, store = roomy
     answers = await asyncio.gather(
-        *(store.is_revoked(f"someone {n}") for n in range(3)), store.get_turn("resp_1")
+        *(Revocations(store).is_revoked(f"someone {n}") for n in range(3)),
+        Sessions(store).get_turn("resp_1"),
     )
     assert answers == [False, False, False, b"state"]
     assert server.pipelines == [4], "asked in one turn of the loop"
-    await store.get_turn("resp_1")
+    await Sessions(store).get_turn("resp_1")
     assert server.pipelines == [4], "one alone needs no pipeline"
 
 
 async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    roomy: tuple[Server, RedisStore],
 ) -> None:
-    _, _, store = parts
-    store._timeout_s = 2.0
-    calls = [asyncio.create_task(store.get_turn(f"resp_{n}")) for n in range(3)]
+    _, store = roomy
+    calls = [asyncio.create_task(Sessions(store).get_turn(f"resp_{n}")) for n in range(3)]
     await asyncio.sleep(0)
     calls[1].cancel()
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -158,44 +172,42 @@ async def test_one_of_many_who_gives_up_takes_no_answer_from_the_others(
     assert isinstance(answers[1], asyncio.CancelledError)
 
 
-async def test_closing_ends_what_waits(parts: tuple[Server, Clock, redis_store.Sessions]) -> None:
+async def test_closing_ends_what_waits(parts: tuple[Server, Clock, RedisStore]) -> None:
     server, _, store = parts
     server.hangs = True
-    call = asyncio.create_task(store.get_turn("resp_1"))
+    call = asyncio.create_task(Sessions(store).get_turn("resp_1"))
     await asyncio.sleep(0)
-    await store._batches.aclose()
-    with pytest.raises(redis_store.SessionsUnavailable):
+    await store.aclose()
+    with pytest.raises(StoreUnavailable):
         await call
 
 
 async def test_one_batch_after_the_other_and_each_gets_its_answers(
-    parts: tuple[Server, Clock, redis_store.Sessions],
+    roomy: tuple[Server, RedisStore],
 ) -> None:
     """What an earlier batch leaves behind once ended the next one."""
-    server, _, store = parts
+    server, store = roomy
     server.takes_s = 0.001
-    store._timeout_s = 2.0
 
     async def asks(n: int) -> list[bytes | None]:
         await asyncio.sleep(
             n * server.takes_s / 3
         )  # so that there is always one batch under way and another that waits
-        return [await store.get_turn(f"resp_{n}") for _ in range(20)]
+        return [await Sessions(store).get_turn(f"resp_{n}") for _ in range(20)]
 
     assert await asyncio.gather(*map(asks, range(5))) == [[b"state"] * 20] * 5
 
 
-async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer(
-    parts: tuple[Server, Clock, redis_store.Sessions],
-) -> None:
+async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer() -> None:
     """It cannot be done without, and a machine that is busy for a moment is no reason to refuse a
     browser for a second."""
-    server, _, store = parts
-    store._timeout_s = 0.1
-    server.takes_s = 0.3  # three times as long as others wait
-    with pytest.raises(redis_store.SessionsUnavailable):
-        await store.get_turn("resp_1")
-    assert await store.mint_ticket(ALICE, None, 1_900_000_000.0)
+    server = Server()
+    store = over(server, Clock(), timeout_s=0.1)
+    server.takes_s = 0.3  # longer than a call waits, shorter than a patient one
+    assert 0.1 < server.takes_s < 0.1 * PATIENCE
+    with pytest.raises(StoreUnavailable):
+        await Sessions(store).get_turn("resp_1")
+    assert await Tickets(store).mint_ticket(ALICE, None, 1_900_000_000.0)
     server.hangs = True
-    with pytest.raises(redis_store.SessionsUnavailable):
-        await store.mint_ticket(ALICE, None, 1_900_000_000.0)
+    with pytest.raises(StoreUnavailable):
+        await Tickets(store).mint_ticket(ALICE, None, 1_900_000_000.0)

@@ -1,0 +1,48 @@
+"""Idempotency keys: which response a client's key stands for.
+
+key      idem:<hash of principal and key>
+value    response id
+lives    as long as the caller says
+writer   gateway
+if lost  looked up in the log
+"""
+
+from typing import Final
+
+from tailrace.store.redis_store import RedisStore, digest, milliseconds
+
+# Returns the value that stands after the call. SET with NX and GET together needs Redis 7.
+_CLAIM: Final = """
+local first = redis.call('GET', KEYS[1])
+if first then return first end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return ARGV[1]
+"""
+
+_RELEASE: Final = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+
+class IdempotencyKeys:
+    """Set-if-absent per (principal, key). Every call raises StoreUnavailable."""
+
+    def __init__(self, redis: RedisStore) -> None:
+        self._redis = redis
+
+    async def claim_key(self, principal_key: str, key: str, rid: str, ttl_s: float) -> str:
+        """The response id that holds `key`: `rid` if it is the first, else the first one's."""
+        value: bytes = await self._redis.execute(
+            "EVAL", _CLAIM, 1, _key(principal_key, key), rid, milliseconds(ttl_s)
+        )
+        return value.decode()
+
+    async def release_key(self, principal_key: str, key: str, rid: str) -> None:
+        """Free `key` if `rid` holds it. For a submission that certainly failed: a retry must not be
+        attached to a response that will never exist."""
+        await self._redis.execute("EVAL", _RELEASE, 1, _key(principal_key, key), rid)
+
+
+def _key(principal_key: str, key: str) -> str:
+    return f"idem:{digest(principal_key, key)}"

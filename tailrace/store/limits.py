@@ -1,0 +1,85 @@
+"""Token buckets: how much a principal may ask.
+
+key      rate:<kind>:<hash of the principal>
+value    hash: tokens left, and when that was true
+lives    until the bucket is full again
+writer   gateway
+if lost  a full bucket
+"""
+
+from typing import Final, NamedTuple
+
+from tailrace.store.redis_store import RedisStore, digest
+
+# ARGV: cost, rate per second, burst, now in seconds or ''.
+# Returns allowed, seconds to wait, tokens left. The last two are text: Lua would cut fractions off.
+_CONSUME: Final = """
+local cost, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now = tonumber(ARGV[4])
+if not now then
+  local clock = redis.call('TIME')
+  now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+end
+local stored = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local tokens, at = tonumber(stored[1]) or burst, tonumber(stored[2]) or now
+if now < at then now = at end
+tokens = math.min(burst, tokens + (now - at) * rate)
+local allowed, wait = 0, 0
+if tokens >= cost then
+  tokens, allowed = tokens - cost, 1
+else
+  wait = (cost - tokens) / rate
+end
+redis.call(
+  'HSET', KEYS[1], 'tokens', string.format('%.9f', tokens), 'at', string.format('%.6f', now)
+)
+redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / rate * 1000) + 1000)
+return {allowed, string.format('%.6f', wait), string.format('%.6f', tokens)}
+"""
+
+
+class Consumed(NamedTuple):
+    """The answer of a bucket. `retry_after_s` is 0 when allowed; `remaining` counts tokens."""
+
+    allowed: bool
+    retry_after_s: float
+    remaining: float
+
+
+class TokenBuckets:
+    """One bucket per principal and kind, shared by all gateways."""
+
+    def __init__(self, redis: RedisStore) -> None:
+        self._redis = redis
+
+    async def consume_tokens(
+        self,
+        principal_key: str,
+        cost: float,
+        rate: float,
+        burst: float,
+        now: float | None = None,
+        kind: str = "requests",
+    ) -> Consumed:
+        """Take `cost` tokens from a bucket that fills by `rate` per second up to `burst`.
+
+        A cost above `burst` empties a full bucket, because otherwise it could never be paid. `now`
+        in seconds is for tests; without it the server's clock counts, which all gateways share.
+
+        Raises:
+            ValueError: the bucket is impossible.
+            StoreUnavailable: no answer.
+        """
+        if not (rate > 0 and burst > 0 and cost >= 0):
+            raise ValueError(f"no such bucket: cost {cost}, rate {rate}, burst {burst}")
+        allowed, wait, remaining = await self._redis.execute(
+            "EVAL",
+            _CONSUME,
+            1,
+            f"rate:{kind}:{digest(principal_key)}",
+            min(cost, burst),
+            rate,
+            burst,
+            "" if now is None else repr(now),
+        )
+        return Consumed(bool(allowed), float(wait), float(remaining))

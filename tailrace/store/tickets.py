@@ -1,0 +1,95 @@
+"""One-time tickets: what a browser shows at a WebSocket handshake in place of its credential.
+
+key      ticket:<hash of the ticket>
+value    the principal, and the origin that asked for the ticket
+lives    TICKET_TTL_S at most
+writer   gateway
+if lost  the browser asks for a new ticket
+"""
+
+import re
+import secrets
+from typing import Final
+
+import msgspec
+
+from tailrace.auth import credentials
+from tailrace.store.redis_store import RedisStore, digest, milliseconds
+
+TICKET_TTL_S: Final = 30
+_MIN_TTL_S: Final = 1.0
+
+_SHAPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")  # 128 bits
+
+
+class _Ticket(msgspec.Struct, frozen=True):
+    issuer: str
+    subject: str
+    tenant: str | None
+    scopes: list[str]
+    expires_at: int
+    origin: str | None
+
+
+class Tickets:
+    """Tickets are patient calls: a browser can do nothing without them.
+
+    Every call raises StoreUnavailable.
+    """
+
+    def __init__(self, redis: RedisStore) -> None:
+        self._redis = redis
+
+    async def mint_ticket(
+        self, principal: credentials.Principal, origin: str | None, now: float
+    ) -> str:
+        """A ticket of 22 characters that fit a WebSocket subprotocol. `now` in seconds since the
+        epoch. The ticket outlives its credential by at most a second."""
+        ticket = secrets.token_urlsafe(16)
+        stored = _Ticket(
+            principal.issuer,
+            principal.subject,
+            principal.tenant,
+            sorted(principal.scopes),
+            principal.expires_at,
+            origin,
+        )
+        ttl_s = min(TICKET_TTL_S, max(_MIN_TTL_S, principal.expires_at - now))
+        await self._redis.execute(
+            "SET",
+            _key(ticket),
+            msgspec.json.encode(stored),
+            "PX",
+            milliseconds(ttl_s),
+            "NX",
+            patient=True,
+        )
+        return ticket
+
+    async def consume_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
+        """The principal who asked for the ticket. The ticket is gone afterwards, also when it is
+        refused.
+
+        Raises:
+            credentials.InvalidCredential: unknown, used or expired, or of another origin.
+        """
+        if _SHAPE.fullmatch(ticket) is None:
+            raise credentials.InvalidCredential(credentials.Reason.TICKET)
+        value = await self._redis.execute("GETDEL", _key(ticket), patient=True)
+        try:
+            stored = msgspec.json.decode(value or b"", type=_Ticket)
+        except msgspec.DecodeError as error:
+            raise credentials.InvalidCredential(credentials.Reason.TICKET) from error
+        if stored.origin != origin:
+            raise credentials.InvalidCredential(credentials.Reason.TICKET_ORIGIN)
+        return credentials.Principal(
+            stored.issuer,
+            stored.subject,
+            stored.tenant,
+            frozenset(stored.scopes),
+            stored.expires_at,
+        )
+
+
+def _key(ticket: str) -> str:
+    return f"ticket:{digest(ticket)}"
