@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from gateway import request_parsing
-from gateway.limits import DEFAULT_OUTPUT_TOKENS, Limits
 from tailrace.protocol import errors
+from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 
 CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0

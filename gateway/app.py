@@ -23,11 +23,10 @@ from gateway import (
     http,
     idempotency_index,
     response_operations,
-    settings,
     submission,
     worker_registry,
 )
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
@@ -49,20 +48,18 @@ class Gateway:
     """
 
     def __init__(
-        self, config: settings.Settings, issuers: credentials.Issuers, layout: log.Layout
+        self, config: settings.GatewaySettings, issuers: credentials.Issuers, layout: log.Layout
     ) -> None:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
         self.redis = RedisStore(config.redis)
         cached = cache.Cache(self.redis)
-        self.workers = worker_registry.WorkerRegistry(
-            cached, [pool.name for pool in config.deployments]
-        )
+        self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
         self.delivery = delivery.Delivery(
             bootstrap=config.kafka,
             layout=layout,
-            pools=[pool.name for pool in config.deployments],
+            pools=[pool.name for pool in config.pools],
             preferred=submission.preferred_partitions(layout),
             client_id=config.name,
         )
@@ -217,7 +214,7 @@ class _Stopped(Exception):
     """Ends the task group in order."""
 
 
-async def serve(config: settings.Settings) -> None:
+async def serve(config: settings.GatewaySettings) -> None:
     """One gateway process.
 
     Raises:

@@ -17,10 +17,9 @@ from gateway import (
     request_parsing,
     response_operations,
     response_stream,
-    settings,
     submission,
 )
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import outbox
 from tailrace.protocol import close_codes, errors
@@ -43,7 +42,7 @@ class Sockets:
 
     def __init__(
         self,
-        config: settings.Settings,
+        config: settings.GatewaySettings,
         gate: access.Access,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
@@ -153,7 +152,7 @@ class Connection:
         self,
         socket: WebSocket,
         principal: credentials.Principal,
-        config: settings.Settings,
+        config: settings.GatewaySettings,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
         clock: Callable[[], float],
@@ -292,7 +291,7 @@ class Connection:
     async def _create(self, lane: lanes.Lane, body: dict[str, Any]) -> None:
         previous = body.get("previous_response_id")
         try:
-            create = request_parsing.of_responses(body, self._config.deployments, websocket=True)
+            create = request_parsing.of_responses(body, self._config.pools, websocket=True)
             run = await self._submit.submit(
                 create, self._principal, lambda rid: self._scheduler.recall(lane, rid)
             )

@@ -24,15 +24,14 @@ from gateway import (
     request_parsing,
     response_operations,
     response_stream,
-    settings,
     submission,
     worker_registry,
 )
-from gateway.limits import Pool
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, records
+from tailrace.settings.shapes import Pool
 from tailrace.store import tickets
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.web import access, drain, error_mapping, event_stream
@@ -48,7 +47,7 @@ class Api:
 
     def __init__(
         self,
-        config: settings.Settings,
+        config: settings.GatewaySettings,
         gate: access.Access,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
@@ -170,7 +169,7 @@ class Api:
         permitted = asyncio.ensure_future(self._gate.permit(principal))
         permitted.add_done_callback(submission.consume_exception)
         try:
-            create = _with_key(read(await self._body(request), self._config.deployments), request)
+            create = _with_key(read(await self._body(request), self._config.pools), request)
             return create, await self._submit.submit(create, principal, permitted=permitted)
         except errors.ApiError:
             await permitted  # whoever may not ask at all is told nothing else
@@ -245,9 +244,7 @@ class Api:
         return JSONResponse(
             {
                 "object": "list",
-                "data": [
-                    self._model(name) for pool in self._config.deployments for name in pool.models
-                ],
+                "data": [self._model(name) for pool in self._config.pools for name in pool.models],
             }
         )
 
@@ -255,7 +252,7 @@ class Api:
         """`GET /v1/models/{id}`; names of models may contain slashes."""
         await self._principal(request)
         name = request.path_params["model"]
-        if not any(name in pool.models for pool in self._config.deployments):
+        if not any(name in pool.models for pool in self._config.pools):
             raise errors.model_not_found(name)
         return JSONResponse(self._model(name))
 
@@ -284,7 +281,7 @@ class Api:
         """`GET /config.json`: what the page must know."""
         body = {
             "push_urls": list(self._config.push_urls),
-            "models": [name for pool in self._config.deployments for name in pool.models],
+            "models": [name for pool in self._config.pools for name in pool.models],
             "default_model": self._config.default_model,
             "version": self._version,
         }

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.limits import Pool
 from tailrace.protocol import errors, records, topics
+from tailrace.settings.shapes import Pool
 
 MAX_ITEMS: Final = 512
 MAX_PARTS: Final = 64

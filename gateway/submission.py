@@ -25,10 +25,9 @@ from gateway import (
     request_parsing,
     response_operations,
     response_stream,
-    settings,
     worker_registry,
 )
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import errors, events, ids, records, topics
@@ -62,7 +61,7 @@ class Submission:
 
     def __init__(
         self,
-        config: settings.Settings,
+        config: settings.GatewaySettings,
         layout: log.Layout,
         deliver: delivery.Delivery,
         writer: log.Writer,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from push import app
-from tailrace.web import runner, settings
+from tailrace import settings
+from tailrace.web import runner
 
 if __name__ == "__main__":
-    sys.exit(runner.run("push", settings.read, app.serve))
+    sys.exit(runner.run("push", settings.push, app.serve))

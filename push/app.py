@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tailrace import telemetry
+from tailrace import settings, telemetry
 from tailrace.auth import credentials
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
@@ -20,7 +20,7 @@ from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning, health
-from tailrace.web import access, drain, error_mapping, query_routes, runner, settings
+from tailrace.web import access, drain, error_mapping, query_routes, runner
 
 WS_MAX_BYTES = 16 * 1024  # commands are small
 
@@ -72,7 +72,7 @@ async def readiness(
     }
 
 
-async def serve(config: settings.Settings) -> None:
+async def serve(config: settings.PushSettings) -> None:
     """Run until SIGTERM or SIGINT, then drain."""
     issuers = credentials.load_issuers(config.issuers)
     listener = runner.bind(config.host, config.port)
@@ -82,7 +82,7 @@ async def serve(config: settings.Settings) -> None:
     deliver = delivery.Delivery(
         bootstrap=config.kafka,
         layout=known,
-        pools=tuple(config.pools),
+        pools=[pool.name for pool in config.pools],
         preferred=(),
         client_id=config.name,
     )

@@ -10,17 +10,17 @@ import sys
 
 import uvloop
 
-from tailrace import telemetry
-from worker import app, settings
+from tailrace import settings, telemetry
+from worker import app
 
 
 def main() -> int:
     """Exit code: 0 after a drain, 1 when the engine or the worker failed, 2 for a
     misconfiguration."""
     try:
-        chosen = settings.load()
+        chosen = settings.worker()
     except settings.Misconfigured as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"worker: {error}\n")
         return 2
     telemetry.setup("worker", chosen.name)
     try:
@@ -30,7 +30,7 @@ def main() -> int:
         return 1
 
 
-async def _run(chosen: settings.Settings) -> int:
+async def _run(chosen: settings.WorkerSettings) -> int:
     worker = app.App(chosen)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, worker.leave)

@@ -10,7 +10,7 @@ import time
 import uuid
 from typing import Any
 
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.store.workers import Workers
@@ -22,7 +22,6 @@ from worker import (
     metering,
     request_consumer,
     serving,
-    settings,
     slots,
     tail,
 )
@@ -43,14 +42,14 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
-def engine_for(s: settings.Settings) -> base.Engine:
+def engine_for(s: settings.WorkerSettings) -> base.Engine:
     """The engine the settings name; its module is imported only here, so that a worker without vLLM
     needs no torch."""
-    if s.engine == settings.SCRIPTED:
+    if s.engine == "scripted":
         from worker.engines import scripted
 
         return scripted.Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
-    if s.engine == settings.VLLM:
+    if s.engine == "vllm":
         from worker.engines import vllm
 
         return vllm.VLLM(model=s.model, capacity=s.max_num_seqs, max_model_len=s.max_model_len)
@@ -72,7 +71,7 @@ class App:
         _rate: tokens per second over the last heartbeats.
     """
 
-    def __init__(self, s: settings.Settings, engine: base.Engine | None = None) -> None:
+    def __init__(self, s: settings.WorkerSettings, engine: base.Engine | None = None) -> None:
         self._settings = s
         self._engine = engine or engine_for(s)
         self.state = State.LOADING

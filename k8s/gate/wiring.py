@@ -10,45 +10,28 @@ from urllib.parse import urlsplit
 from k8s import make_secrets
 from k8s.gate import kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
+from tailrace.settings import table
+
+
+def _named(service: str, cluster: table.Cluster) -> set[str]:
+    return {row.name for row in table.read_by(service) if row.cluster is cluster}
+
 
 # The process contract: which variables a process reads, and which of them it has to be given here.
-# A test compares this with the sources.
-_COMMON = {
-    "TAILRACE_KAFKA",
-    "TAILRACE_HOST",
-    "TAILRACE_ADMIN_PORT",
-    "TAILRACE_POOLS",
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-}
-_SERVICE = _COMMON | {"TAILRACE_REDIS", "TAILRACE_NAME", "TAILRACE_DRAIN_S"}
-_EDGE = _SERVICE | {"TAILRACE_PORT", "TAILRACE_ISSUERS", "TAILRACE_ORIGINS"}
 REQUIRED: dict[str, set[str]] = {
-    "gateway": _EDGE | {"TAILRACE_PUSH_URL", "TAILRACE_PAGE", "TAILRACE_ACCEPT_MS"},
-    "push": _EDGE,
-    "worker": _SERVICE
-    | {
-        "TAILRACE_POOL",
-        "TAILRACE_ENGINE",
-        "TAILRACE_MODEL",
-        "TAILRACE_MODEL_NAME",
-        "TAILRACE_MAX_NUM_SEQS",
-        "TAILRACE_SESSION_TIMEOUT_MS",
-    },
+    **{service: _named(service, table.Cluster.REQUIRED) for service in table.SERVICES},
     "log-incarnation": {"TAILRACE_KAFKA"},
 }
 OPTIONAL: dict[str, set[str]] = {
-    "gateway": {
-        "TAILRACE_LIMITS",
-        "TAILRACE_CANCEL_GRACE_MS",
-        "TAILRACE_CONNECTION_LIMIT_S",
-        "TAILRACE_HTTP_MAX_BYTES",
-        "TAILRACE_WS_MAX_BYTES",
+    **{service: _named(service, table.Cluster.OPTIONAL) for service in table.SERVICES},
+    # The job takes the settings that all services have in common from the same ConfigMap.
+    "log-incarnation": {
+        "TAILRACE_HOST",
+        "TAILRACE_ADMIN_PORT",
+        "TAILRACE_POOLS",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
     },
-    "push": set(),
-    "worker": {"TAILRACE_ENGINE_KEY", "TAILRACE_ENGINE_STALL_S"},
-    "log-incarnation": _COMMON,
 }
-FORBIDDEN = {"TAILRACE_DEV_CREDENTIAL"}  # a deployment hands out no credentials
 # Read by the engine's own libraries.
 THIRD_PARTY = {
     "HF_HUB_OFFLINE",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tailrace import settings
 from tailrace.cli import control
 from tailrace.local import install, java, paths, plan, processes, redis_server
 
@@ -61,7 +62,7 @@ def _java() -> Finding:
 def _jars() -> Finding:
     folder = paths.jars()
     subject = f"Kafka {paths.KAFKA_VERSION}"
-    if os.environ.get("TAILRACE_KAFKA"):
+    if settings.command().kafka:
         return Finding(subject, "note", "not needed: TAILRACE_KAFKA names a broker")
     if os.environ.get("KAFKA_HOME"):
         return Finding(
@@ -83,7 +84,7 @@ def _jars() -> Finding:
 
 
 def _redis() -> Finding:
-    if os.environ.get("TAILRACE_REDIS"):
+    if settings.command().redis:
         return Finding("Redis", "note", "not needed: TAILRACE_REDIS names one")
     try:
         return Finding("Redis", "ok", str(redis_server.find()))

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from tailrace import log as wire_log
+from tailrace import settings
 from tailrace.cli import control, doctor, run_service, terminal_chat
 from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
 from tailrace.local.detach import start_detached
@@ -30,6 +31,16 @@ topics_app = typer.Typer(
     help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True
 )
 app.add_typer(topics_app, name="topics")
+
+
+@app.callback()
+def check_settings() -> None:
+    """Durable, resumable LLM token streams over Kafka."""
+    try:
+        settings.check()
+    except settings.Misconfigured as error:
+        raise _refuse(f"tailrace: {error}", 2) from None
+
 
 DataOption = Annotated[
     Path | None,

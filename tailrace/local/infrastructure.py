@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tailrace import settings
 from tailrace.local import kafka_broker, paths, processes, redis_server, state
 
 KAFKA_PORT = 9092
@@ -42,8 +42,9 @@ class Infrastructure:
     """`kafka` and `redis` are the addresses services use, once `start` has returned."""
 
     def __init__(self, data: paths.Data, run: str, say: Callable[[str], None]) -> None:
-        self.kafka = os.environ.get("TAILRACE_KAFKA", "")
-        self.redis = os.environ.get("TAILRACE_REDIS", "")
+        given = settings.command()
+        self.kafka, self.redis = given.kafka, given.redis
+        self._kafka_heap_mb = given.kafka_heap_mb
         self._data = data
         self._run = run
         self._say = say
@@ -80,7 +81,7 @@ class Infrastructure:
                 processes.free_port({port}),
                 run=self._run,
                 log=fresh_log(self._data.logs / "kafka.log"),
-                heap_mb=int(os.environ.get("TAILRACE_KAFKA_HEAP_MB") or 256),
+                heap_mb=self._kafka_heap_mb,
             )
         if self.redis:
             self._say(f"Redis at {without_password(self.redis)} (given)")

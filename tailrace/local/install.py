@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace import settings
 from tailrace.local import java, kafka_broker, paths, processes, redis_server
 
 ENGINE_ENVIRONMENT = paths.ROOT / ".venv-engine"
@@ -158,14 +159,14 @@ def committed_sums() -> dict[str, str]:
 def _jars_present() -> bool:
     """The quick question: every jar of the list and no other. Contents are checked when they are
     fetched."""
-    if os.environ.get("TAILRACE_KAFKA") or os.environ.get("KAFKA_HOME"):
+    if settings.command().kafka or os.environ.get("KAFKA_HOME"):
         return True  # the user brings a broker
     folder = paths.jars()
     return folder.is_dir() and {jar.name for jar in folder.glob("*.jar")} == set(committed_sums())
 
 
 def _has_class_archive() -> bool:
-    if os.environ.get("TAILRACE_KAFKA") or not paths.jars().is_dir():
+    if settings.command().kafka or not paths.jars().is_dir():
         return True
     return kafka_broker.class_archive(java.find(), paths.jars()).exists()
 
@@ -235,7 +236,7 @@ def _fetch_jars() -> None:
 
 
 def _has_redis() -> bool:
-    if os.environ.get("TAILRACE_REDIS"):
+    if settings.command().redis:
         return True
     try:
         redis_server.find()
@@ -487,10 +488,15 @@ def _perform_lane(steps: Sequence[Step]) -> InstallError | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        settings.check()
+    except settings.Misconfigured as wrong:
+        print(f"make install: {wrong}", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(prog="make install", description="Install what is missing.")
     parser.add_argument(
         "--engine",
-        default=os.environ.get("TAILRACE_ENGINE") or "vllm",
+        default=settings.command().engine,
         help="vllm, scripted, or an engine's URL (then no engine is installed)",
     )
     parser.add_argument("--no-page", action="store_true", help="leave the front end out")

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import uvicorn
 import uvloop
 
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth import credentials
-from tailrace.web import settings, uvicorn_protocol
+from tailrace.web import uvicorn_protocol
 
 FLUSH_DEADLINE_MS = 30_000
 SEND_BUFFER_BYTES = 256 * 1024
 
-S = TypeVar("S", bound=settings.Settings)
+S = TypeVar("S", bound=settings.EdgeSettings)
 
 
 def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, Any, None]]) -> int:
@@ -28,8 +28,11 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
         config = read()
         telemetry.setup(role, config.name)
         uvloop.run(serve(config))
-    except (settings.Misconfigured, credentials.IssuersRefused) as error:
+    except settings.Misconfigured as error:
         sys.stderr.write(f"{role}: {error}\n")
+        return 2
+    except credentials.IssuersRefused as error:
+        sys.stderr.write(f"{role}: TAILRACE_ISSUERS: {error}\n")
         return 2
     return 0
 

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace import log
+from tailrace import log, settings
 from tailrace.local import processes
 from tailrace.protocol import events, fold, ids, records, topics
 from worker import app as worker_app
-from worker import settings
 from worker.engines import base
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +136,7 @@ class Bench:
         self, *, engine: str = "scripted", instance: base.Engine | None = None, **env: str
     ) -> Inside:
         """A worker inside this process, once it is ready."""
-        chosen = settings.load(
+        chosen = settings.worker(
             self._settings(f"{self.pool}-i{len(self.inside) + 1}", engine, 6000) | env
         )
         app = worker_app.App(chosen, instance)

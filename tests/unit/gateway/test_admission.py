@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway import admission, request_parsing
-from gateway.limits import Limits, Pool
 from tailrace.protocol import errors
+from tailrace.settings.shapes import Limits, Pool
 
 POOLS = (Pool("default", ("m",), 8192, 1024),)
 LIMITS = Limits(responses_per_principal=2, responses=10)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from gateway import request_parsing
-from gateway.limits import Pool
 from tailrace.protocol import errors
+from tailrace.settings.shapes import Pool
 
 POOLS = (
     Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, request_parsing, response_operations, settings, submission
-from gateway.limits import Pool
-from tailrace import log
+from gateway import cache, request_parsing, response_operations, submission
+from tailrace import log, settings
 from tailrace.auth import credentials
 from tailrace.protocol import errors, ids, records
+from tailrace.settings.shapes import Pool
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.web import error_mapping
 
@@ -100,8 +100,8 @@ class ByKey:
 
 
 def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submission.Submission:
-    config = settings.read(
-        {"TAILRACE_ISSUERS": "x", "TAILRACE_POOLS": '{"default":{"models":["m"]}}'}
+    config = settings.gateway(
+        {"TAILRACE_ISSUERS": __file__, "TAILRACE_POOLS": '{"default":{"models":["m"]}}'}
     )
     cached = cache.Cache(Away())  # type: ignore[arg-type]
     odd: Any = (deliver, writer)

@@ -1,0 +1,41 @@
+"""Settings: every variable, how its text is read, and the frozen object that each service gets.
+
+In: the environment. Out: `GatewaySettings`, `PushSettings`, `WorkerSettings`, `CommandSettings`, or
+`Misconfigured` with one line. Nothing else in the services reads the environment.
+"""
+
+from __future__ import annotations
+
+from tailrace.settings.kinds import Misconfigured
+from tailrace.settings.services import (
+    CommandSettings,
+    EdgeSettings,
+    GatewaySettings,
+    PushSettings,
+    ServiceSettings,
+    WorkerSettings,
+    check,
+    command,
+    gateway,
+    push,
+    worker,
+)
+from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits, Pool
+
+__all__ = [
+    "DEFAULT_OUTPUT_TOKENS",
+    "CommandSettings",
+    "EdgeSettings",
+    "GatewaySettings",
+    "Limits",
+    "Misconfigured",
+    "Pool",
+    "PushSettings",
+    "ServiceSettings",
+    "WorkerSettings",
+    "check",
+    "command",
+    "gateway",
+    "push",
+    "worker",
+]

@@ -1,0 +1,198 @@
+"""The settings of each service, as a frozen dataclass that is read once, at start.
+
+The fields are those of `table.py`. A variable that is set but empty counts as not set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailrace.settings import kinds, shapes, table
+
+Misconfigured = kinds.Misconfigured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """What every service has."""
+
+    name: str
+    kafka: str
+    redis: str = field(repr=False)
+    host: str
+    admin_port: int
+    pools: tuple[shapes.Pool, ...]
+    drain_s: float
+    otlp_endpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings(ServiceSettings):
+    """What a service that clients reach has besides."""
+
+    port: int
+    issuers: Path
+    origins: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushSettings(EdgeSettings):
+    """Settings of push."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings(EdgeSettings):
+    """Settings of the gateway; `table.py` says what each means."""
+
+    push_urls: tuple[str, ...]
+    page: Path | None
+    dev_credential: Path | None
+    limits: shapes.Limits
+    max_ws_bytes: int
+    max_http_bytes: int
+    connection_limit_s: float
+    accept_s: float
+    cancel_grace_s: float
+
+    @property
+    def default_model(self) -> str:
+        """The model of requests that name none."""
+        return self.pools[0].models[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings(ServiceSettings):
+    """Settings of a worker; `table.py` says what each means.
+
+    Attributes:
+        models: the pool's models, the one this worker loads first.
+        max_model_len: context of the pool, in tokens.
+    """
+
+    pool: str
+    models: tuple[str, ...]
+    max_model_len: int
+    engine: str
+    engine_key: str = field(repr=False)
+    model: str
+    model_name: str
+    max_num_seqs: int
+    session_timeout_ms: int
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSettings:
+    """What the command `tailrace` reads. Empty texts and None are variables that are not set."""
+
+    kafka: str
+    redis: str = field(repr=False)
+    engine: str
+    model: str
+    data: Path | None
+    kafka_heap_mb: int
+
+
+def push(environ: Mapping[str, str] = os.environ) -> PushSettings:
+    """Settings of push.
+
+    Raises:
+        Misconfigured
+    """
+    return PushSettings(**_values(table.PUSH, environ))
+
+
+def gateway(environ: Mapping[str, str] = os.environ) -> GatewaySettings:
+    """Settings of the gateway.
+
+    Raises:
+        Misconfigured
+    """
+    return GatewaySettings(**_values(table.GATEWAY, environ))
+
+
+def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
+    """Settings of a worker.
+
+    Raises:
+        Misconfigured
+    """
+    values = _values(table.WORKER, environ)
+    own = next((pool for pool in values["pools"] if pool.name == values["pool"]), None)
+    if own is None:
+        raise Misconfigured(
+            f"TAILRACE_POOL: {kinds.shortened(values['pool'])} is not one of the pools in "
+            f"TAILRACE_POOLS ({', '.join(pool.name for pool in values['pools'])})"
+        )
+    engine, folder = values["engine"], values["model"]
+    if engine == "vllm":
+        if not folder:
+            raise Misconfigured(
+                "TAILRACE_MODEL: not set, but the vllm engine needs a model folder or hub name"
+            )
+        if folder[0] in "/.~" and not Path(folder).is_dir():
+            raise Misconfigured(f"TAILRACE_MODEL: there is no folder {kinds.shortened(folder)}")
+    name = values["model_name"] = values["model_name"] or own.models[0]
+    values["model"] = folder or name
+    values["models"] = tuple(dict.fromkeys((name, *own.models)))
+    values["max_model_len"] = own.max_model_len
+    values["max_num_seqs"] = values["max_num_seqs"] or table.MAX_NUM_SEQS.get(
+        engine, table.MAX_NUM_SEQS[""]
+    )
+    return WorkerSettings(**values)
+
+
+def command(environ: Mapping[str, str] = os.environ) -> CommandSettings:
+    """Settings of the command `tailrace`.
+
+    Raises:
+        Misconfigured
+    """
+    return CommandSettings(**_values(table.COMMAND, environ))
+
+
+def check(environ: Mapping[str, str] = os.environ) -> None:
+    """Check every variable that is set, whichever service reads it.
+
+    The command that starts services calls it, so that a wrong value is said once, and before
+    anything has started.
+
+    Raises:
+        Misconfigured: for the first one that is wrong.
+    """
+    for row in table.VARIABLES:
+        if environ.get(row.name):
+            parsed(row, environ[row.name])
+
+
+def parsed(row: table.Variable, text: str) -> Any:
+    """The value of a variable.
+
+    Raises:
+        Misconfigured
+    """
+    try:
+        return row.kind.parse(text)
+    except ValueError as error:
+        value = "the value" if row.secret else kinds.shortened(text)
+        why = " ".join(str(error).split())
+        raise Misconfigured(
+            f"{row.name}: {value} is not {row.kind.expected}{f' ({why})' if why else ''}"
+        ) from error
+
+
+def _values(reader: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The values of one reader's variables by field."""
+    values = {}
+    for row in table.read_by(reader):
+        if not row.field:
+            continue
+        text = environ.get(row.name) or row.default_for(reader)
+        if text is None:
+            raise Misconfigured(f"{row.name}: not set, but it has to be {row.kind.expected}")
+        values[row.field] = parsed(row, text) if text else row.kind.absent
+    return values

@@ -1,0 +1,146 @@
+"""The two variables that hold JSON: `TAILRACE_POOLS` and `TAILRACE_LIMITS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from tailrace.protocol import topics
+
+DEFAULT_OUTPUT_TOKENS: Final = 1024
+CONTEXT_TOKENS: Final = 8192
+DEFAULT_MODEL: Final = "smollm2-135m-instruct"
+
+Rate = Annotated[float, msgspec.Meta(ge=0)]
+Burst = Annotated[float, msgspec.Meta(gt=0)]
+Cap = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One model deployment. `max_model_len` bounds prompt and answer together, in tokens."""
+
+    name: str
+    models: tuple[str, ...]
+    max_model_len: int
+    default_output_tokens: int
+    default_temperature: float = 1.0
+    default_top_p: float = 1.0
+
+
+ModelName = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class PoolShape(msgspec.Struct, frozen=True):
+    """One member of `TAILRACE_POOLS`, as it is written."""
+
+    models: Annotated[
+        list[ModelName],
+        msgspec.Meta(min_length=1, description="public model ids that the pool serves"),
+    ]
+    max_model_len: Annotated[
+        int,
+        msgspec.Meta(ge=16, le=2**24, description="context: prompt and answer together, in tokens"),
+    ] = CONTEXT_TOKENS
+    max_output_tokens: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            description=(
+                "length of an answer that asks for none, in tokens; 0: a quarter of the context, "
+                f"at most {DEFAULT_OUTPUT_TOKENS}"
+            ),
+        ),
+    ] = 0
+    # Small models need less than the API's usual 1.
+    temperature: Annotated[
+        float, msgspec.Meta(ge=0, le=2, description="for requests that name none")
+    ] = 1.0
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1, description="for requests that name none")] = (
+        1.0
+    )
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one principal, and all of them together, may ask: `TAILRACE_LIMITS`.
+
+    Rates and bursts are counted in Redis for all gateways together; the others count in one
+    process.
+    """
+
+    requests_rate: Annotated[
+        Rate, msgspec.Meta(description="requests a second and principal; 0: no limit")
+    ] = 50.0
+    requests_burst: Annotated[
+        Burst, msgspec.Meta(description="requests of a principal at once")
+    ] = 500.0
+    tokens_rate: Annotated[
+        Rate, msgspec.Meta(description="tokens a second and principal; 0: no limit")
+    ] = 200_000.0
+    tokens_burst: Annotated[Burst, msgspec.Meta(description="tokens of a principal at once")] = (
+        4_000_000.0
+    )
+    responses_per_principal: Annotated[
+        Cap, msgspec.Meta(description="running responses of a principal, per gateway")
+    ] = 512
+    responses: Annotated[Cap, msgspec.Meta(description="running responses, per gateway")] = 4096
+    sockets_per_principal: Annotated[
+        Cap, msgspec.Meta(description="WebSockets of a principal, per gateway")
+    ] = 1024
+    sockets: Annotated[Cap, msgspec.Meta(description="WebSockets, per gateway")] = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsKind:
+    """JSON: the pools in their order. A model names its pool, so no model may be in two."""
+
+    expected: str = "a JSON object of pools"
+    absent: tuple[Pool, ...] = ()
+
+    def parse(self, text: str) -> tuple[Pool, ...]:
+        shapes = _decode(text, dict[str, PoolShape])
+        if not shapes:
+            raise ValueError("it has no pool")
+        pools = tuple(_pool(name, shape) for name, shape in shapes.items())
+        models = [model for pool in pools for model in pool.models]
+        if len(models) != len(set(models)):
+            raise ValueError("a model is in two pools")
+        return pools
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsKind:
+    """JSON: those limits that differ from their defaults."""
+
+    expected: str = "a JSON object of limits"
+    absent: Limits = Limits()  # noqa: RUF009 - frozen
+
+    def parse(self, text: str) -> Limits:
+        limits: Limits = _decode(text, Limits)
+        return limits
+
+
+def _decode(text: str, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(text, type=shape)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _pool(name: str, shape: PoolShape) -> Pool:
+    topics.requests(name, topics.CLASSES[0])  # raises ValueError for a name that is none
+    answer = shape.max_output_tokens or min(DEFAULT_OUTPUT_TOKENS, shape.max_model_len // 4)
+    if answer > shape.max_model_len:
+        raise ValueError(f"max_output_tokens of {name} is above its max_model_len")
+    return Pool(
+        name,
+        tuple(shape.models),
+        shape.max_model_len,
+        answer,
+        shape.temperature,
+        shape.top_p,
+    )

@@ -1,0 +1,383 @@
+"""Every variable that the services, and the commands that start them, read.
+
+A new setting is a row here and a field of the dataclass that reads it (`services.py`).
+`docs/operations.md` and the gate for the manifests (`k8s/gate/wiring.py`) are made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tailrace.settings import kinds, shapes
+
+GATEWAY, PUSH, WORKER, COMMAND = "gateway", "push", "worker", "tailrace"
+EDGES: Final = (GATEWAY, PUSH)
+SERVICES: Final = (GATEWAY, PUSH, WORKER)
+EVERYWHERE: Final = (*SERVICES, COMMAND)
+
+MAX_WS_BYTES: Final = 128 * 1024
+MAX_HTTP_BYTES: Final = 512 * 1024
+MAX_NUM_SEQS: Final = {"vllm": 32, "": 64}  # by engine; "" is every other
+
+
+class Cluster(Enum):
+    """What a manifest of a service says about a variable."""
+
+    REQUIRED = "has to give it"
+    OPTIONAL = "may give it"
+    FORBIDDEN = "must not give it"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One row.
+
+    Attributes:
+        readers: services that read it, and `tailrace` for the command line.
+        default: the text that stands for a variable that is not set, by reader where they differ;
+            None: it has to be set. Empty: the kind's `absent`.
+        field: name of the value in the settings of its readers; empty for variables that are read
+            elsewhere (by libraries, or as marks of processes).
+        secret: its value is never shown.
+        shown_default: what the documents say instead of the default.
+    """
+
+    name: str
+    field: str
+    readers: tuple[str, ...]
+    kind: kinds.Kind
+    meaning: str
+    default: str | Mapping[str, str] | None = ""
+    unit: str = ""
+    secret: bool = False
+    cluster: Cluster = Cluster.OPTIONAL
+    shown_default: str = ""
+
+    def default_for(self, reader: str) -> str | None:
+        """The default that one reader has."""
+        if isinstance(self.default, Mapping):
+            return self.default.get(reader, "")
+        return self.default
+
+
+VARIABLES: Final = (
+    Variable(
+        "TAILRACE_KAFKA",
+        "kafka",
+        EVERYWHERE,
+        kinds.Kafka(),
+        "`host:port,…` plain, or `sasl+ssl://USER@host:port,…?password_file=PATH&ca_file=PATH` for "
+        "TLS with SCRAM-SHA-512; a password is never in the variable. `tailrace up` starts its own "
+        "broker when it is not set",
+        dict.fromkeys(SERVICES, "127.0.0.1:9092"),
+        secret=True,
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_REDIS",
+        "redis",
+        EVERYWHERE,
+        kinds.Redis(),
+        "URL of Redis; with TLS `rediss://user:password@host:6379/0?ssl_ca_certs=PATH`. `tailrace "
+        "up` starts its own when it is not set",
+        dict.fromkeys(SERVICES, "redis://127.0.0.1:6379/0"),
+        secret=True,
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_NAME",
+        "name",
+        SERVICES,
+        kinds.Text(),
+        "name of this instance in log lines, heartbeats and claims",
+        {GATEWAY: "gateway-1", PUSH: "push-1", WORKER: "worker"},
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_HOST",
+        "host",
+        SERVICES,
+        kinds.Host(),
+        "address to listen on, for clients and for the admin port",
+        "127.0.0.1",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_PORT",
+        "port",
+        EDGES,
+        kinds.Integer(1, 65_535),
+        "port for clients",
+        {GATEWAY: "8000", PUSH: "8001"},
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ADMIN_PORT",
+        "admin_port",
+        SERVICES,
+        kinds.Integer(0, 65_535),
+        "port of `/health`, `/ready` and `/metrics`; 0: none. Never the port that clients reach",
+        "0",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_POOLS",
+        "pools",
+        SERVICES,
+        shapes.PoolsKind(),
+        "JSON: the pools of models, see below; the first pool's first model is the default",
+        '{"default":{"models":["' + shapes.DEFAULT_MODEL + '"]}}',
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_DRAIN_S",
+        "drain_s",
+        SERVICES,
+        kinds.Duration(0, 3600),
+        "how long running work may take after SIGTERM",
+        {GATEWAY: "10", PUSH: "10", WORKER: "5"},
+        "s",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "otlp_endpoint",
+        SERVICES,
+        kinds.Url(),
+        "where spans go; not set: none are made. OpenTelemetry's other `OTEL_…` variables hold too",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ISSUERS",
+        "issuers",
+        EDGES,
+        kinds.File(),
+        "JSON file: whose credentials are accepted, with their public keys; see below",
+        None,
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ORIGINS",
+        "origins",
+        EDGES,
+        kinds.Origins(),
+        "browser origins that may connect, separated by commas",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_PUSH_URL",
+        "push_urls",
+        (GATEWAY,),
+        kinds.Urls(),
+        "what the page is told about push: base URLs, separated by commas",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_PAGE",
+        "page",
+        (GATEWAY,),
+        kinds.Folder(),
+        "folder of the built page; not set: no page",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ACCEPT_MS",
+        "accept_s",
+        (GATEWAY,),
+        kinds.Duration(0, 600_000, 1000),
+        "how long a draining gateway still takes requests, so that balancers notice first",
+        "1000",
+        "ms",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_CANCEL_GRACE_MS",
+        "cancel_grace_s",
+        (GATEWAY,),
+        kinds.Duration(0, 600_000, 1000),
+        "how long a response that is not stored outlives the connection that asked for it",
+        "5000",
+        "ms",
+    ),
+    Variable(
+        "TAILRACE_CONNECTION_LIMIT_S",
+        "connection_limit_s",
+        (GATEWAY,),
+        kinds.Duration(1, 86_400),
+        "longest life of a WebSocket",
+        "3600",
+        "s",
+    ),
+    Variable(
+        "TAILRACE_HTTP_MAX_BYTES",
+        "max_http_bytes",
+        (GATEWAY,),
+        kinds.Integer(1024, 2**24),
+        "largest body of a request",
+        str(MAX_HTTP_BYTES),
+        "bytes",
+    ),
+    Variable(
+        "TAILRACE_WS_MAX_BYTES",
+        "max_ws_bytes",
+        (GATEWAY,),
+        kinds.Integer(1024, 2**24),
+        "largest message on a WebSocket",
+        str(MAX_WS_BYTES),
+        "bytes",
+    ),
+    Variable(
+        "TAILRACE_LIMITS",
+        "limits",
+        (GATEWAY,),
+        shapes.LimitsKind(),
+        "JSON: rates and caps per principal and in total, see below",
+        "{}",
+    ),
+    Variable(
+        "TAILRACE_DEV_CREDENTIAL",
+        "dev_credential",
+        (GATEWAY,),
+        kinds.File(must_exist=False),
+        "file with a development credential for the page of this machine. Set by `tailrace up` "
+        "alone; the gate refuses it in a manifest",
+        cluster=Cluster.FORBIDDEN,
+    ),
+    Variable(
+        "TAILRACE_POOL",
+        "pool",
+        (WORKER,),
+        kinds.Pool(),
+        "pool that this worker serves; one of `TAILRACE_POOLS`",
+        "default",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ENGINE",
+        "engine",
+        (WORKER, COMMAND),
+        kinds.Engine(),
+        "`vllm`, `scripted`, or the base URL of an OpenAI-compatible server",
+        "vllm",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_ENGINE_KEY",
+        "engine_key",
+        (WORKER,),
+        kinds.Text(),
+        "API key that an engine at a URL asks for",
+        secret=True,
+    ),
+    Variable(
+        "TAILRACE_ENGINE_STALL_S",
+        "stall_s",
+        (WORKER,),
+        kinds.Duration(1, 3600),
+        "how long a running engine may produce no token before its worker fails",
+        "60",
+        "s",
+    ),
+    Variable(
+        "TAILRACE_MODEL",
+        "model",
+        (WORKER, COMMAND),
+        kinds.Text(),
+        "model folder or hub name; the vllm engine needs it",
+        shown_default="`TAILRACE_MODEL_NAME`",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_MODEL_NAME",
+        "model_name",
+        (WORKER,),
+        kinds.Text(),
+        "public id of the model",
+        shown_default="the pool's first model",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_MAX_NUM_SEQS",
+        "max_num_seqs",
+        (WORKER,),
+        kinds.Integer(1, 65_536),
+        "responses that the engine runs at once",
+        shown_default=f"{MAX_NUM_SEQS['vllm']} with vllm, else {MAX_NUM_SEQS['']}",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_SESSION_TIMEOUT_MS",
+        "session_timeout_ms",
+        (WORKER,),
+        kinds.Integer(300, 3_600_000),
+        "how long a silent worker keeps its partitions",
+        "10000",
+        "ms",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
+        "TAILRACE_DATA",
+        "data",
+        (COMMAND,),
+        kinds.Folder(must_exist=False),
+        "data folder of the deployment on this machine",
+        shown_default="`tailrace/data` in the user's cache",
+    ),
+    Variable(
+        "TAILRACE_KAFKA_HEAP_MB",
+        "kafka_heap_mb",
+        (COMMAND,),
+        kinds.Integer(64, 65_536),
+        "heap of the broker that `tailrace up` starts",
+        "256",
+        "MiB",
+    ),
+    Variable(
+        "TAILRACE_CREDENTIAL",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "credential of `tailrace chat` and `locustfile.py`",
+        shown_default="a development one",
+        secret=True,
+    ),
+    Variable(
+        "TAILRACE_RUN",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "mark of all processes of one deployment, by which `tailrace down` finds them; set by "
+        "`tailrace up`",
+    ),
+    Variable(
+        "TAILRACE_PART",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "mark of one part's processes; set by `tailrace up`",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_PARENT",
+        "",
+        (WORKER,),
+        kinds.Text(),
+        "pid that an engine's processes must not outlive; set by the worker",
+        cluster=Cluster.FORBIDDEN,
+    ),
+    Variable(
+        "KAFKA_HOME",
+        "",
+        (COMMAND,),
+        kinds.Folder(must_exist=False),
+        "a Kafka installation to use instead of the one that `make install` brings",
+    ),
+)
+BY_NAME: Final[Mapping[str, Variable]] = {row.name: row for row in VARIABLES}
+
+
+def read_by(reader: str) -> list[Variable]:
+    """The rows of one reader."""
+    return [row for row in VARIABLES if reader in row.readers]

@@ -1,0 +1,274 @@
+"""The environment becomes frozen settings, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace import settings
+from tailrace.settings import services, shapes, table
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKER = {"TAILRACE_ENGINE": "scripted"}
+COMMAND = ["-c", "from tailrace.cli.main import main; main()"]
+READ: dict[str, Callable[[dict[str, str]], Any]] = {
+    "gateway": settings.gateway,
+    "push": settings.push,
+    "worker": settings.worker,
+    "tailrace": settings.command,
+}
+
+
+@pytest.fixture
+def edge(tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "issuers.json"
+    file.write_text("{}")
+    return {"TAILRACE_ISSUERS": str(file)}
+
+
+def test_defaults_of_the_gateway(edge: dict[str, str]) -> None:
+    config = settings.gateway(edge)
+    assert (config.port, config.name, config.kafka) == (8000, "gateway-1", "127.0.0.1:9092")
+    assert config.default_model == "smollm2-135m-instruct"
+    assert config.pools[0].default_output_tokens == 1024
+    assert (config.page, config.dev_credential, config.push_urls) == (None, None, ())
+    assert (config.connection_limit_s, config.drain_s, config.accept_s) == (3600, 10, 1)
+    assert config.limits == settings.Limits()
+
+
+def test_defaults_of_push(edge: dict[str, str]) -> None:
+    config = settings.push(edge)
+    assert (config.port, config.name, config.drain_s) == (8001, "push-1", 10)
+    assert config.origins == frozenset()
+
+
+def test_defaults_of_a_worker() -> None:
+    loaded = settings.worker(WORKER)
+    assert (loaded.kafka, loaded.redis) == ("127.0.0.1:9092", "redis://127.0.0.1:6379/0")
+    assert (loaded.pool, loaded.models, loaded.max_model_len) == (
+        "default",
+        ("smollm2-135m-instruct",),
+        8192,
+    )
+    assert (loaded.max_num_seqs, loaded.session_timeout_ms, loaded.drain_s, loaded.admin_port) == (
+        64,
+        10_000,
+        5,
+        0,
+    )
+
+
+def test_the_vllm_engine_is_the_default_and_takes_fewer_at_once() -> None:
+    loaded = settings.worker({"TAILRACE_MODEL": "someone/some-model"})
+    assert (loaded.engine, loaded.max_num_seqs) == ("vllm", 32)
+
+
+def test_the_command_line_tells_a_given_broker_from_none() -> None:
+    assert settings.command({}).kafka == ""
+    given = settings.command({"TAILRACE_KAFKA": "h:1", "TAILRACE_KAFKA_HEAP_MB": "512"})
+    assert (given.kafka, given.kafka_heap_mb) == ("h:1", 512)
+
+
+def test_everything_given(edge: dict[str, str], tmp_path: Path) -> None:
+    config = settings.gateway(
+        {
+            **edge,
+            "TAILRACE_POOLS": '{"a":{"models":["x","y"],"max_model_len":1000},'
+            '"b":{"models":["z"],"max_output_tokens":7}}',
+            "TAILRACE_PUSH_URL": "http://h:1/, https://k",
+            "TAILRACE_ORIGINS": "https://page.example/,http://localhost:8000",
+            "TAILRACE_PAGE": str(tmp_path),
+            "TAILRACE_LIMITS": '{"responses": 3}',
+            "TAILRACE_ACCEPT_MS": "250",
+        }
+    )
+    assert [(p.name, p.models, p.max_model_len, p.default_output_tokens) for p in config.pools] == [
+        ("a", ("x", "y"), 1000, 250),
+        ("b", ("z",), 8192, 7),
+    ]
+    assert config.push_urls == ("http://h:1", "https://k")
+    assert config.origins == {"https://page.example", "http://localhost:8000"}
+    assert config.page == tmp_path
+    assert (config.limits.responses, config.limits.sockets) == (3, settings.Limits().sockets)
+    assert config.accept_s == 0.25
+
+
+def test_a_variable_that_is_set_but_empty_counts_as_not_set(edge: dict[str, str]) -> None:
+    empty = {row.name: "" for row in table.VARIABLES}
+    assert settings.gateway({**empty, **edge}) == settings.gateway(edge)
+    assert settings.worker({**empty, **WORKER}) == settings.worker(WORKER)
+
+
+HUGE = "9" * 5000
+NUMBERS = ["--5", "-1", "70000000000", "abc", "NaN", "1e3", "1.5", "²", "1_000", " 7", HUGE]
+WRONG = [
+    *(
+        (row.name, value)
+        for row in table.VARIABLES
+        if row.kind.expected.startswith("a whole number")
+        for value in NUMBERS
+    ),
+    ("TAILRACE_PORT", "0"),
+    ("TAILRACE_PORT", "70000"),
+    ("TAILRACE_ADMIN_PORT", "70000"),
+    ("TAILRACE_MAX_NUM_SEQS", "0"),
+    ("TAILRACE_DRAIN_S", "soon"),
+    ("TAILRACE_CONNECTION_LIMIT_S", "0"),
+    ("TAILRACE_WS_MAX_BYTES", "10"),
+    ("TAILRACE_HOST", "a b"),
+    ("TAILRACE_HOST", "a..b"),
+    ("TAILRACE_KAFKA", "user:secret@host:9092"),
+    ("TAILRACE_KAFKA", "kafka://h:1"),
+    ("TAILRACE_KAFKA", "h:1?ca_file=/c"),
+    ("TAILRACE_KAFKA", "sasl+ssl://u:secret@h:1?password_file=/p&ca_file=/c"),
+    ("TAILRACE_KAFKA", "sasl+ssl://u@h:1?password_file=/no/such&ca_file=/no/such"),
+    ("TAILRACE_REDIS", "127.0.0.1:6379"),
+    ("TAILRACE_REDIS", "http://user:secret@h:1"),
+    ("TAILRACE_REDIS", "redis://user:secret@h:port"),
+    ("TAILRACE_ISSUERS", "/no/such/file"),
+    ("TAILRACE_ISSUERS", "/"),
+    ("TAILRACE_PAGE", "/no/such/folder"),
+    ("TAILRACE_ORIGINS", "page.example"),
+    ("TAILRACE_ORIGINS", "https://page.example/path"),
+    ("TAILRACE_ORIGINS", "*"),
+    ("TAILRACE_PUSH_URL", "ftp://x"),
+    ("TAILRACE_PUSH_URL", "http://x:port"),
+    ("TAILRACE_PUSH_URL", "http://[::1"),
+    ("TAILRACE_PUSH_URL", "http://x;script-src *"),
+    ("TAILRACE_PUSH_URL", "http://x 'unsafe-inline'"),
+    ("TAILRACE_PUSH_URL", "http://x\nset-cookie: a"),
+    ("TAILRACE_POOLS", "{"),
+    ("TAILRACE_POOLS", "[]"),
+    ("TAILRACE_POOLS", "{}"),
+    ("TAILRACE_POOLS", "[" * 100_000),
+    ("TAILRACE_POOLS", "\udcff"),
+    ("TAILRACE_POOLS", '{"Bad Pool":{"models":["m"]}}'),
+    ("TAILRACE_POOLS", '{"default":{}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":[]}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":[""]}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"],"max_model_len":"8k"}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"],"max_model_len":4}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"],"max_output_tokens":9000}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"],"temperature":2.1}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"],"top_p":0}}'),
+    ("TAILRACE_POOLS", '{"default":{"models":["m"]},"b":{"models":["m"]}}'),
+    ("TAILRACE_LIMITS", "{"),
+    ("TAILRACE_LIMITS", '{"respnses": 3}'),
+    ("TAILRACE_LIMITS", '{"responses": -1}'),
+    ("TAILRACE_LIMITS", '{"responses": 1.5}'),
+    ("TAILRACE_LIMITS", '{"requests_rate": NaN}'),
+    ("TAILRACE_LIMITS", '{"requests_burst": 0}'),
+    ("TAILRACE_POOL", "Bad Pool"),
+    ("TAILRACE_POOL", "missing"),
+    ("TAILRACE_ENGINE", "ftp://x"),
+    ("TAILRACE_ENGINE", "http://"),
+    ("TAILRACE_MODEL", "/no/such"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+]
+
+
+def short(value: str) -> str:
+    return ascii(value if len(value) < 40 else f"{value[:6]}*{len(value)}")
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{n}={short(v)}" for n, v in WRONG])
+def test_a_wrong_value_is_one_line_that_names_its_variable(
+    name: str, value: str, edge: dict[str, str]
+) -> None:
+    own = {"TAILRACE_ENGINE": "vllm"} if name == "TAILRACE_MODEL" else WORKER
+    for reader in table.BY_NAME[name].readers:
+        if reader == "tailrace" and name == "TAILRACE_MODEL":
+            continue  # the command looks the model up itself
+        with pytest.raises(settings.Misconfigured) as caught:
+            READ[reader]({**edge, **own, name: value})
+        text = str(caught.value)
+        assert text.startswith(f"{name}: ")
+        assert text.isprintable(), "one line"
+        assert len(text) < 400
+        assert "secret" not in text
+
+
+def test_a_wrong_value_of_any_service_is_found_before_anything_starts() -> None:
+    settings.check({"TAILRACE_PORT": "8000"})
+    with pytest.raises(settings.Misconfigured, match="TAILRACE_LIMITS"):
+        settings.check({"TAILRACE_LIMITS": "{"})
+
+
+def test_the_issuers_have_to_be_named() -> None:
+    with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_ISSUERS: not set"):
+        settings.push({})
+
+
+def test_vllm_needs_a_model() -> None:
+    with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_MODEL: not set"):
+        settings.worker({"TAILRACE_ENGINE": "vllm"})
+
+
+def test_no_secret_is_shown(edge: dict[str, str]) -> None:
+    secrets = {"TAILRACE_ENGINE_KEY": "s3cret", "TAILRACE_REDIS": "redis://u:s3cret@h:1/0"}
+    assert "s3cret" not in repr(settings.worker({**WORKER, **secrets}))
+    assert "s3cret" not in repr(settings.gateway({**edge, **secrets}))
+    assert "s3cret" not in repr(settings.command(secrets))
+
+
+@pytest.mark.parametrize(
+    ("reader", "kind"),
+    [
+        ("gateway", services.GatewaySettings),
+        ("push", services.PushSettings),
+        ("worker", services.WorkerSettings),
+        ("tailrace", services.CommandSettings),
+    ],
+)
+def test_the_fields_of_a_service_are_the_rows_of_the_table(reader: str, kind: type) -> None:
+    fields = {field.name for field in dataclasses.fields(kind)}
+    derived = {"models", "max_model_len"} if reader == "worker" else set()
+    assert fields - derived == {row.field for row in table.read_by(reader) if row.field}
+
+
+def test_every_default_has_the_value_that_its_kind_reads() -> None:
+    for row in table.VARIABLES:
+        for reader in row.readers:
+            if default := row.default_for(reader):
+                services.parsed(row, default)
+
+
+def test_a_pool_without_a_length_of_answers_gets_a_quarter_of_its_context() -> None:
+    (pool,) = shapes.PoolsKind().parse('{"p":{"models":["m"],"max_model_len":1000}}')
+    assert pool.default_output_tokens == 250
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        (["-m", "gateway"], {"TAILRACE_PORT": "--5"}),
+        (["-m", "gateway"], {"TAILRACE_ISSUERS": "/no/such"}),
+        (["-m", "push"], {"TAILRACE_PORT": HUGE}),
+        (["-m", "worker"], {"TAILRACE_POOLS": "{"}),
+        ([*COMMAND, "doctor"], {"TAILRACE_KAFKA_HEAP_MB": "abc"}),
+        ([*COMMAND, "up"], {"TAILRACE_LIMITS": "{"}),
+    ],
+    ids=lambda value: ascii(" ".join(value))[:40],
+)
+def test_a_process_with_a_wrong_setting_says_one_line_and_exits_with_2(
+    command: list[str], given: dict[str, str], edge: dict[str, str]
+) -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**kept, "PYTHONPATH": str(ROOT), **edge, **WORKER, **given},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert next(iter(given)) in done.stderr
