@@ -150,6 +150,11 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower().replace("`", "")).replace(" ", "-")
 
 
+def _beside(where: str, link: str) -> str:
+    """The path from the root of what a document links to."""
+    return str(((ROOT / where).parent / link).resolve().relative_to(ROOT))
+
+
 def _defines(path: Path, name: str) -> bool:
     """Whether the Python file defines the function, class, or Class.method."""
     scope: list[ast.stmt] = ast.parse(path.read_text()).body
@@ -209,8 +214,8 @@ def _dead_sections(text: str, where: str) -> Iterator[str]:
     rest = _LOG_RULE.sub("log rule ", rest)
     own = where if where.endswith(".md") else None
     for before, number in _SECTION.findall(rest):
-        linked = re.search(r"\(([\w-]+\.md)\),?$", before)
-        document = f"docs/{linked[1]}" if linked and own else own
+        linked = re.search(r"\(([\w./-]+\.md)\),?$", before)
+        document = _beside(where, linked[1]) if linked and own else own
         if _OUTSIDE.search(before):
             continue
         if document is None:
