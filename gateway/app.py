@@ -27,7 +27,7 @@ from gateway import (
     worker_registry,
 )
 from tailrace import log, settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
@@ -48,7 +48,7 @@ class Gateway:
     """
 
     def __init__(
-        self, config: settings.GatewaySettings, issuers: credentials.Issuers, layout: log.Layout
+        self, config: settings.GatewaySettings, issuers: Issuers, layout: log.Layout
     ) -> None:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
@@ -218,11 +218,11 @@ async def serve(config: settings.GatewaySettings) -> None:
     """One gateway process.
 
     Raises:
-        settings.Misconfigured, credentials.IssuersRefused: before it serves anyone.
+        settings.Misconfigured, IssuersRefused: before it serves anyone.
         Exception: a part failed for good, such as the log that became another one; the process is
             to be started anew.
     """
-    issuers = credentials.load_issuers(config.issuers)
+    issuers = load_issuers(config.issuers)
     listener = runner.bind(config.host, config.port)
     layout = await runner.layout(config.kafka)
     await Gateway(config, issuers, layout).run(listener)

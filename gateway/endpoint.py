@@ -20,7 +20,7 @@ from gateway import (
     submission,
 )
 from tailrace import log, settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.delivery import outbox
 from tailrace.protocol import close_codes, errors
 from tailrace.web import access, drain, error_mapping
@@ -110,7 +110,7 @@ class Sockets:
         for connection in list(self._open):
             connection.leave(lanes.Leaving.DRAIN)
 
-    def _check_room(self, principal: credentials.Principal) -> None:
+    def _check_room(self, principal: Principal) -> None:
         limits = self._config.limits
         if (
             len(self._open) >= limits.sockets
@@ -119,7 +119,7 @@ class Sockets:
             raise errors.overloaded(1.0)
 
     async def _resumed(
-        self, socket: WebSocket, principal: credentials.Principal
+        self, socket: WebSocket, principal: Principal
     ) -> tuple[lanes.Lane, response_stream.ResponseStream] | None:
         """`?resume=resp_…&starting_after=N[&stream_id=…]`: the rest of a response that lost its
         socket."""
@@ -151,7 +151,7 @@ class Connection:
     def __init__(
         self,
         socket: WebSocket,
-        principal: credentials.Principal,
+        principal: Principal,
         config: settings.GatewaySettings,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,

@@ -28,7 +28,7 @@ from gateway import (
     worker_registry,
 )
 from tailrace import log, settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Pool
@@ -342,7 +342,7 @@ class Api:
     # ---- shared
     # --------------------------------------------------------------------------------------
 
-    async def _principal(self, request: Request) -> credentials.Principal:
+    async def _principal(self, request: Request) -> Principal:
         return await self._gate.principal(request)
 
     async def _addressed(self, request: Request) -> tuple[str, records.Owner]:

@@ -28,7 +28,7 @@ from gateway import (
     worker_registry,
 )
 from tailrace import log, settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import errors, events, ids, records, topics
 from tailrace.web import access
@@ -101,7 +101,7 @@ class Submission:
     async def submit(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
         permitted: Awaitable[None] | None = None,
     ) -> response_stream.ResponseStream:
@@ -121,7 +121,7 @@ class Submission:
     async def _submit(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         recall: Callable[[str], lanes.Remembered | None],
         permitted: Awaitable[None] | None,
     ) -> response_stream.ResponseStream:
@@ -171,7 +171,7 @@ class Submission:
         run.pool, run.awaited_since = create.pool, started
         return run
 
-    def _admit(self, create: request_parsing.Create, principal: credentials.Principal) -> None:
+    def _admit(self, create: request_parsing.Create, principal: Principal) -> None:
         refused = admission.check(
             create,
             principal.key,
@@ -187,7 +187,7 @@ class Submission:
             raise refused
 
     async def _take_rate(
-        self, create: request_parsing.Create, principal: credentials.Principal
+        self, create: request_parsing.Create, principal: Principal
     ) -> dict[str, str]:
         limits = self._config.limits
         headers: dict[str, str] = {}
@@ -216,7 +216,7 @@ class Submission:
     async def _request(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         owner: records.Owner,
         history: context.History,
     ) -> tuple[records.Request, int]:
@@ -252,7 +252,7 @@ class Submission:
     async def _place(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         history: context.History,
         prefix: Sequence[str],
     ) -> int:
@@ -337,7 +337,7 @@ class Submission:
             return await self._writer.append(topic, partition, rid, value, headers)
 
     def _count(
-        self, run: response_stream.ResponseStream, principal: credentials.Principal, partition: int
+        self, run: response_stream.ResponseStream, principal: Principal, partition: int
     ) -> None:
         self.running.add(run.rid, principal.key, partition)
         run.counted = True
@@ -363,7 +363,7 @@ class Submission:
     async def _first_of_key(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         request: records.Request,
         partition: int,
     ) -> tuple[response_stream.ResponseStream | None, list[str]]:
@@ -394,7 +394,7 @@ class Submission:
     async def _ahead(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         request: records.Request,
         run: response_stream.ResponseStream,
         end: int,
@@ -429,7 +429,7 @@ class Submission:
     async def _stand_down(
         self,
         create: request_parsing.Create,
-        principal: credentials.Principal,
+        principal: Principal,
         run: response_stream.ResponseStream,
         first: str,
     ) -> None:
@@ -440,7 +440,7 @@ class Submission:
         await self._remap(create, principal, run.rid, first)
 
     async def _remap(
-        self, create: request_parsing.Create, principal: credentials.Principal, old: str, new: str
+        self, create: request_parsing.Create, principal: Principal, old: str, new: str
     ) -> None:
         """Have the cache say `new` where it says `old`."""
         assert create.idempotency_key is not None

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace import settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.issuers import load_issuers
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
@@ -74,7 +74,7 @@ async def readiness(
 
 async def serve(config: settings.PushSettings) -> None:
     """Run until SIGTERM or SIGINT, then drain."""
-    issuers = credentials.load_issuers(config.issuers)
+    issuers = load_issuers(config.issuers)
     listener = runner.bind(config.host, config.port)
     known = await runner.layout(config.kafka)
     redis = RedisStore(config.redis)

@@ -1,5 +1,10 @@
-"""Who a caller is: issuers, their key sets, and the verification of credentials.
+"""Who is calling: from a signed credential (a JWT) to a principal.
 
-In: the text of a credential and the issuers' file. Out: a `Principal`, or `InvalidCredential` with
-its reason. Only this room imports the JWT library.
+principal     who a caller is, and why a credential is refused
+issuers       the issuers file: who may sign, with which keys
+keys          one checked key
+jwks          keys that an issuer publishes, fetched and kept fresh (the only I/O)
+verification  credential -> principal; synchronous, without I/O and state
+strict_json   the JSON reader for everything that a stranger or a file gives
+jwt_library   the adapter of python-jose, the only module that imports it
 """

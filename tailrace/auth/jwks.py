@@ -1,15 +1,13 @@
-"""Key sets of issuers that publish them (JWKS). All I/O about keys is here; `credentials.verify`
-stays without any.
+"""Key sets that issuers publish (JWKS): fetched, checked, kept fresh.
 
     token -> verify -> UNKNOWN_KEY? -> at most one fetch -> verify once more
 
-A credential that was good is good again until it expires, as long as the key sets are the very
-same: a client sends the same one with every request, and the check costs more than all else that a
-request's head costs.
+A verified credential is remembered until it expires, while the key sets stay the same: a client
+sends the same one with every request, and the check costs more than the rest of a request's head.
 
-Rules: the address comes from the settings, never from a token; https, no redirect, no compression;
-one fetch at a time per issuer, and none for COOLDOWN_S after one that an unknown key id caused or
-that failed. A bad answer leaves the old set in place, for MAX_STALE_S at most.
+Rules. The address comes from the settings, never from a token. https, no redirects, no compression.
+One fetch at a time per issuer. No fetch for COOLDOWN_S after one that failed or that an unknown key
+id caused. A bad answer leaves the old set in place, for MAX_STALE_S at most.
 """
 
 import asyncio
@@ -22,7 +20,11 @@ from typing import Any, Final, NamedTuple
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tailrace.auth import credentials
+from tailrace.auth.issuers import Issuers
+from tailrace.auth.keys import Algorithm, IssuersRefused, Key, checked_key, is_key_id
+from tailrace.auth.principal import InvalidCredential, Principal
+from tailrace.auth.strict_json import strict_object
+from tailrace.auth.verification import verify
 
 FETCH_TIMEOUT_S: Final = 3.0
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -36,32 +38,33 @@ _KTY: Final = {"RS256": "RSA", "ES256": "EC"}
 
 
 class BadKeySet(Exception):
-    """What was fetched is no key set that may replace the old one."""
+    """The fetched document cannot replace the old key set."""
 
 
 class Verified(NamedTuple):
-    """A credential that was checked in full at `at` (wall time) against `issuers`."""
+    """A credential that was checked in full at `at` (seconds since the epoch) with `issuers`."""
 
-    principal: credentials.Principal
-    issuers: credentials.Issuers
+    principal: Principal
+    issuers: Issuers
     at: float
 
 
 class KeySets:
-    """`clock` counts seconds and never goes back. `alarm(iss, what)` is told of every fetch that
-    failed.
+    """The issuers with their current keys.
+
+    `clock` counts seconds and never goes back. `alarm(iss, what)` is called for every failed fetch.
 
     Attributes:
         _issuers: replaced as a whole by a good fetch, and when a set has become too old.
-        _good_at: clock of the last good fetch; empty for an issuer before its first, and after its
-            set was dropped.
+        _good_at: clock of the last good fetch, by issuer; no entry before the first one, and after
+            the set was dropped.
         _not_before: clock until which an unknown key id causes no fetch.
-        _verified: by the whole text of the credential, last used last.
+        _verified: by the whole text of the credential; the last used is last.
     """
 
     def __init__(
         self,
-        issuers: credentials.Issuers,
+        issuers: Issuers,
         client: httpx.AsyncClient,
         clock: Callable[[], float],
         alarm: Callable[[str, str], None],
@@ -80,12 +83,12 @@ class KeySets:
         self._not_before: dict[str, float] = {}
         self._verified: collections.OrderedDict[str, Verified] = collections.OrderedDict()
 
-    async def verify(self, token: str, now: float) -> credentials.Principal:
-        """As `credentials.verify`, with one refresh when the key is unknown. `now` is wall time."""
+    async def verify(self, token: str, now: float) -> Principal:
+        """Like `verification.verify`, with one refresh when the key is unknown."""
         self._drop_stale()
         known = self._verified.get(token)
-        # From its check until it expires nothing but the keys decides: a clock that went back, or
-        # an expiry within the leeway, is checked in full.
+        # Between its check and its expiry only the keys decide. A clock that went back, or an
+        # expiry within the leeway, is checked in full.
         if (
             known is not None
             and known.issuers is self._issuers
@@ -99,18 +102,18 @@ class KeySets:
             self._verified.popitem(last=False)
         return principal
 
-    async def _verify(self, token: str, now: float) -> credentials.Principal:
+    async def _verify(self, token: str, now: float) -> Principal:
         try:
-            return credentials.verify(token, self._issuers, now)
-        except credentials.InvalidCredential as refused:
+            return verify(token, self._issuers, now)
+        except InvalidCredential as refused:
             if refused.issuer not in self._urls or not await self._refresh_for_unknown(
                 refused.issuer
             ):
                 raise
-        return credentials.verify(token, self._issuers, now)
+        return verify(token, self._issuers, now)
 
     async def run(self) -> None:
-        """Keeps all sets fresh: a removed key stops working at the next good fetch."""
+        """Fetch all sets every REFRESH_S. A removed key stops working at the next good fetch."""
         while self._urls:
             for iss in self._urls:
                 async with self._locks[iss]:
@@ -122,7 +125,7 @@ class KeySets:
         asked_at = self._clock()
         async with self._locks[iss]:
             if self._good_at.get(iss, -1.0) >= asked_at:
-                return True  # somebody else fetched while we waited
+                return True  # fetched while this call waited for the lock
             if self._clock() < self._not_before.get(iss, 0.0):
                 return False
             self._not_before[iss] = self._clock() + COOLDOWN_S
@@ -143,7 +146,7 @@ class KeySets:
 
     async def _get(self, url: str) -> bytes:
         body = bytearray()
-        # Without compression a body is as big as it looks, so the bound is exact.
+        # Without compression the bytes read are the body's size, so the bound is exact.
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         async with self._client.stream(
             "GET", url, headers=headers, follow_redirects=False
@@ -164,15 +167,14 @@ class KeySets:
             self._alarm(iss, "key set too old")
 
 
-# ---- what a key set must be
-# ------------------------------------------------------------------------
+def parse(body: bytes, algorithm: Algorithm) -> dict[str, Key]:
+    """The usable keys by key id. Keys for other purposes are skipped.
 
-
-def parse(body: bytes, algorithm: credentials.Algorithm) -> dict[str, credentials.Key]:
-    """The usable keys by key id. Keys for other purposes are passed over; an ambiguous or useless
-    set is refused as a whole."""
+    Raises:
+        BadKeySet: not strict JSON, ambiguous, or without a usable key.
+    """
     try:
-        entries = credentials.strict_object(body.decode("utf-8")).get("keys")
+        entries = strict_object(body.decode("utf-8")).get("keys")
     except (ValueError, RecursionError) as error:
         raise BadKeySet("not strict JSON") from error
     if (
@@ -192,19 +194,19 @@ def parse(body: bytes, algorithm: credentials.Algorithm) -> dict[str, credential
     return keys
 
 
-def _usable(entry: dict[str, Any], algorithm: credentials.Algorithm) -> credentials.Key | None:
+def _usable(entry: dict[str, Any], algorithm: Algorithm) -> Key | None:
     kid = entry.get("kid")
     fits = (
         entry.get("kty") == _KTY[algorithm]
         and entry.get("use", "sig") == "sig"
         and entry.get("alg", algorithm) == algorithm
     )
-    # A published private key is one that anybody can sign with.
-    if not fits or "d" in entry or type(kid) is not str or not credentials.is_key_id(kid):
+    # A published private key lets anybody sign.
+    if not fits or "d" in entry or type(kid) is not str or not is_key_id(kid):
         return None
     try:
-        return credentials.checked_key(_loaded(entry), algorithm)
-    except (credentials.IssuersRefused, ValueError):
+        return checked_key(_loaded(entry), algorithm)
+    except (IssuersRefused, ValueError):
         return None
 
 

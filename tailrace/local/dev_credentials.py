@@ -7,9 +7,14 @@ import json
 import os
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from tailrace.auth import credentials
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tailrace.auth import issuers, jwt_library
 from tailrace.local import paths
 
 ISSUER = "https://tailrace.local/dev"
@@ -48,12 +53,56 @@ def _write_private(path: Path, text: str) -> None:
     fresh.rename(path)
 
 
+def generate_key() -> tuple[str, str]:
+    """Private and public PEM of a fresh P-256 key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return private.decode("ascii"), public.decode("ascii")
+
+
+def mint(
+    private_pem: str,
+    kid: str,
+    iss: str,
+    audience: str,
+    subject: str,
+    now: float,
+    ttl: int,
+    tenant: str | None = None,
+    scopes: Sequence[str] = (),
+) -> str:
+    """An ES256 credential. `now` in seconds since the epoch, `ttl` in seconds. Raises ValueError."""
+    key = serialization.load_pem_private_key(private_pem.encode(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("a development key is an EC key on P-256")
+    if not 1 <= ttl <= issuers.MAX_LIFETIME_S:
+        raise ValueError(f"ttl must be 1 to {issuers.MAX_LIFETIME_S} s")
+    issued = int(now)
+    claims: dict[str, Any] = {
+        "iss": iss,
+        "aud": audience,
+        "sub": subject,
+        "iat": issued,
+        "exp": issued + ttl,
+    }
+    if tenant is not None:
+        claims["tenant"] = tenant
+    if scopes:
+        claims["scope"] = " ".join(scopes)
+    return jwt_library.sign_es256(claims, private_pem, kid)
+
+
 def ensure(data: paths.Data) -> None:
     """Make key and issuers file when one is missing (both, since they belong together)."""
     if data.dev_key.exists() and data.issuers.exists():
         return
     data.make()
-    private, public = credentials.generate_dev_key()
+    private, public = generate_key()
     issuer = {
         "iss": ISSUER,
         "audience": AUDIENCE,
@@ -69,9 +118,7 @@ def ensure(data: paths.Data) -> None:
 
 def issue(data: paths.Data, subject: str, ttl: int) -> str:
     ensure(data)
-    return credentials.issue(
-        data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl
-    )
+    return mint(data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl)
 
 
 def renew_page_credential(data: paths.Data) -> None:

@@ -78,7 +78,8 @@ class CommandBatches:
                 _set_answer(answer, redis.ConnectionError("closed"))
 
     async def _send_batch(self, batch: list[_Pending]) -> None:
-        exchange = asyncio.create_task(self._exchange([command for command, _ in batch]))  # noqa: RUF006 - awaited below
+        commands = [command for command, _ in batch]
+        exchange = asyncio.create_task(self._exchange(commands))
 
         def given_up(_: asyncio.Future[Any]) -> None:
             if all(answer.done() for _, answer in batch):
@@ -97,7 +98,8 @@ class CommandBatches:
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         if len(commands) == 1:  # a pipeline of one command costs half as much again
-            return [await self._client.execute_command(*commands[0])]  # type: ignore[no-untyped-call]
+            answer = await self._client.execute_command(*commands[0])  # type: ignore[no-untyped-call]
+            return [answer]
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tailrace.auth import credentials
+from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 TICKET_TTL_S: Final = 30
@@ -40,9 +40,7 @@ class Tickets:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def mint_ticket(
-        self, principal: credentials.Principal, origin: str | None, now: float
-    ) -> str:
+    async def mint_ticket(self, principal: Principal, origin: str | None, now: float) -> str:
         """A ticket of 22 characters that fit a WebSocket subprotocol. `now` in seconds since the
         epoch. The ticket outlives its credential by at most a second."""
         ticket = secrets.token_urlsafe(16)
@@ -66,23 +64,23 @@ class Tickets:
         )
         return ticket
 
-    async def consume_ticket(self, ticket: str, origin: str | None) -> credentials.Principal:
+    async def consume_ticket(self, ticket: str, origin: str | None) -> Principal:
         """The principal who asked for the ticket. The ticket is gone afterwards, also when it is
         refused.
 
         Raises:
-            credentials.InvalidCredential: unknown, used or expired, or of another origin.
+            InvalidCredential: unknown, used or expired, or of another origin.
         """
         if _SHAPE.fullmatch(ticket) is None:
-            raise credentials.InvalidCredential(credentials.Reason.TICKET)
+            raise InvalidCredential(Reason.TICKET)
         value = await self._redis.execute("GETDEL", _key(ticket), patient=True)
         try:
             stored = msgspec.json.decode(value or b"", type=_Ticket)
         except msgspec.DecodeError as error:
-            raise credentials.InvalidCredential(credentials.Reason.TICKET) from error
+            raise InvalidCredential(Reason.TICKET) from error
         if stored.origin != origin:
-            raise credentials.InvalidCredential(credentials.Reason.TICKET_ORIGIN)
-        return credentials.Principal(
+            raise InvalidCredential(Reason.TICKET_ORIGIN)
+        return Principal(
             stored.issuer,
             stored.subject,
             stored.tenant,

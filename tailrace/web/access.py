@@ -15,7 +15,9 @@ import httpx
 from starlette.requests import HTTPConnection
 
 from tailrace import telemetry
-from tailrace.auth import credentials, jwks
+from tailrace.auth import jwks
+from tailrace.auth.issuers import Issuers
+from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import errors, records
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.revocations import Revocations
@@ -25,12 +27,12 @@ SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."
 
 
-def owner_of(principal: credentials.Principal) -> records.Owner:
+def owner_of(principal: Principal) -> records.Owner:
     """The identity that is written into the log."""
     return records.Owner(principal.issuer, principal.subject, principal.tenant or "")
 
 
-def key_sets(issuers: credentials.Issuers) -> jwks.KeySets:
+def key_sets(issuers: Issuers) -> jwks.KeySets:
     """The keys of all issuers; `run` keeps those fresh that are published (JWKS)."""
     client = httpx.AsyncClient(
         timeout=jwks.FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False
@@ -71,7 +73,7 @@ class Access:
         if origin is not None and origin not in self.origins:
             raise errors.forbidden_origin()
 
-    async def principal(self, connection: HTTPConnection) -> credentials.Principal:
+    async def principal(self, connection: HTTPConnection) -> Principal:
         """The caller, by `Authorization` header or, on a WebSocket, by ticket.
 
         Raises:
@@ -81,7 +83,7 @@ class Access:
         await self.permit(principal)
         return principal
 
-    async def verified(self, connection: HTTPConnection) -> credentials.Principal:
+    async def verified(self, connection: HTTPConnection) -> Principal:
         """The same, but that nobody has asked yet whether it was revoked: nothing may be done in
         its name before `permit`.
 
@@ -90,13 +92,13 @@ class Access:
         """
         try:
             return await self._principal(connection)
-        except credentials.InvalidCredential as error:
+        except InvalidCredential as error:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
             raise errors.invalid_api_key() from error
         except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
 
-    async def permit(self, principal: credentials.Principal) -> None:
+    async def permit(self, principal: Principal) -> None:
         """Whoever was revoked goes no further.
 
         Raises:
@@ -109,15 +111,15 @@ class Access:
             # service goes on
             revoked = False
         if revoked:
-            telemetry.CREDENTIAL_REFUSALS.labels(reason=credentials.Reason.REVOKED.value).inc()
+            telemetry.CREDENTIAL_REFUSALS.labels(reason=Reason.REVOKED.value).inc()
             raise errors.invalid_api_key()
 
-    async def _principal(self, connection: HTTPConnection) -> credentials.Principal:
+    async def _principal(self, connection: HTTPConnection) -> Principal:
         header = connection.headers.get("authorization")
         if header is not None:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer":
-                raise credentials.InvalidCredential(credentials.Reason.MALFORMED)
+                raise InvalidCredential(Reason.MALFORMED)
             return await self.keys.verify(token.strip(), self.clock())
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
@@ -125,4 +127,4 @@ class Access:
                     return await self.tickets.consume_ticket(
                         protocol[len(TICKET_PREFIX) :], connection.headers.get("origin")
                     )
-        raise credentials.InvalidCredential(credentials.Reason.MISSING)
+        raise InvalidCredential(Reason.MISSING)

@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 
 from tailrace import log, settings, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.keys import IssuersRefused
 from tailrace.web import uvicorn_protocol
 
 FLUSH_DEADLINE_MS = 30_000
@@ -31,7 +31,7 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
     except settings.Misconfigured as error:
         sys.stderr.write(f"{role}: {error}\n")
         return 2
-    except credentials.IssuersRefused as error:
+    except IssuersRefused as error:
         sys.stderr.write(f"{role}: TAILRACE_ISSUERS: {error}\n")
         return 2
     return 0

@@ -11,7 +11,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tailrace import log, telemetry
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import close_codes, errors
 from tailrace.web import access, drain, error_mapping
@@ -49,7 +49,7 @@ class WatchConnection:
         self,
         socket: WebSocket,
         deliver: delivery.Delivery,
-        principal: credentials.Principal,
+        principal: Principal,
         clock: Callable[[], float],
     ) -> None:
         self._socket = socket

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 
-from tailrace.auth import credentials
+from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
@@ -24,7 +24,7 @@ from tailrace.store.workers import Workers
 if TYPE_CHECKING:
     from tests.support import local
 
-ALICE = credentials.Principal(
+ALICE = Principal(
     "https://issuer.test", "alice", "acme", frozenset({"read", "write"}), 2_000_000_000
 )
 NOW = 1_900_000_000.0
@@ -93,9 +93,9 @@ def name(request: pytest.FixtureRequest) -> str:
 async def test_a_ticket_gives_back_the_whole_principal_once(tickets: Tickets) -> None:
     ticket = await tickets.mint_ticket(ALICE, PAGE, NOW)
     assert await tickets.consume_ticket(ticket, PAGE) == ALICE
-    with pytest.raises(credentials.InvalidCredential) as refused:
+    with pytest.raises(InvalidCredential) as refused:
         await tickets.consume_ticket(ticket, PAGE)
-    assert refused.value.reason is credentials.Reason.TICKET
+    assert refused.value.reason is Reason.TICKET
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ async def test_a_ticket_of_another_origin_is_refused_and_consumed(
     tickets: Tickets, origin: str | None
 ) -> None:
     ticket = await tickets.mint_ticket(ALICE, PAGE, NOW)
-    with pytest.raises(credentials.InvalidCredential) as refused:
+    with pytest.raises(InvalidCredential) as refused:
         await tickets.consume_ticket(ticket, origin)
-    assert refused.value.reason is credentials.Reason.TICKET_ORIGIN
-    with pytest.raises(credentials.InvalidCredential):
+    assert refused.value.reason is Reason.TICKET_ORIGIN
+    with pytest.raises(InvalidCredential):
         await tickets.consume_ticket(ticket, PAGE)
 
 
@@ -121,7 +121,7 @@ async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(
             *(tickets.consume_ticket(ticket, PAGE) for _ in range(5)), return_exceptions=True
         )
         assert outcomes.count(ALICE) == 1
-        assert sum(isinstance(outcome, credentials.InvalidCredential) for outcome in outcomes) == 4
+        assert sum(isinstance(outcome, InvalidCredential) for outcome in outcomes) == 4
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_two_handshakes_race_with_one_ticket_and_exactly_one_wins(
     ],
 )
 async def test_a_made_up_ticket_is_refused(tickets: Tickets, ticket: str) -> None:
-    with pytest.raises(credentials.InvalidCredential):
+    with pytest.raises(InvalidCredential):
         await tickets.consume_ticket(ticket, PAGE)
 
 
@@ -163,7 +163,7 @@ async def test_a_ticket_does_not_outlive_its_credential(tickets: Tickets) -> Non
         ALICE, PAGE, now=ALICE.expires_at + 10
     )  # expired, inside leeway: the least a ticket lives is 1 s
     await asyncio.sleep(1.1)
-    with pytest.raises(credentials.InvalidCredential):
+    with pytest.raises(InvalidCredential):
         await tickets.consume_ticket(ticket, PAGE)
 
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tailrace import log
-from tailrace.auth import credentials
+from tailrace.local import dev_credentials
 from tailrace.protocol import events, ids, records, topics
 from tests.faults import crowd, drill, stage
 from tests.faults.conftest import SEED
@@ -154,7 +154,7 @@ async def credentials_by_their_clock(on: stage.Stage, offset_s: int) -> tuple[in
                 (offset_s + LEEWAY_S + margin, HOUR_S),
             ):
                 valid = issued <= offset_s + LEEWAY_S and issued + ttl > offset_s - LEEWAY_S
-                token = credentials.issue(
+                token = dev_credentials.mint(
                     on.keys.private,
                     gateway_process.KID,
                     gateway_process.ISS,

@@ -21,8 +21,8 @@ import websockets
 from websockets.asyncio.client import connect
 
 from tailrace import log
-from tailrace.auth import credentials
-from tailrace.local import processes
+from tailrace.auth.principal import Principal
+from tailrace.local import dev_credentials, processes
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
@@ -45,7 +45,7 @@ class World:
     rids: list[str] = field(default_factory=list)
 
     def credential(self, subject: str = "alice", ttl: int = 600) -> str:
-        return credentials.issue(self.private, "k1", ISS, "tailrace", subject, time.time(), ttl)
+        return dev_credentials.mint(self.private, "k1", ISS, "tailrace", subject, time.time(), ttl)
 
     def headers(self, subject: str = "alice", ttl: int = 600) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.credential(subject, ttl)}"}
@@ -181,7 +181,7 @@ async def push_process(
 
 @pytest.fixture
 async def world(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
-    private, public = credentials.generate_dev_key()
+    private, public = dev_credentials.generate_key()
     writer, offsets = log.Writer(kafka), log.Offsets(kafka)
     running = asyncio.create_task(writer.run())
     async with push_process(kafka, redis_url, tmp_path, public) as (base, process):
@@ -383,7 +383,7 @@ async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
 
 
 async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
-    principal = credentials.Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
+    principal = Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
     async with RedisStore(world.redis) as store:
         good, other = [
             await Tickets(store).mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)

@@ -13,7 +13,7 @@ import redis.asyncio
 import redis.exceptions
 
 from k8s import make_secrets
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes, PrefixHit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support import local
 
 PASSWORDS = {user: f"password-of-{user}" for user in make_secrets.REDIS_USERS}
-ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
+ALICE = Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
 ORIGIN = "https://page.test"
 
 

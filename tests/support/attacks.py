@@ -1,5 +1,5 @@
-"""Forged credentials: every entry must be refused, by `tailrace.auth.credentials.verify` and by any
-endpoint in front of it (401, never 5xx).
+"""Forged credentials: `tailrace.auth.verification.verify` and every endpoint refuse each of them
+(401, never 5xx).
 
 `Forge` holds the keys of five issuers and signs whatever it is given, so an entry is wrong in
 exactly the one way its name says.

@@ -16,8 +16,7 @@ from typing import Any
 
 import httpx
 
-from tailrace.auth import credentials
-from tailrace.local import processes
+from tailrace.local import dev_credentials, processes
 
 ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"
@@ -34,7 +33,7 @@ class Keys:
 
     @classmethod
     def make(cls, folder: Path) -> Keys:
-        private, public = credentials.generate_dev_key()
+        private, public = dev_credentials.generate_key()
         issuer = {
             "iss": ISS,
             "audience": AUDIENCE,
@@ -52,7 +51,7 @@ class Keys:
         return self.folder / "issuers.json"
 
     def token(self, subject: str = "alice", ttl: int = 3600) -> str:
-        return credentials.issue(self.private, KID, ISS, AUDIENCE, subject, time.time(), ttl)
+        return dev_credentials.mint(self.private, KID, ISS, AUDIENCE, subject, time.time(), ttl)
 
 
 @dataclass

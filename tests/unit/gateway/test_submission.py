@@ -9,14 +9,14 @@ import pytest
 
 from gateway import cache, request_parsing, response_operations, submission
 from tailrace import log, settings
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.settings.shapes import Pool
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.web import error_mapping
 
 TAG = ids.incarnation_tag("one")
-ALICE = credentials.Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
+ALICE = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
 POOL = Pool("default", ("m",), 1000, 100)
 
 

@@ -10,7 +10,9 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tailrace.auth import credentials, jwks
+from tailrace.auth import jwks
+from tailrace.auth.issuers import Issuers, load_issuers
+from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tests.support import attacks
 
 FORGE = attacks.Forge()
@@ -96,15 +98,15 @@ async def sets(issuer: FakeIssuer, tmp_path: Path) -> AsyncIterator[jwks.KeySets
     path.write_text(json.dumps({"issuers": [remote, static]}))
     async with httpx.AsyncClient(transport=httpx.MockTransport(issuer)) as client:
         yield jwks.KeySets(
-            credentials.load_issuers(path),
+            load_issuers(path),
             client,
             lambda: issuer.now,
             lambda iss, what: issuer.alarms.append(f"{iss} {what}"),
         )
 
 
-async def _refused(sets: jwks.KeySets, token: str) -> credentials.Reason:
-    with pytest.raises(credentials.InvalidCredential) as refused:
+async def _refused(sets: jwks.KeySets, token: str) -> Reason:
+    with pytest.raises(InvalidCredential) as refused:
         await sets.verify(token, NOW)
     return refused.value.reason
 
@@ -123,7 +125,7 @@ async def test_a_thousand_unknown_key_ids_cause_one_fetch_per_cooldown(
     for n in range(1000):
         assert (
             await _refused(sets, FORGE.with_header("es", NOW, "kid", f'"k{n}"'))
-            is credentials.Reason.UNKNOWN_KEY
+            is Reason.UNKNOWN_KEY
         )
         issuer.now += 0.02
     assert issuer.fetches == 1
@@ -161,20 +163,20 @@ async def test_a_rotated_key_works_at_once_and_a_removed_one_stops(
     header = attacks.replaced(FORGE.header("es"), "kid", '"key-2"')
     new = attacks.signed(header, FORGE.claims("es", NOW), attacks.es256(FORGE.other_ec))
     assert await sets.verify(new, NOW)
-    assert await _refused(sets, old) is credentials.Reason.UNKNOWN_KEY
+    assert await _refused(sets, old) is Reason.UNKNOWN_KEY
 
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times at which a credential was checked in full."""
     made: list[float] = []
-    verify = credentials.verify
+    original = jwks.verify
 
-    def counted(token: str, issuers: credentials.Issuers, now: float) -> credentials.Principal:
+    def counted(token: str, issuers: Issuers, now: float) -> Principal:
         made.append(now)
-        return verify(token, issuers, now)
+        return original(token, issuers, now)
 
-    monkeypatch.setattr(credentials, "verify", counted)
+    monkeypatch.setattr(jwks, "verify", counted)
     return made
 
 
@@ -188,9 +190,9 @@ async def test_a_credential_that_was_good_is_checked_once_until_it_expires(
     assert checks == [NOW]
     await sets.verify(token, NOW - 1)
     assert checks == [NOW, NOW - 1], "a clock that went back proves nothing"
-    with pytest.raises(credentials.InvalidCredential) as refused:
+    with pytest.raises(InvalidCredential) as refused:
         await sets.verify(token, first.expires_at + 31)
-    assert refused.value.reason is credentials.Reason.EXPIRED
+    assert refused.value.reason is Reason.EXPIRED
 
 
 async def test_only_the_very_same_text_is_remembered(
@@ -269,7 +271,7 @@ async def test_an_issuer_that_does_not_answer_costs_its_bound(
     monkeypatch.setattr(jwks, "FETCH_TIMEOUT_S", 0.05)
     issuer.delay_s = 30
     started = time.monotonic()
-    assert await _refused(sets, FORGE.token("es", NOW)) is credentials.Reason.UNKNOWN_KEY
+    assert await _refused(sets, FORGE.token("es", NOW)) is Reason.UNKNOWN_KEY
     assert time.monotonic() - started < 5
     assert issuer.alarms == [f"{ISS} TimeoutError"]
 
@@ -282,7 +284,7 @@ async def test_an_old_set_serves_for_a_day_and_then_fails_closed(
     issuer.now += jwks.MAX_STALE_S
     assert await sets.verify(FORGE.token("es", NOW), NOW)
     issuer.now += 1
-    assert await _refused(sets, FORGE.token("es", NOW)) is credentials.Reason.UNKNOWN_KEY
+    assert await _refused(sets, FORGE.token("es", NOW)) is Reason.UNKNOWN_KEY
     issuer.answer = lambda: httpx.Response(200, json={"keys": [GOOD]})
     issuer.now += jwks.COOLDOWN_S
     assert await sets.verify(FORGE.token("es", NOW), NOW)

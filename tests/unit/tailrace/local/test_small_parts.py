@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.auth import credentials
+from tailrace.auth.issuers import load_issuers
+from tailrace.auth.principal import InvalidCredential
+from tailrace.auth.verification import verify
 from tailrace.local import (
     banner,
     dev_credentials,
@@ -62,12 +64,12 @@ class TestDevelopmentCredentials:
     def test_are_accepted_by_the_issuers_file_beside_the_key(self, tmp_path: Path) -> None:
         data = paths.Data(tmp_path)
         token = dev_credentials.issue(data, "ada", 60)
-        principal = credentials.verify(token, credentials.load_issuers(data.issuers), time.time())
+        principal = verify(token, load_issuers(data.issuers), time.time())
         assert principal.subject == "ada"
-        with pytest.raises(credentials.InvalidCredential):
-            credentials.verify(
+        with pytest.raises(InvalidCredential):
+            verify(
                 token,
-                credentials.load_issuers(data.issuers),
+                load_issuers(data.issuers),
                 time.time() + 60 + dev_credentials.LEEWAY + 1,
             )
 

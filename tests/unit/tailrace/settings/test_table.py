@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.auth import credentials
+from tailrace.auth.issuers import load_issuers
 from tailrace.settings import table
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -84,4 +84,4 @@ def test_the_issuers_file_of_the_document_is_accepted(tmp_path: Path) -> None:
     section = text.partition("<!-- end of settings -->")[2].partition("\n## ")[0]
     file = tmp_path / "issuers.json"
     file.write_text(section.partition("```json\n")[2].partition("```")[0])
-    assert credentials.load_issuers(file).by_name
+    assert load_issuers(file).by_name

@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from tailrace import telemetry
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.store.redis_store import AWAY_S, PATIENCE, RedisStore, StoreUnavailable
 from tailrace.store.revocations import Revocations
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 
-ALICE = credentials.Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
+ALICE = Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
 
 
 class Server:

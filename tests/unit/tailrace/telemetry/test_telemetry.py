@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tailrace import log, telemetry
-from tailrace.auth import credentials
+from tailrace.local import dev_credentials
 from tailrace.telemetry import Action
 
 ROOT = Path(__file__).parents[4]
@@ -127,8 +127,8 @@ def test_a_number_that_json_does_not_have_keeps_the_line_readable(lines: Lines) 
 # ---- what must never be in a line
 # ------------------------------------------------------------------------
 
-_PRIVATE, _ = credentials.generate_dev_key()
-_JWT = credentials.issue(_PRIVATE, "dev-1", "https://i", "tailrace", "me", time.time(), 60)
+_PRIVATE, _ = dev_credentials.generate_key()
+_JWT = dev_credentials.mint(_PRIVATE, "dev-1", "https://i", "tailrace", "me", time.time(), 60)
 
 
 @pytest.mark.parametrize(

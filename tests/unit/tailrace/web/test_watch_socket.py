@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.websockets import WebSocketState
 
-from tailrace.auth import credentials
+from tailrace.auth.principal import Principal
 from tailrace.protocol import close_codes
 from tailrace.web import drain, watch_socket
 
@@ -39,7 +39,7 @@ class Stuck:
 async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_not_before() -> None:
     socket: Any = Stuck()
     nothing: Any = None
-    principal = credentials.Principal("issuer", "subject", None, frozenset(), 1_000)
+    principal = Principal("issuer", "subject", None, frozenset(), 1_000)
     connection = watch_socket.WatchConnection(socket, nothing, principal, lambda: 0.0)
     running = asyncio.create_task(connection.run(drain.Draining()))
     await asyncio.wait_for(socket.writing.wait(), 5)

@@ -1,5 +1,4 @@
-"""What python-jose 3.5.0 lets through by itself: the reasons for the checks in
-tailrace/auth/credentials.py.
+"""What python-jose 3.5.0 lets through by itself: the reasons for the checks in tailrace/auth/.
 
 A failure here after an upgrade is news, not a defect: the library changed, so its row in the
 security notes and the check that answers it are looked at again, and the corpus is run on the new

@@ -10,7 +10,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from tailrace.auth import credentials
+from tailrace.auth import jwt_library
+from tailrace.auth.issuers import Issuers, load_issuers
+from tailrace.auth.keys import IssuersRefused, public_key, secret_key
 from tests.support import attacks
 
 FORGE = attacks.Forge()
@@ -26,13 +28,13 @@ GOOD = {
 }
 
 
-def _load(content: object, folder: Path) -> credentials.Issuers:
+def _load(content: object, folder: Path) -> Issuers:
     path = folder / "issuers.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return credentials.load_issuers(path)
+    return load_issuers(path)
 
 
-def _issuer(folder: Path, **changes: Any) -> credentials.Issuers:
+def _issuer(folder: Path, **changes: Any) -> Issuers:
     return _load(
         {
             "issuers": [
@@ -70,7 +72,7 @@ def _openssh(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
 @pytest.mark.parametrize("bits", [2048, 3072, 4096])
 def test_rsa_keys_of_good_sizes_are_taken_with_the_right_signature_length(bits: int) -> None:
     private = rsa.generate_private_key(65537, bits)
-    key = credentials.public_key(attacks.pem(private.public_key()), "RS256")
+    key = public_key(attacks.pem(private.public_key()), "RS256")
     assert key.signature_chars == len(attacks.b64(attacks.rs256(private)("x")))
 
 
@@ -80,18 +82,15 @@ def test_a_pkcs1_pem_is_taken_and_written_out_anew() -> None:
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1)
         .decode()
     )
-    assert credentials.public_key(pem, "RS256").signature_chars == 342
+    assert public_key(pem, "RS256").signature_chars == 342
 
 
 def test_a_pem_that_lost_its_line_breaks_is_the_same_key() -> None:
-    assert credentials.public_key(EC_PEM.replace("\n", ""), "ES256").signature_chars == 86
+    assert public_key(EC_PEM.replace("\n", ""), "ES256").signature_chars == 86
 
 
 def test_a_random_secret_is_taken() -> None:
-    assert (
-        credentials.secret_key(base64.b64encode(bytes(range(200, 232))).decode()).signature_chars
-        == 43
-    )
+    assert secret_key(base64.b64encode(bytes(range(200, 232))).decode()).signature_chars == 43
 
 
 def test_every_setting_reaches_the_issuer(tmp_path: Path) -> None:
@@ -147,8 +146,8 @@ def test_a_key_does_not_show_itself(tmp_path: Path) -> None:
     ids=lambda value: attacks.stable_id(value)[:20],
 )
 def test_a_doubtful_public_key_is_refused(algorithm: Any, pem: str) -> None:
-    with pytest.raises(credentials.IssuersRefused) as refused:
-        credentials.public_key(pem, algorithm)
+    with pytest.raises(IssuersRefused) as refused:
+        public_key(pem, algorithm)
     assert not pem or pem not in str(refused.value)
 
 
@@ -180,8 +179,8 @@ _SECRETS = {
 @pytest.mark.parametrize("secret", _SECRETS.values(), ids=_SECRETS.keys())
 def test_a_secret_that_is_weak_or_a_key_in_disguise_is_refused(secret: bytes) -> None:
     text = base64.b64encode(secret).decode()
-    with pytest.raises(credentials.IssuersRefused) as refused:
-        credentials.secret_key(text)
+    with pytest.raises(IssuersRefused) as refused:
+        secret_key(text)
     assert not text or text not in str(refused.value)
 
 
@@ -198,8 +197,8 @@ def test_a_secret_that_is_weak_or_a_key_in_disguise_is_refused(secret: bytes) ->
     ],
 )
 def test_a_setting_that_is_no_base64_of_a_secret_is_refused(text: str) -> None:
-    with pytest.raises(credentials.IssuersRefused):
-        credentials.secret_key(text)
+    with pytest.raises(IssuersRefused):
+        secret_key(text)
 
 
 # ---- issuers files refused
@@ -251,7 +250,7 @@ _SECRET_TEXT = base64.b64encode(attacks.SECRET).decode()
 def test_a_doubtful_issuer_is_refused_with_what_is_wrong(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(credentials.IssuersRefused, match=message):
+    with pytest.raises(IssuersRefused, match=message):
         _issuer(tmp_path, **changes)
 
 
@@ -271,27 +270,27 @@ def test_a_doubtful_issuer_is_refused_with_what_is_wrong(
     ],
 )
 def test_a_file_of_another_shape_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(credentials.IssuersRefused):
+    with pytest.raises(IssuersRefused):
         _load(content, tmp_path)
 
 
 def test_the_same_issuer_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(credentials.IssuersRefused, match="twice"):
+    with pytest.raises(IssuersRefused, match="twice"):
         _load({"issuers": [GOOD, GOOD]}, tmp_path)
 
 
 def test_the_same_key_id_twice_is_refused(tmp_path: Path) -> None:
     text = json.dumps({"issuers": [GOOD]}).replace('{"k":', '{"k": "x", "k":')
-    with pytest.raises(credentials.IssuersRefused, match="strict JSON"):
+    with pytest.raises(IssuersRefused, match="strict JSON"):
         _load(text, tmp_path)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(credentials.IssuersRefused, match="FileNotFoundError"):
-        credentials.load_issuers(tmp_path / "none.json")
+    with pytest.raises(IssuersRefused, match="FileNotFoundError"):
+        load_issuers(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(credentials.IssuersRefused, match="UnicodeDecodeError"):
-        credentials.load_issuers(tmp_path / "binary.json")
+    with pytest.raises(IssuersRefused, match="UnicodeDecodeError"):
+        load_issuers(tmp_path / "binary.json")
 
 
 @pytest.mark.parametrize("name", ["RSAKey", "ECKey", "HMACKey"])
@@ -301,13 +300,13 @@ def test_a_fallback_backend_of_the_library_stops_the_start(
     class Fallback:
         __module__ = "jose.backends.ecdsa_backend"
 
-    monkeypatch.setattr(credentials.backends, name, Fallback)
-    with pytest.raises(credentials.IssuersRefused, match=name):
+    monkeypatch.setattr(jwt_library.backends, name, Fallback)
+    with pytest.raises(IssuersRefused, match=name):
         _issuer(tmp_path)
 
 
 def test_a_renewed_key_set_is_a_copy(tmp_path: Path) -> None:
     issuers = _issuer(tmp_path)
-    renewed = issuers.with_keys("https://i.test", {"new": credentials.public_key(EC_PEM, "ES256")})
+    renewed = issuers.with_keys("https://i.test", {"new": public_key(EC_PEM, "ES256")})
     assert list(renewed.by_name["https://i.test"].keys) == ["new"]
     assert list(issuers.by_name["https://i.test"].keys) == ["k"]

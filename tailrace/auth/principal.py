@@ -1,0 +1,55 @@
+"""Who a caller is, and why a credential is refused."""
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+
+class Reason(enum.StrEnum):
+    """Why a credential was refused. For metrics only: a client gets one message for all causes."""
+
+    MISSING = "missing"  # no credential was presented; said by tailrace.web.access
+    MALFORMED = "malformed"
+    HEADER = "header"
+    ISSUER = "issuer"
+    ALGORITHM = "algorithm"
+    TYPE = "type"
+    KEY_ID = "key_id"
+    UNKNOWN_KEY = "unknown_key"
+    AUDIENCE = "audience"
+    CLAIMS = "claims"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not_yet_valid"
+    LIFETIME = "lifetime"
+    SIGNATURE = "signature"
+    INTERNAL = "internal"
+    TICKET = "ticket"  # unknown, used or expired one-time ticket (tailrace.store.tickets)
+    TICKET_ORIGIN = "ticket_origin"  # the ticket was minted for another origin
+    REVOKED = "revoked"
+
+
+class InvalidCredential(Exception):
+    """The credential is refused. With UNKNOWN_KEY, `issuer` names the configured issuer whose keys
+    may be fetched again before one more try; otherwise it is None."""
+
+    def __init__(self, reason: Reason, issuer: str | None = None) -> None:
+        super().__init__(reason.value)
+        self.reason: Final = reason
+        self.issuer: Final = issuer
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller."""
+
+    issuer: str
+    subject: str
+    tenant: str | None
+    scopes: frozenset[str]
+    expires_at: int  # seconds since the epoch
+
+    @property
+    def key(self) -> str:
+        """Stable text for maps and keys: `issuer|tenant|subject`. It is unambiguous, because issuer
+        and tenant cannot contain `|`."""
+        return f"{self.issuer}|{self.tenant or ''}|{self.subject}"

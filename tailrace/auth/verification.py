@@ -1,0 +1,203 @@
+"""From a credential to a principal: synchronous, without I/O and without state.
+
+Order of the checks: text, strict JSON, issuer by name, header, key by key id, claims, signature,
+and last that both JSON readers saw the same claims. The expensive step is near the end, and before
+it nothing in the token is used for more than a dictionary lookup.
+"""
+
+import base64
+import binascii
+import re
+from typing import Any, Final
+
+from tailrace.auth import jwt_library
+from tailrace.auth.issuers import DENIED_HEADERS, USED_HEADERS, Issuer, Issuers
+from tailrace.auth.keys import Key, is_key_id
+from tailrace.auth.principal import InvalidCredential, Principal, Reason
+from tailrace.auth.strict_json import is_clean, strict_object
+
+MAX_TOKEN_CHARS: Final = 8192
+MAX_HEADER_CHARS: Final = 1400  # of the encoded header part
+MAX_SUBJECT_CHARS: Final = 255
+MAX_SCOPES: Final = 64
+MAX_AUDIENCES: Final = 8
+
+_TOKEN: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+_TENANT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}")  # RFC 6749, 3.3
+_MAX_TIME: Final = 2**53  # the largest count every JSON reader holds exactly
+
+
+def verify(token: str, issuers: Issuers, now: float) -> Principal:
+    """The principal of a valid credential. `now` in seconds since the epoch.
+
+    Raises:
+        InvalidCredential: and nothing else, whatever `token` is.
+    """
+    try:
+        return _verify(token, issuers, now)
+    except InvalidCredential:
+        raise
+    except Exception as error:
+        # A defect here or in the library. It is refused like any other credential, and counted
+        # under a reason of its own so that it is noticed.
+        raise InvalidCredential(Reason.INTERNAL) from error
+
+
+def _verify(token: str, issuers: Issuers, now: float) -> Principal:
+    header_part, payload_part, signature_part = _parts(token)
+    header, claims = _object(header_part), _object(payload_part)
+    _decoded(signature_part)
+    issuer = _issuer(claims, issuers)
+    key = _key(header, issuer)
+    if len(signature_part) != key.signature_chars:
+        raise InvalidCredential(Reason.SIGNATURE)
+    _check_claims(claims, issuer)
+    _check_times(claims, issuer, now)
+    principal = _principal(claims, issuer)
+    if _signed_claims(token, key, issuer) != claims:
+        raise InvalidCredential(Reason.INTERNAL)  # two JSON readers disagree: trust neither
+    return principal
+
+
+def _parts(token: object) -> tuple[str, str, str]:
+    # Exactly str: a subclass could answer these questions in another way than the library reads it.
+    if type(token) is not str or len(token) > MAX_TOKEN_CHARS or not token.isascii():
+        raise InvalidCredential(Reason.MALFORMED)
+    match = _TOKEN.fullmatch(token)
+    if match is None or len(match[1]) > MAX_HEADER_CHARS:
+        raise InvalidCredential(Reason.MALFORMED)
+    return match[1], match[2], match[3]
+
+
+def _decoded(part: str) -> bytes:
+    """The bytes of canonical base64url.
+
+    The spare bits of the last character allow several texts for the same bytes; all but one are
+    refused.
+    """
+    try:
+        content = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except binascii.Error as error:
+        raise InvalidCredential(Reason.MALFORMED) from error
+    if _encoded(content) != part:
+        raise InvalidCredential(Reason.MALFORMED)
+    return content
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
+
+
+def _object(part: str) -> dict[str, Any]:
+    try:
+        return strict_object(_decoded(part).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidCredential(Reason.MALFORMED) from error
+
+
+def _issuer(claims: dict[str, Any], issuers: Issuers) -> Issuer:
+    iss = claims.get("iss")
+    issuer = issuers.by_name.get(iss) if type(iss) is str else None
+    if issuer is None:
+        raise InvalidCredential(Reason.ISSUER)
+    return issuer
+
+
+def _key(header: dict[str, Any], issuer: Issuer) -> Key:
+    names = header.keys()
+    if names & DENIED_HEADERS or names - USED_HEADERS - issuer.ignored_headers:
+        raise InvalidCredential(Reason.HEADER)
+    if any(type(value) is not str for value in header.values()):
+        raise InvalidCredential(Reason.HEADER)
+    if header.get("alg") != issuer.algorithm:
+        raise InvalidCredential(Reason.ALGORITHM)
+    if header.get("typ") not in issuer.types:
+        raise InvalidCredential(Reason.TYPE)
+    return _key_by_id(header.get("kid"), issuer)
+
+
+def _key_by_id(kid: str | None, issuer: Issuer) -> Key:
+    if kid is not None and not is_key_id(kid):
+        raise InvalidCredential(Reason.KEY_ID)
+    key = issuer.keys.get("" if kid is None else kid)
+    if key is not None:
+        return key
+    if kid is None:
+        raise InvalidCredential(Reason.KEY_ID)
+    raise InvalidCredential(Reason.UNKNOWN_KEY, issuer.iss)
+
+
+def _check_claims(claims: dict[str, Any], issuer: Issuer) -> None:
+    if "at_hash" in claims:
+        # An ID token says who somebody is, not what they may do here.
+        raise InvalidCredential(Reason.TYPE)
+    if not _is_for_us(claims.get("aud"), issuer):
+        raise InvalidCredential(Reason.AUDIENCE)
+    subject = claims.get("sub")
+    if (
+        type(subject) is not str
+        or not 1 <= len(subject) <= MAX_SUBJECT_CHARS
+        or not is_clean(subject)
+    ):
+        raise InvalidCredential(Reason.CLAIMS)
+
+
+def _is_for_us(audience: object, issuer: Issuer) -> bool:
+    if type(audience) is str:
+        return audience == issuer.audience
+    if (
+        type(audience) is not list
+        or not issuer.audience_lists
+        or not 1 <= len(audience) <= MAX_AUDIENCES
+    ):
+        return False
+    return all(type(each) is str for each in audience) and issuer.audience in audience
+
+
+def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> None:
+    issued, expires = _time(claims, "iat"), _time(claims, "exp")
+    not_before = _time(claims, "nbf") if "nbf" in claims else issued
+    if not issued < expires <= issued + issuer.max_lifetime:
+        raise InvalidCredential(Reason.LIFETIME)
+    if not expires > now - issuer.leeway:
+        raise InvalidCredential(Reason.EXPIRED)
+    if not (issued <= now + issuer.leeway and not_before <= now + issuer.leeway):
+        raise InvalidCredential(Reason.NOT_YET_VALID)
+
+
+def _time(claims: dict[str, Any], name: str) -> int:
+    value = claims.get(name)
+    if type(value) is not int or not 0 < value < _MAX_TIME:  # bool is an int, and is none here
+        raise InvalidCredential(Reason.CLAIMS)
+    return value
+
+
+def _principal(claims: dict[str, Any], issuer: Issuer) -> Principal:
+    tenant = claims.get("tenant")
+    if "tenant" in claims and (type(tenant) is not str or _TENANT.fullmatch(tenant) is None):
+        raise InvalidCredential(Reason.CLAIMS)
+    scope = claims.get("scope", "")
+    if type(scope) is not str:
+        raise InvalidCredential(Reason.CLAIMS)
+    scopes = scope.split(" ") if scope else []
+    if len(scopes) > MAX_SCOPES or any(_SCOPE.fullmatch(each) is None for each in scopes):
+        raise InvalidCredential(Reason.CLAIMS)
+    return Principal(issuer.iss, claims["sub"], tenant, frozenset(scopes), claims["exp"])
+
+
+def _signed_claims(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:
+    try:
+        return jwt_library.signed_claims(
+            token,
+            key.handle,
+            algorithm=issuer.algorithm,
+            audience=issuer.audience,
+            issuer=issuer.iss,
+            leeway_s=issuer.leeway,
+        )
+    except jwt_library.CredentialExpired as error:
+        # By the library's own clock: a second check behind `_check_times`.
+        raise InvalidCredential(Reason.EXPIRED) from error
+    except jwt_library.SignatureRefused as error:
+        raise InvalidCredential(Reason.SIGNATURE) from error
