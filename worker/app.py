@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import importlib
 import time
 import uuid
 from typing import Any
 
-from tailrace import log, settings, telemetry
+from tailrace import engines, log, settings, telemetry
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.store.workers import Workers
@@ -43,21 +44,10 @@ class State(enum.Enum):
 
 
 def engine_for(s: settings.WorkerSettings) -> base.Engine:
-    """The engine the settings name; its module is imported only here, so that a worker without vLLM
-    needs no torch."""
-    if s.engine == "scripted":
-        from worker.engines import scripted
-
-        return scripted.Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
-    if s.engine == "vllm":
-        from worker.engines import vllm
-
-        return vllm.VLLM(model=s.model, capacity=s.max_num_seqs, max_model_len=s.max_model_len)
-    from worker.engines import openai
-
-    return openai.OpenAI(
-        url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None
-    )
+    """The engine that the settings name. Only its own module is imported, so that a worker without
+    vLLM needs no torch."""
+    made: base.Engine = importlib.import_module(engines.find(s.engine).module).create(s)
+    return made
 
 
 class App:

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tailrace import engines, settings
 from tailrace import log as wire_log
-from tailrace import settings
 from tailrace.cli import control, doctor, run_service, terminal_chat
 from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
 from tailrace.local.detach import start_detached
@@ -51,9 +51,7 @@ DataOption = Annotated[
 ]
 EngineOption = Annotated[
     str,
-    typer.Option(
-        envvar="TAILRACE_ENGINE", help="vllm, scripted, or the URL of an OpenAI-compatible server."
-    ),
+    typer.Option(envvar="TAILRACE_ENGINE", help=f"{engines.CHOICES}."),
 ]
 ModelOption = Annotated[
     str,
@@ -122,7 +120,7 @@ def up(
             help="With --detach: return once page and API answer; the engine may still load.",
         ),
     ] = False,
-    engine: EngineOption = "vllm",
+    engine: EngineOption = engines.DEFAULT,
     model: ModelOption = "",
     workers: Annotated[int, typer.Option()] = 1,
     gateways: Annotated[int, typer.Option()] = 1,
@@ -257,7 +255,7 @@ def worker(
     engine: Annotated[
         str,
         typer.Option(
-            help="vllm, scripted, or a URL (default: as the running deployment, else vllm)."
+            help=f"{engines.CHOICES} (default: as the running deployment, else {engines.DEFAULT})."
         ),
     ] = "",
     model: Annotated[str, typer.Option(help="Model name or folder.")] = "",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from tailrace import engines
 from tailrace.local import dev_credentials, install, models, paths, plan, state
 
 
@@ -60,11 +61,13 @@ def run(
     environ = {**defaults(role, running, data, page), **os.environ, **given}
     python = sys.executable
     if role == "worker":
-        engine = environ.setdefault("TAILRACE_ENGINE", running.engine if running else "vllm")
+        engine = environ.setdefault(
+            "TAILRACE_ENGINE", running.engine if running else engines.DEFAULT
+        )
         if "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
             model = models.resolve(engine, given.get("TAILRACE_MODEL", ""))
             environ |= plan.worker_settings(engine, model)
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))
-        if plan.kind(engine) == "vllm":
+        if plan.needs_engine_environment(engine):
             python = str(install.ENGINE_ENVIRONMENT / "bin" / "python")
     os.execve(python, [python, "-m", role], environ)  # noqa: S606

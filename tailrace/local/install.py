@@ -23,8 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace import settings
-from tailrace.local import java, kafka_broker, paths, processes, redis_server
+from tailrace import engines, settings
+from tailrace.local import java, kafka_broker, paths, plan, processes, redis_server
 
 ENGINE_ENVIRONMENT = paths.ROOT / ".venv-engine"
 FRONTEND = paths.ROOT / "frontend"
@@ -445,7 +445,7 @@ def lanes(engine: str, page: bool) -> list[list[Step]]:
         ],
         [Step("Redis", _has_redis, _install_redis)],
     ]
-    if engine == "vllm":
+    if plan.needs_engine_environment(engine):
         engine_steps = [
             Step("libnuma", _has_numa, _install_numa),
             Step("model engine (vLLM)", _engine_installed, _install_engine),
@@ -497,16 +497,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--engine",
         default=settings.command().engine,
-        help="vllm, scripted, or an engine's URL (then no engine is installed)",
+        help=f"{engines.CHOICES} (for which no engine is installed)",
     )
     parser.add_argument("--no-page", action="store_true", help="leave the front end out")
     chosen = parser.parse_args(arguments)
+    try:
+        work = lanes(chosen.engine, page=not chosen.no_page)
+    except plan.BadOption as error:
+        parser.error(str(error))
     shutil.rmtree(_logs, ignore_errors=True)
-    work = lanes(chosen.engine, page=not chosen.no_page)
     with ThreadPoolExecutor(max_workers=len(work)) as pool:
         failures = [error for error in pool.map(_perform_lane, work) if error]
-    for error in failures:
-        print(f"\nmake install: {error}", file=sys.stderr)
+    for failure in failures:
+        print(f"\nmake install: {failure}", file=sys.stderr)
     return 1 if failures else 0
 
 

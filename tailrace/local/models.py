@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 
+from tailrace import engines
 from tailrace.local import paths, plan, processes
 
 
@@ -56,12 +57,11 @@ def offered(base: str) -> list[str]:
 
 def resolve(engine: str, model: str) -> plan.Model:
     """Raises StartError when the engine has nothing to run."""
-    kind = plan.kind(engine)
-    if kind == "scripted":
-        return plan.Model(
-            "scripted", model or paths.MODEL
-        )  # the usual name, so that a client written for the default runs against it
-    if kind == "url":
+    model_from = plan.engine_kind(engine).model_from
+    if model_from is engines.ModelFrom.NOWHERE:
+        # The usual name, so that a client written for the default model works unchanged.
+        return plan.Model(engine, model or paths.MODEL)
+    if model_from is engines.ModelFrom.SERVER:
         name = model or next(iter(offered(engine)), "")
         if not name:
             raise processes.StartError(

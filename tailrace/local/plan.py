@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+
+from tailrace import engines
 
 HOST = "127.0.0.1"
 POOL = "default"
 MAX_MODEL_LEN = 8192
-
-Kind = Literal["vllm", "scripted", "url"]
 
 
 class BadOption(ValueError):
@@ -24,7 +23,7 @@ class BadOption(ValueError):
 class Options:
     """What the user asked for. `model` is empty for "the default of this engine"."""
 
-    engine: str = "vllm"
+    engine: str = engines.DEFAULT
     model: str = ""
     workers: int = 1
     gateways: int = 1
@@ -34,7 +33,7 @@ class Options:
 
     def check(self) -> None:
         """Raises BadOption."""
-        kind(self.engine)
+        engine_kind(self.engine)
         for name, value, least in (
             ("workers", self.workers, 0),
             ("gateways", self.gateways, 1),
@@ -102,18 +101,17 @@ def url(port: int) -> str:
     return f"http://{HOST}:{port}"
 
 
-def kind(engine: str) -> Kind:
-    """Raises BadOption for what is neither a known engine nor a URL."""
-    if engine == "vllm":
-        return "vllm"
-    if engine == "scripted":
-        return "scripted"
-    parts = urlsplit(engine)
-    if parts.scheme in ("http", "https") and parts.hostname:
-        return "url"
-    raise BadOption(
-        f"--engine {engine}: vllm, scripted, or the http(s) URL of an OpenAI-compatible server"
-    )
+def engine_kind(engine: str) -> engines.Kind:
+    """The row of the engine table. Raises BadOption for what is neither a name nor a URL."""
+    try:
+        return engines.find(engine)
+    except engines.UnknownEngine as error:
+        raise BadOption(f"--engine {engine}: {engines.CHOICES}") from error
+
+
+def needs_engine_environment(engine: str) -> bool:
+    """Whether the worker runs in the engine's own Python environment. Raises BadOption."""
+    return engine_kind(engine).environment is engines.Environment.ENGINE
 
 
 def public_name(source: str) -> str:
@@ -196,7 +194,9 @@ def services(
         return Service(name, role, python, port, admin_port, {**environ, **placed})
 
     engine = {**shared, **worker_settings(options.engine, model)}
-    engine_python = around.engine_python if kind(options.engine) == "vllm" else around.python
+    engine_python = (
+        around.engine_python if needs_engine_environment(options.engine) else around.python
+    )
     return [
         *(
             service("gateway", number, port, around.python, {**edge, **own})

@@ -218,7 +218,7 @@ class Supervisor:
     def _check_engine(self) -> None:
         python = install.ENGINE_ENVIRONMENT / "bin" / "python"
         if (
-            plan.kind(self._options.engine) == "vllm"
+            plan.needs_engine_environment(self._options.engine)
             and self._options.workers
             and not python.exists()
         ):

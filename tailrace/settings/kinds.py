@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from tailrace import engines
 from tailrace.log import address
 from tailrace.protocol import topics
 
@@ -228,11 +229,11 @@ class Pool:
 class Engine:
     """Which engine a worker has."""
 
-    expected: str = "vllm, scripted or an http(s) URL"
+    expected: str = f"{', '.join(engines.NAMES)} or an http(s) URL"
     absent: str = ""
 
     def parse(self, text: str) -> str:
-        return text if text in ("vllm", "scripted") else _base_url(text)
+        return text if text in engines.NAMES else _base_url(text)
 
 
 def shortened(text: str) -> str:

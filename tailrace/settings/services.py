@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tailrace import engines
 from tailrace.settings import kinds, shapes, table
 
 Misconfigured = kinds.Misconfigured
@@ -83,6 +84,7 @@ class WorkerSettings(ServiceSettings):
     max_num_seqs: int
     session_timeout_ms: int
     stall_s: float
+    vllm_public_api: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +131,11 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
             f"TAILRACE_POOLS ({', '.join(pool.name for pool in values['pools'])})"
         )
     engine, folder = values["engine"], values["model"]
-    if engine == "vllm":
+    kind = engines.find(engine)
+    if kind.model_from is engines.ModelFrom.FILES:
         if not folder:
             raise Misconfigured(
-                "TAILRACE_MODEL: not set, but the vllm engine needs a model folder or hub name"
+                f"TAILRACE_MODEL: not set, but the {engine} engine needs a model folder or hub name"
             )
         if folder[0] in "/.~" and not Path(folder).is_dir():
             raise Misconfigured(f"TAILRACE_MODEL: there is no folder {kinds.shortened(folder)}")
@@ -140,9 +143,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     values["model"] = folder or name
     values["models"] = tuple(dict.fromkeys((name, *own.models)))
     values["max_model_len"] = own.max_model_len
-    values["max_num_seqs"] = values["max_num_seqs"] or table.MAX_NUM_SEQS.get(
-        engine, table.MAX_NUM_SEQS[""]
-    )
+    values["max_num_seqs"] = values["max_num_seqs"] or kind.max_num_seqs
     return WorkerSettings(**values)
 
 

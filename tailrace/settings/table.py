@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from tailrace import engines
 from tailrace.settings import kinds, shapes
 
 GATEWAY, PUSH, WORKER, COMMAND = "gateway", "push", "worker", "tailrace"
@@ -20,7 +21,6 @@ EVERYWHERE: Final = (*SERVICES, COMMAND)
 
 MAX_WS_BYTES: Final = 128 * 1024
 MAX_HTTP_BYTES: Final = 512 * 1024
-MAX_NUM_SEQS: Final = {"vllm": 32, "": 64}  # by engine; "" is every other
 
 
 class Cluster(Enum):
@@ -261,7 +261,7 @@ VARIABLES: Final = (
         (WORKER, COMMAND),
         kinds.Engine(),
         "`vllm`, `scripted`, or the base URL of an OpenAI-compatible server",
-        "vllm",
+        engines.DEFAULT,
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -280,6 +280,15 @@ VARIABLES: Final = (
         "how long a running engine may produce no token before its worker fails",
         "60",
         "s",
+    ),
+    Variable(
+        "TAILRACE_VLLM_PUBLIC_API",
+        "vllm_public_api",
+        (WORKER,),
+        kinds.Integer(0, 1),
+        "1: the vllm engine uses no private part of vLLM, which is slower; "
+        "it does the same by itself where they changed",
+        "0",
     ),
     Variable(
         "TAILRACE_MODEL",
@@ -305,7 +314,9 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.Integer(1, 65_536),
         "responses that the engine runs at once",
-        shown_default=f"{MAX_NUM_SEQS['vllm']} with vllm, else {MAX_NUM_SEQS['']}",
+        shown_default=(
+            f"{engines.VLLM.max_num_seqs} with vllm, else {engines.OPENAI.max_num_seqs}"
+        ),
         cluster=Cluster.REQUIRED,
     ),
     Variable(

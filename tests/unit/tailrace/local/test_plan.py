@@ -92,7 +92,7 @@ def test_only_gateway_and_push_get_issuers_and_only_the_gateway_the_development_
         ("http://127.0.0.1:11434/v1", "/venv/python"),
     ],
 )
-def test_only_vllm_needs_the_engine_environment(engine: str, python: str) -> None:
+def test_only_vllm_runs_in_the_engine_environment(engine: str, python: str) -> None:
     worker = services(engine=engine)["worker-1"]
     assert worker.command == [python, "-m", "worker"]
     assert worker.environ["TAILRACE_ENGINE"] == engine
