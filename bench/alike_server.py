@@ -1,6 +1,9 @@
-"""vLLM's own server with the engine's processes as our worker arranges them
-(`worker.engines.vllm`): what is left of a difference is the path, not the engine. Its command line
-is vLLM's."""
+"""vLLM's own server, with the engine's processes arranged as the worker arranges them
+(`worker.engines.vllm_cpu`).
+
+A difference that is left in a comparison is then of the path to the client, not of the engine. Its
+command line is vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,23 @@ from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.executor.abstract import Executor
 
-from worker.engines import vllm as engine
+from worker.engines import vllm_internals
 
 
 def arrange() -> None:
-    """Its command line does not know executors by class, so it is told where it makes its
-    engine."""
-    by_itself = AsyncLLM.from_vllm_config
+    """Set the executor where the server makes its engine: its command line does not accept an
+    executor's class."""
+    original = AsyncLLM.from_vllm_config
 
-    def made(vllm_config: Any, *arguments: Any, **named: Any) -> Any:
+    def arranged(vllm_config: Any, *arguments: Any, **named: Any) -> Any:
         if current_platform.is_cpu():
-            vllm_config.parallel_config.distributed_executor_backend = engine.on_cpu()[
-                "distributed_executor_backend"
-            ]
+            executor = vllm_internals.one_process_executor()
+            vllm_config.parallel_config.distributed_executor_backend = executor
         assert Executor.get_class(vllm_config).__name__ == "UniProcExecutor"
-        with engine.cores(vllm_config):
-            return by_itself(vllm_config, *arguments, **named)
+        with vllm_internals.core_binding(vllm_config):
+            return original(vllm_config, *arguments, **named)
 
-    AsyncLLM.from_vllm_config = made
+    AsyncLLM.from_vllm_config = arranged
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ class Attempt:
     async def _read(
         self, engine: base.Engine, job: base.GenerationInput, stall_detector: StallDetector
     ) -> None:
-        def take(step: base.Step) -> bool:
+        def on_step(step: base.Step) -> bool:
             if self.stopped is not None:
                 return False
             self._last = time.monotonic()
@@ -205,7 +205,7 @@ class Attempt:
             stall_detector.beat(len(step.ids), self._last)
             return self.generation.phase is generation.Phase.RUNNING
 
-        await engine.generate(job, take)
+        await engine.generate(job, on_step)
         if self.generation.phase is generation.Phase.RUNNING and self.stopped is None:
             raise base.Transient("the engine ended without an end")
 

@@ -63,6 +63,7 @@ class Action(enum.StrEnum):
     ENGINE_LOADING = "engine_loading"
     ENGINE_READY = "engine_ready"
     ENGINE_FAILED = "engine_failed"
+    ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library
     ENGINE_STOPPED = "engine_stopped"
 
     PARTITIONS_ASSIGNED = "partitions_assigned"
@@ -85,6 +86,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.WAITING: logging.WARNING,
     Action.STREAM_BROKEN: logging.WARNING,
     Action.KEY_SET_FAILED: logging.WARNING,
+    Action.ENGINE_FALLBACK: logging.WARNING,
     Action.PRODUCER_REPLACED: logging.WARNING,
     Action.CONSUMER_REPLACED: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,

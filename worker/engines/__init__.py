@@ -1,2 +1,13 @@
-"""Engines: one interface (`base`), three implementations. Importing this package loads none of
-them."""
+"""Engines: what generates tokens. One file for each engine, one interface (`base`).
+
+In: a request, the prompt's ids and the ids accepted so far (`base.GenerationInput`). Out: steps of
+new ids (`base.Step`). An engine knows nothing of the log, of claims or of clients.
+
+    scripted    no model; for tests and load
+    openai      any OpenAI-compatible server over HTTP
+    vllm        vLLM in this process, with vllm_public and vllm_internals (two ways to read its
+                output), vllm_cpu, detokenizer and pdeathsig
+
+`tailrace.engines` is the table of engines. An engine's module is imported only in a worker that
+runs it, so that a worker without vLLM needs no torch.
+"""

@@ -1,10 +1,13 @@
-"""What a worker asks of an engine, and how engines fail.
+"""What a worker asks of an engine, and how an engine fails.
 
-EngineError
-  ├─ Transient        this attempt failed, another may succeed                     -> claim again after a pause
-  ├─ Refused          this request can never succeed here (invalid, too long …)    -> END(failed)
-  │    └─ NotResumable   tokens exist and this engine cannot go on from them       -> END(failed)
-  └─ EngineDead       the engine is gone                                           -> leave everything, exit, be restarted
+An engine gets one `GenerationInput` and calls back with `Step`s. Its errors form this tree; the
+right column is what the worker does:
+
+    EngineError
+      Transient         this attempt failed, another may succeed     claim again after a pause
+      Refused           this request can never succeed here          append END(failed)
+        NotResumable    it cannot continue accepted tokens           append END(failed)
+      EngineDead        the engine is gone                           stop, exit, be restarted
 """
 
 from __future__ import annotations
@@ -13,10 +16,9 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tailrace import log
 from tailrace.protocol import records
 from worker import generation
 
@@ -30,7 +32,7 @@ class Transient(EngineError):
 
 
 class Refused(EngineError):
-    """No attempt can succeed; `code` and `message` are the client's."""
+    """No attempt can succeed. `code` and `message` are sent to the client."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -38,7 +40,7 @@ class Refused(EngineError):
 
 
 class NotResumable(Refused):
-    """The engine cannot go on in the middle of a response."""
+    """The engine cannot continue a response that already has tokens."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -51,23 +53,23 @@ class NotResumable(Refused):
 
 
 class EngineDead(EngineError):
-    """The engine ended; nothing it runs can finish."""
+    """The engine ended. Nothing it runs can finish."""
 
 
 class Verdict(enum.Enum):
     """What a failed attempt means."""
 
-    REPLACE = "replace"  # the nonce is dead, the response is not: claim again at once (log rule W4)
     RETRY = "retry"  # claim again after a pause, a bounded number of times
     FAIL = "fail"  # end this response as failed
     DIE = "die"  # this worker cannot serve
 
 
 def classify(error: BaseException) -> Verdict:
-    """The one place that says what an error means. An unknown one is a defect, ours or the
-    engine's: retried, so that it is bounded by attempts."""
-    if isinstance(error, log.AppendFailed):
-        return Verdict.REPLACE
+    """The verdict on `error`. This is the only place that decides it.
+
+    An unknown error is a defect of the worker or of the engine. It is retried, because the number
+    of attempts is bounded.
+    """
     if isinstance(error, EngineDead | MemoryError):
         return Verdict.DIE
     if isinstance(error, Refused):
@@ -77,27 +79,39 @@ def classify(error: BaseException) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class GenerationInput:
-    """One attempt. `output_so_far` are accepted ids of former attempts: the engine goes on behind
-    them; `max_tokens` is what is left."""
+    """What one attempt generates from.
+
+    Attributes:
+        request: the client's request.
+        fencing_token: of the claim that this attempt runs under.
+        prompt_ids: the prompt, as `Engine.encode` returned it.
+        output_so_far: accepted ids of former attempts; the engine continues after them.
+        max_tokens: tokens that may still be generated.
+    """
 
     request: records.Request
-    own: str
+    fencing_token: str
     prompt_ids: Sequence[int]
     output_so_far: Sequence[int]
     max_tokens: int
-    trace: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Names this attempt inside the engine; a response may have an old attempt that is still
-        being aborted."""
-        return f"{self.request.rid}.{self.own[:8]}"
+        """The name of this attempt inside the engine. It is not the response id alone, because an
+        older attempt at the same response may still be aborting."""
+        return f"{self.request.rid}.{self.fencing_token[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Ids the engine made since the last step; `finish` is "stop" or "length" on the last one.
-    `usage` only from engines that count by themselves."""
+    """What the engine generated since the last step.
+
+    Attributes:
+        ids: new token ids, possibly none.
+        finish: "stop" or "length" on the last step, None before.
+        cached_tokens: prompt tokens read from the prefix cache; None if the engine does not say.
+        usage: only from engines that count tokens themselves, on the last step.
+    """
 
     ids: Sequence[int]
     finish: str | None = None
@@ -105,15 +119,19 @@ class Step:
     usage: records.Usage | None = None
 
 
-Take = Callable[[Step], bool]
-"""Called where the engine's output is read, with no task between: a wake-up per token and response costs more than what is done with it."""
+OnStep = Callable[[Step], bool]
+"""Handles one step and returns whether more are wanted.
+
+The engine calls it where it reads its own output, without a task in between: one wake-up per token
+and response would cost more than handling the step.
+"""
 
 
-async def feed(steps: AsyncGenerator[Step, None], take: Take) -> None:
-    """For engines that generate by themselves."""
+async def call_with_each(steps: AsyncGenerator[Step, None], on_step: OnStep) -> None:
+    """Call `on_step` with each step until it wants no more. For engines that are generators."""
     async with contextlib.aclosing(steps):
         async for step in steps:
-            if not take(step):
+            if not on_step(step):
                 return
 
 
@@ -122,17 +140,15 @@ class Engine(Protocol):
 
     Attributes:
         capacity: responses it runs at once.
-        resumable: whether it can go on behind ids of another worker.
-        ids_are_tokens: whether ids count as tokens (else they are characters, and the engine counts
-            and bounds tokens itself).
-        model_rev, tokenizer_digest: travel in every CLAIM; a response is taken over only by a
-            worker with the same.
+        ids_are_tokens: whether ids are token ids. If not, they are Unicode code points, and the
+            engine counts and bounds tokens itself.
+        model_rev, tokenizer_digest: identify the model. They are part of every CLAIM; only a worker
+            with the same values takes a response over.
         stop_ids: ids that end a response.
-        dead: set once the engine is gone for good.
+        dead: set once the engine has ended and cannot come back.
     """
 
     capacity: int
-    resumable: bool
     ids_are_tokens: bool
     model_rev: str
     tokenizer_digest: str
@@ -140,51 +156,53 @@ class Engine(Protocol):
     dead: asyncio.Event
 
     async def start(self) -> None:
-        """Load; may take minutes and must not block the loop for long.
+        """Load the model. May take minutes and must not block the event loop for long.
 
         Raises:
             EngineDead: it cannot be started.
         """
 
     async def shutdown(self) -> None:
-        """Stop and leave no process behind; bounded; also after a failed start."""
+        """Stop and leave no process behind, within a bounded time, also after a failed start."""
 
     async def encode(self, request: records.Request) -> list[int]:
-        """The prompt as ids, by the model's own chat template.
+        """The prompt as ids, rendered by the model's own chat template.
 
         Raises:
             Refused: the prompt cannot be served (too long, not renderable).
         """
 
-    async def generate(self, job: GenerationInput, take: Take) -> None:
-        """Run one attempt: `take` gets every step, in order, until one has a `finish` or `take`
-        answers that it wants no more. Cancelling the task aborts the attempt in the engine at once.
+    async def generate(self, job: GenerationInput, on_step: OnStep) -> None:
+        """Run one attempt. `on_step` gets every step in order, until a step has a `finish` or
+        `on_step` returns False. Cancelling the task aborts the attempt in the engine at once.
+
+        The ids of the steps are what the model generates from `prompt_ids` + `output_so_far`.
 
         Raises:
-            EngineError
+            EngineError: the attempt failed.
         """
 
     def detokenizer(self, request: records.Request) -> generation.Detokenizer:
-        """A fresh incremental detokeniser."""
+        """A new incremental detokenizer."""
 
 
 def metadata(request: records.Request) -> dict[str, Any]:
-    """The client's metadata, as the echoed response object carries it."""
+    """The client's metadata, from the echoed response object."""
     found = request.echo.get("metadata")
     return found if isinstance(found, dict) else {}
 
 
-def check_length(prompt: int, max_model_len: int) -> None:
-    """Room for the prompt and at least one token.
+def check_length(prompt_tokens: int, max_model_len: int) -> None:
+    """Check that the prompt leaves room for at least one token.
 
     Raises:
         Refused: context_length_exceeded.
     """
-    if prompt + 1 > max_model_len:
+    if prompt_tokens + 1 > max_model_len:
         raise Refused(
             "context_length_exceeded",
             (
                 f"This model's maximum context length is {max_model_len} tokens. However, your "
-                f"messages resulted in {prompt} tokens."
+                f"messages resulted in {prompt_tokens} tokens."
             ),
         )

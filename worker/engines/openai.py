@@ -1,8 +1,8 @@
 """Any OpenAI-compatible server over HTTP: streamed chat completions.
 
-Such a server gives text, not ids, so the ids of its responses are the text's Unicode code points,
-and the server counts and bounds tokens itself. It cannot go on in the middle of an answer either: a
-takeover with tokens in the log ends the response as `not_resumable`; one without starts afresh.
+Such a server sends text, not token ids. The ids of its responses are the Unicode code points of the
+text, and the server counts and bounds tokens itself. It cannot continue in the middle of an answer:
+a takeover with tokens in the log ends the response as `not_resumable`. One without starts again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import httpx
 
+from tailrace import settings
 from tailrace.protocol import records
 from worker import generation
 from worker.engines import base
@@ -24,6 +25,11 @@ CONNECT_S: Final = 5.0
 READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
 PROBE_S: Final = 2.0
 _RETRIABLE: Final = frozenset({408, 409, 425, 429})
+
+
+def create(s: settings.WorkerSettings) -> OpenAI:
+    """The engine for these settings; `engine` is the server's base URL."""
+    return OpenAI(url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None)
 
 
 class Detokenizer:
@@ -37,18 +43,18 @@ class Detokenizer:
 
 
 def code_points(text: str) -> list[int]:
-    """A half of a surrogate pair is no character and could not be encoded: U+FFFD stands for it."""
+    """The text's code points. U+FFFD replaces half of a surrogate pair: that is no character and
+    cannot be encoded."""
     return [0xFFFD if 0xD800 <= ord(c) <= 0xDFFF else ord(c) for c in text]
 
 
 class OpenAI:
-    """The engine; see the module's text.
+    """The engine; see the module's docstring.
 
     Attributes:
-        _client: connections to the server; open from start to shutdown.
+        _client: connections to the server. Closed by `shutdown`.
     """
 
-    resumable = False
     ids_are_tokens = False
     tokenizer_digest = "unicode"
     stop_ids: frozenset[int] = frozenset()
@@ -66,7 +72,7 @@ class OpenAI:
         )
 
     async def start(self) -> None:
-        """Waits until the server answers at all: it may still be loading its model."""
+        """Wait until the server answers: it may still be loading its model."""
         while True:
             with contextlib.suppress(httpx.TransportError):
                 answer = await self._client.get("models", timeout=PROBE_S)
@@ -78,11 +84,11 @@ class OpenAI:
         await self._client.aclose()
 
     async def encode(self, request: records.Request) -> list[int]:
-        """The server renders and counts; its usage comes with the end."""
+        """Nothing: the server renders and counts. Its usage comes with the last step."""
         return []
 
-    async def generate(self, job: base.GenerationInput, take: base.Take) -> None:
-        await base.feed(self._stream(job), take)
+    async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
+        await base.call_with_each(self._stream(job), on_step)
 
     async def _stream(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         if job.output_so_far:
@@ -112,7 +118,7 @@ class OpenAI:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        # Only what was asked for: servers differ in what they know.
+        # Only what the client set: servers differ in what they accept.
         optional = {
             "presence_penalty": s.presence_penalty or None,
             "frequency_penalty": s.frequency_penalty or None,
@@ -129,7 +135,7 @@ def _base(url: str) -> str:
 
 
 async def _steps(lines: AsyncIterator[str]) -> AsyncIterator[base.Step]:
-    """Chunks to steps; the finish is kept back until the usage, which comes behind it, is there."""
+    """Chunks to steps. The last step waits for the usage, which comes after the finish reason."""
     finish, usage, chunks = None, None, 0
     async for line in lines:
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
@@ -147,9 +153,8 @@ async def _steps(lines: AsyncIterator[str]) -> AsyncIterator[base.Step]:
             yield base.Step(code_points(text))
     if finish is None:
         raise base.Transient("the server's stream ended without a finish reason")
-    usage = usage or records.Usage(
-        output_tokens=chunks
-    )  # servers that count nothing send about a token per chunk
+    # A server that counts nothing sends about one token per chunk.
+    usage = usage or records.Usage(output_tokens=chunks)
     yield base.Step((), "length" if finish == "length" else "stop", usage.cached_tokens, usage)
 
 
@@ -159,9 +164,9 @@ def _chunk(data: str) -> dict[str, Any] | None:
     try:
         chunk = json.loads(data)
     except ValueError as error:
-        raise base.Transient("the server sent something that is no JSON") from error
+        raise base.Transient("the server sent a chunk that is not JSON") from error
     if not isinstance(chunk, dict):
-        raise base.Transient("the server sent something that is no chunk")
+        raise base.Transient("the server sent a chunk that is not an object")
     if chunk.get("error"):
         raise base.Transient("the server failed in mid-stream")
     return chunk

@@ -1,19 +1,24 @@
-"""The scripted engine: no model, for tests and load. Its tokens describe themselves, so a judge can
-tell every mix of two generations.
+"""The scripted engine: no model, for tests and load.
 
-Token i of a scripted response is a hash of the prompt, of all ids before it and of i (greedy), or
-of the claim's nonce too (`script_sampling`). Cues come in the request's metadata (strings, as the
-API has them):
+Each token depends on everything before it, so a reader can prove that no two generations were
+mixed. Token i is a hash of the prompt, of all ids before it and of i (greedy). With
+`script_sampling` it is a hash of the claim's fencing token too.
 
-    script_tokens    how many tokens; without it the answer is a short readable text that quotes the prompt
+The request's metadata controls it (values are strings, as in the API):
+
+    script_tokens    number of tokens; without it, a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
-    script_sampling  "1": tokens commit to the claim that made them
-    script_fault     hang | engine_hang | crash | error | slow | engine_death, once `script_fault_at` tokens (default 0) exist
+    script_sampling  "1": tokens depend on the claim that made them
+    script_fault     hang, engine_hang, crash, error, slow or engine_death
+    script_fault_at  tokens that exist before the fault (default 0)
 
-An id says what it shows: its upper four bits are the kind, the other 28 the content.
+An id says which bytes it stands for. Its upper four bits are the kind, the other 28 the content:
 
-    WORD   " " and letters, so that a stop string may straddle two tokens       HALF, REST   the two halves of one four-byte character
-    EMPTY  no text                                                              BYTES        up to three bytes of UTF-8 (the readable text)
+    WORD    a space and letters; a stop string can span two tokens
+    HALF    the first half of a four-byte character
+    REST    the second half
+    EMPTY   no text
+    BYTES   up to three bytes of UTF-8 (the readable text)
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ import signal
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Final
 
+from tailrace import settings
 from tailrace.protocol import fold, records
 from worker import generation
 from worker.engines import base
@@ -55,7 +61,7 @@ def token(prompt: str, h: str, index: int, previous: int | None, nonce: str = ""
 
 
 def shown(token_id: int) -> bytes:
-    """The bytes an id stands for."""
+    """The bytes that an id stands for."""
     kind, payload = token_id >> 28, token_id & _PAYLOAD
     if kind == WORD:
         n = len(_SYLLABLES)
@@ -70,7 +76,7 @@ def shown(token_id: int) -> bytes:
 
 
 class Detokenizer:
-    """Bytes to text, never half a character."""
+    """Bytes to text, by whole characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -85,7 +91,7 @@ class Detokenizer:
 def tokens(
     messages: list[dict[str, Any]], before: Sequence[int] = (), nonce: str = ""
 ) -> Iterator[int]:
-    """The endless greedy (or, with `nonce`, sampled) continuation of `before`."""
+    """The endless continuation of `before`: greedy, or with `nonce` sampled."""
     prompt = records.prompt_digest(messages)
     h, previous = fold.roll(fold.H0, before), before[-1] if before else None
     for index in itertools.count(len(before)):
@@ -100,7 +106,7 @@ def expected_ids(messages: list[dict[str, Any]], n: int) -> list[int]:
 
 
 def expected_text(messages: list[dict[str, Any]], n: int) -> str:
-    """The greedy answer's text: what every reader must hold, whatever died on the way."""
+    """The greedy answer's text. Every reader must have it, whichever workers died."""
     detokenizer = Detokenizer()
     return detokenizer.push(expected_ids(messages, n)) + detokenizer.flush()
 
@@ -126,10 +132,19 @@ def _number(cues: dict[str, Any], name: str, default: float) -> float:
         raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from error
 
 
-class Scripted:
-    """The engine; see the module's text."""
+def create(s: settings.WorkerSettings) -> Scripted:
+    """The engine for these settings."""
+    return Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
 
-    resumable = True
+
+class Scripted:
+    """The engine; see the module's docstring.
+
+    Attributes:
+        running: attempts inside the engine.
+        _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
+    """
+
     ids_are_tokens = True
     model_rev = "scripted-1"
     tokenizer_digest = "scripted-1"
@@ -139,8 +154,8 @@ class Scripted:
         self.capacity = capacity
         self.dead = asyncio.Event()
         self._max_model_len = max_model_len
-        self._hangs = False  # a cue hung all of it, for good
-        self.running = 0  # attempts inside the engine; a test of abort looks at it
+        self._hangs = False
+        self.running = 0
 
     async def start(self) -> None:
         pass
@@ -149,14 +164,14 @@ class Scripted:
         self.dead.set()
 
     async def encode(self, request: records.Request) -> list[int]:
-        """One id per four bytes: enough to count with."""
+        """One id for each four bytes, which is enough to count with."""
         raw = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages)).encode()
         ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
         base.check_length(len(ids), self._max_model_len)
         return ids
 
-    async def generate(self, job: base.GenerationInput, take: base.Take) -> None:
-        await base.feed(self._steps(job), take)
+    async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
+        await base.call_with_each(self._steps(job), on_step)
 
     async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         cues = base.metadata(job.request)
@@ -183,14 +198,14 @@ class Scripted:
         if "script_tokens" not in cues:
             return iter(readable(job.request.messages)[len(job.output_so_far) :])
         total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
-        nonce = job.own if str(cues.get("script_sampling", "")) in ("1", "true") else ""
+        nonce = job.fencing_token if str(cues.get("script_sampling", "")) in ("1", "true") else ""
         return itertools.islice(
             tokens(job.request.messages, job.output_so_far, nonce),
             max(0, total - len(job.output_so_far)),
         )
 
     async def _fault(self, cues: dict[str, Any], index: int, pace_s: float) -> float:
-        """Fails as the cue says; else the pause before the next token."""
+        """The pause before the next token, in seconds, or the fault that the metadata asks for."""
         if self.dead.is_set():
             raise base.EngineDead("scripted death")
         if self._hangs:

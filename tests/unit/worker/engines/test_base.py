@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace import log
 from worker.engines import base
 
 
 @pytest.mark.parametrize(
     ("error", "verdict"),
     [
-        (log.AppendFailed("x"), base.Verdict.REPLACE),
         (base.EngineDead("x"), base.Verdict.DIE),
         (MemoryError(), base.Verdict.DIE),
         (base.Refused("c", "m"), base.Verdict.FAIL),

@@ -1,0 +1,35 @@
+"""What the vLLM engine gives vLLM to read, without vLLM."""
+
+from __future__ import annotations
+
+from tailrace.protocol import events, records
+from worker.engines import base, vllm
+
+
+def job(prompt: list[int], accepted: list[int], tenant: str = "") -> base.GenerationInput:
+    rid = "resp_" + "0" * 32
+    request = records.Request(
+        rid,
+        records.Owner("i", "s", tenant),
+        "m",
+        [{"role": "user", "content": "?"}],
+        records.Sampling(9),
+        events.echo(rid, 0, "m", metadata={}),
+    )
+    return base.GenerationInput(request, "f" * 32, prompt, accepted, 9 - len(accepted))
+
+
+def test_the_model_reads_the_prompt_and_then_every_accepted_id_in_order() -> None:
+    assert vllm.prompt_of(job([1, 2, 3], [7, 7, 8]))["prompt_token_ids"] == [1, 2, 3, 7, 7, 8]
+    assert vllm.prompt_of(job([1, 2, 3], []))["prompt_token_ids"] == [1, 2, 3]
+
+
+def test_tenants_do_not_share_prefixes() -> None:
+    assert vllm.prompt_of(job([1], [], "acme"))["cache_salt"] == "acme"
+    assert "cache_salt" not in vllm.prompt_of(job([1], []))
+
+
+def test_attempts_at_one_response_have_names_of_their_own() -> None:
+    one = job([1], [])
+    other = base.GenerationInput(one.request, "e" * 32, [1], [], 9)
+    assert one.key != other.key

@@ -1,0 +1,58 @@
+"""Token ids to text with the `tokenizers` library, incrementally."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+_CONTEXT_IDS: Final = 8  # the decoding of a withheld character may depend on this many ids before
+
+
+class Detokenizer:
+    """The library's `DecodeStream`, and the ids that it withholds at the end.
+
+    Attributes:
+        _stream: the library's decoder; a new one after ids that are no text.
+        _context: the last ids whose text was returned.
+        _held: ids whose text was not returned yet; empty at the end of a character.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._stream = _new_stream()
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        return "".join(map(self._one, ids))
+
+    def flush(self) -> str:
+        if not self._held:
+            return ""
+        before = self._decode(self._context)
+        held, self._held = self._decode(self._context + self._held)[len(before) :], []
+        return held
+
+    def _one(self, token: int) -> str:
+        try:
+            text = self._stream.step(self._tokenizer, token)
+        except Exception as error:  # the library raises plain Exception
+            if "Invalid prefix" not in str(error):
+                raise
+            # vLLM does the same: a new decoder starts after the sequence that is no text.
+            self._stream = _new_stream()
+            text = self._stream.step(self._tokenizer, token)
+        self._held.append(token)
+        if not text:
+            return ""
+        self._context, self._held = (self._context + self._held)[-_CONTEXT_IDS:], []
+        return str(text)
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def _new_stream() -> Any:
+    from tokenizers import decoders
+
+    return decoders.DecodeStream(skip_special_tokens=True)

@@ -1,0 +1,26 @@
+"""How vLLM runs on a machine without a GPU: data type, processes and cores."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from worker.engines import vllm_internals
+
+
+def arguments(*, internals: bool, dtype: str = "bfloat16") -> dict[str, Any]:
+    """Engine arguments. With `internals`, the model runs in the scheduler's process; else vLLM
+    starts a process for it.
+
+    Nothing is compiled: compiling would cost more seconds at every start than it saves.
+    """
+    chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": True}
+    if internals:
+        chosen["distributed_executor_backend"] = vllm_internals.one_process_executor()
+    return chosen
+
+
+def cores(config: Any, *, internals: bool) -> contextlib.AbstractContextManager[None]:
+    """Enter it to start the engine: its process then computes on the cores that vLLM intends for
+    the model. Without `internals` vLLM arranges the cores of the process that it starts itself."""
+    return vllm_internals.core_binding(config) if internals else contextlib.nullcontext()

@@ -1,0 +1,41 @@
+"""Reads a request's output from vLLM through its public API, `AsyncLLM.generate`.
+
+Every token of every response costs an output object, an event and the wake-up of a task. That is
+about twice the cost of handling the token, so `vllm_internals` is used where it fits the version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from worker.engines import base
+
+
+def to_step(ids: Sequence[int], reason: str | None, cached: int | None) -> base.Step:
+    """One step from what vLLM reports.
+
+    Raises:
+        Transient: vLLM gave the request up.
+    """
+    if reason in ("error", "abort"):
+        raise base.Transient(f"vLLM ended this request with {reason!r}")
+    finish = None if reason is None else "length" if reason == "length" else "stop"
+    return base.Step(ids, finish, cached)
+
+
+async def run(
+    llm: Any, prompt: dict[str, Any], sampling: Any, key: str, on_step: base.OnStep
+) -> None:
+    """Run one request and call `on_step` with each step. `sampling` asks for deltas.
+
+    Raises:
+        Transient: vLLM gave the request up.
+    """
+    async with contextlib.aclosing(llm.generate(prompt, sampling, key)) as outputs:
+        async for out in outputs:  # closing the generator aborts the request
+            made = out.outputs[0]
+            step = to_step(made.token_ids, made.finish_reason, out.num_cached_tokens)
+            if not on_step(step) or step.finish is not None:
+                return
