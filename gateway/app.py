@@ -28,7 +28,7 @@ from gateway import (
 )
 from tailrace import log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, log_clients
 from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
@@ -57,11 +57,10 @@ class Gateway:
         cached = cache.Cache(self.redis)
         self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
         self.delivery = delivery.Delivery(
-            bootstrap=config.kafka,
+            log_clients.over_kafka(config.kafka, config.name),
             layout=layout,
             pools=[pool.name for pool in config.pools],
             preferred=submission.preferred_partitions(layout),
-            client_id=config.name,
         )
         self.writer = log.Writer(
             config.kafka,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from tailrace import settings, telemetry
 from tailrace.auth.issuers import load_issuers
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, log_clients
 from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
@@ -80,11 +80,10 @@ async def serve(config: settings.PushSettings) -> None:
     redis = RedisStore(config.redis)
     draining = drain.Draining()
     deliver = delivery.Delivery(
-        bootstrap=config.kafka,
+        log_clients.over_kafka(config.kafka, config.name),
         layout=known,
         pools=[pool.name for pool in config.pools],
         preferred=(),
-        client_id=config.name,
     )
     keys = access.key_sets(issuers)
     gate = access.Access(keys, Tickets(redis), Revocations(redis), config.origins)

@@ -13,6 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from tests.support import local
 
+# Shared test classes: a failed assertion in them shows its values, like one in a test module.
+pytest.register_assert_rewrite("tests.support.log_contract")
+
 # A busy machine is no counterexample; a test that hangs is ended by its timeout.
 hypothesis.settings.register_profile(
     "tailrace", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -371,9 +371,7 @@ class RequestConsumer:
             if time.monotonic() - self._heard < QUIET_S or not await self._lagging():
                 continue
             telemetry.log(telemetry.Action.CONSUMER_REPLACED, partitions=self.partitions)
-            await self._member.stop()
-            await self._on_revoked(set(self._assigned))
-            await self._member.start()
+            self._member.rejoin()
             self._heard = time.monotonic()
 
     async def _lagging(self) -> bool:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub, outbox, token_tail
+from tailrace.delivery import hub, log_clients, outbox, token_tail
+from tailrace.log import interfaces
 from tailrace.protocol import errors, events, fold, ids, records, topics
 
 SWEEP_S = 5.0
@@ -147,31 +148,29 @@ class Delivery:
 
     def __init__(
         self,
+        clients: log_clients.LogClients,
         *,
-        bootstrap: str,
         layout: log.Layout,
         pools: Sequence[str],
         preferred: Sequence[int],
         entropy: Callable[[int], bytes] = os.urandom,
-        client_id: str = "tailrace",
+        clock: Callable[[], float] = time.monotonic,
+        sweep_s: float = SWEEP_S,
     ) -> None:
-        self._bootstrap = bootstrap
         self._layout = layout
+        self._read_layout = clients.read_layout
         self._pools = tuple(pools)
         self.preferred = tuple(preferred)
         self._entropy = entropy
+        self._clock = clock
+        self._sweep_s = sweep_s
         self._hub = hub.Hub(
             on_ignored=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc()
         )
-        self._reader = token_tail.TokenTail(bootstrap, self.preferred, client_id=client_id)
-        self._offsets = log.Offsets(bootstrap, client_id=f"{client_id}-offsets")
-        self._replays = log.Replays(bootstrap, client_id=f"{client_id}-replay")
-        self._conversations = log.Reader(
-            bootstrap,
-            topics.CONVERSATIONS,
-            wait_ms=token_tail.LONG_POLL_WAIT_MS,
-            client_id=f"{client_id}-conversations",
-        )
+        self._tail = token_tail.TokenTail(clients.long_polled, clients.on_demand, self.preferred)
+        self._offsets = clients.offsets
+        self._replays = clients.replays
+        self._conversations = clients.conversations
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
         self._following: dict[int, asyncio.Task[None]] = {}
@@ -193,19 +192,19 @@ class Delivery:
             await self._replays.start()
             ends = await _persist(lambda: self._offsets.ends(topics.TOKENS, self.preferred))
             for partition, offset in ends.items():
-                if not self._reader.follows(
+                if not self._tail.follows(
                     partition
                 ):  # a client may have come already: its stream stands where the tail began for it
-                    self._reader.follow(partition, offset)
+                    self._tail.follow(partition, offset)
             async with asyncio.TaskGroup() as tasks:
-                for reader in self._reader.readers:
-                    tasks.create_task(self._tail(reader))
+                for reader in self._tail.readers:
+                    tasks.create_task(self._follow_tail(reader))
                 tasks.create_task(self._tail_conversations())
                 tasks.create_task(self._sweep())
                 tasks.create_task(self._until_replaced())
         finally:
             self.ready = False
-            for client in (self._reader, self._conversations, self._replays, self._offsets):
+            for client in (self._tail, self._conversations, self._replays, self._offsets):
                 with contextlib.suppress(
                     Exception
                 ):  # closing what is already broken must not hide why the task group ended
@@ -216,7 +215,7 @@ class Delivery:
         for task in list(self._loads.values()):
             task.cancel()
 
-    async def _tail(self, reader: log.Reader) -> None:
+    async def _follow_tail(self, reader: interfaces.TailReader) -> None:
         while True:
             try:
                 batch = await reader.poll()
@@ -226,7 +225,7 @@ class Delivery:
             except log.LogUnavailable:
                 await asyncio.sleep(log.RETRY_S)
                 continue
-            now = time.monotonic()
+            now = self._clock()
             for record in batch:
                 self._hub.dispatch(record, now)
 
@@ -242,17 +241,17 @@ class Delivery:
             log.LogUnavailable: the latter, or nobody can say.
         """
         async with self._asking:
-            if time.monotonic() < self._trusted_until:
+            if self._clock() < self._trusted_until:
                 return
-            if (await log.layout(self._bootstrap)).incarnation != self._layout.incarnation:
+            if (await self._read_layout()).incarnation != self._layout.incarnation:
                 self._replaced.set()
                 raise log.LogUnavailable("the log is another one now")
-            self._trusted_until = time.monotonic() + TRUST_S
+            self._trusted_until = self._clock() + TRUST_S
 
-    async def _tail_lost(self, reader: log.Reader) -> None:
+    async def _tail_lost(self, reader: interfaces.TailReader) -> None:
         """A tail position is not in the log: retention passed it (a stall of hours), or this is
         another log."""
-        layout = await _persist(lambda: log.layout(self._bootstrap))
+        layout = await _persist(self._read_layout)
         if layout.incarnation != self._layout.incarnation:
             raise log.LogChanged(
                 f"the log's incarnation changed from {self._layout.incarnation} to "
@@ -309,15 +308,15 @@ class Delivery:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
-            self._hub.sweep(time.monotonic())
-            for partition in set(self._reader.positions) - set(self.preferred):
+            await asyncio.sleep(self._sweep_s)
+            self._hub.sweep(self._clock())
+            for partition in set(self._tail.positions) - set(self.preferred):
                 if not self._hub.load(partition) and partition not in self._following:
-                    self._reader.leave(partition)
+                    self._tail.leave(partition)
 
     async def _follow(self, partition: int) -> None:
         """Have the tail on `partition`, at an offset that is in the log now."""
-        if self._reader.follows(partition):
+        if self._tail.follows(partition):
             return
         task = self._following.get(partition)
         if task is None:
@@ -328,8 +327,8 @@ class Delivery:
 
     async def _follow_anew(self, partition: int) -> None:
         end = (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
-        if not self._reader.follows(partition):
-            self._reader.follow(partition, end)
+        if not self._tail.follows(partition):
+            self._tail.follow(partition, end)
 
     # ------------------------------------------------------- responses of ours
 
@@ -337,7 +336,7 @@ class Delivery:
         """A fresh id on `partition`; its lower bound is the tail's position, which lies at or below
         the end of the log (log rule §4, start)."""
         await self._follow(partition)
-        offset = self._reader.next_offset(partition)
+        offset = self._tail.next_offset(partition)
         return ids.mint(
             ids.Address(self._layout.tag, partition, offset), self._entropy(ids.RANDOM_BYTES)
         )
@@ -349,10 +348,10 @@ class Delivery:
         stream = hub.Stream(request.rid, address.partition, hidden=True, request=request)
         stream.identify(request.owner, request.echo)
         self._hub.add(stream)
-        if not self._reader.follows(
+        if not self._tail.follows(
             address.partition
         ):  # without a stream on it, it may have been left since the id was minted
-            self._reader.follow(address.partition, address.offset)
+            self._tail.follow(address.partition, address.offset)
 
     def acknowledged(self, rid: str) -> None:
         """The request is in the log: `response.created` may be seen."""
@@ -469,13 +468,13 @@ class Delivery:
             self._hub.drop(rid)
 
     async def _look_up(self, rid: str, address: ids.Address, share: _Share) -> hub.Stream:
-        started = time.monotonic()
+        started = self._clock()
         try:
             async with asyncio.timeout(LOOK_UP_DEADLINE_S), share.turns:
                 stream = await self._replay(rid, address)
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {LOOK_UP_DEADLINE_S:.0f} s") from error
-        telemetry.REPLAY_SECONDS.observe(time.monotonic() - started)
+        telemetry.REPLAY_SECONDS.observe(self._clock() - started)
         return stream
 
     async def _replay(self, rid: str, address: ids.Address) -> hub.Stream:
@@ -483,7 +482,7 @@ class Delivery:
         # From here to the end of this block nothing awaits: the tail cannot dispatch between taking
         # its position and registering the stream.
         stream = hub.Stream(rid, address.partition, held=[])
-        live_from = self._reader.next_offset(address.partition)
+        live_from = self._tail.next_offset(address.partition)
         self._hub.add(stream)
         if address.offset > live_from and address.offset > await self._end(address.partition):
             raise NotFound(
@@ -535,7 +534,7 @@ class Delivery:
         while (  # noqa: ASYNC110 - the tail's progress has no event
             stream.series is None
             and stream.lost is None
-            and self._reader.next_offset(stream.partition) < end
+            and self._tail.next_offset(stream.partition) < end
         ):
             await asyncio.sleep(CATCH_UP_S)
 

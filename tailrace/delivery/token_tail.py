@@ -9,17 +9,12 @@ is short.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from tailrace import log
-from tailrace.protocol import topics
-
-LONG_POLL_WAIT_MS: Final = 500
-ON_DEMAND_WAIT_MS: Final = 50
+from tailrace.log import interfaces
 
 
 class TokenTail:
-    """Behaves like one `log.Reader`. A task of its own polls each of its `readers`.
+    """Behaves like one tail reader. A task of its own polls each of its `readers`.
 
     Attributes:
         _preferred: partitions read on the long-polled connection; fixed.
@@ -27,17 +22,18 @@ class TokenTail:
         _on_demand: reads every other partition.
     """
 
-    def __init__(self, bootstrap: str, preferred: Iterable[int], *, client_id: str) -> None:
+    def __init__(
+        self,
+        long_polled: interfaces.TailReader,
+        on_demand: interfaces.TailReader,
+        preferred: Iterable[int],
+    ) -> None:
         self._preferred = frozenset(preferred)
-        self._long_polled = log.Reader(
-            bootstrap, topics.TOKENS, wait_ms=LONG_POLL_WAIT_MS, client_id=f"{client_id}-tail"
-        )
-        self._on_demand = log.Reader(
-            bootstrap, topics.TOKENS, wait_ms=ON_DEMAND_WAIT_MS, client_id=f"{client_id}-on-demand"
-        )
+        self._long_polled = long_polled
+        self._on_demand = on_demand
 
     @property
-    def readers(self) -> tuple[log.Reader, ...]:
+    def readers(self) -> tuple[interfaces.TailReader, ...]:
         """The readers that may have something to read."""
         return (self._long_polled, self._on_demand) if self._preferred else (self._on_demand,)
 
@@ -68,5 +64,5 @@ class TokenTail:
         for reader in self.readers:
             await reader.stop()
 
-    def _of(self, partition: int) -> log.Reader:
+    def _of(self, partition: int) -> interfaces.TailReader:
         return self._long_polled if partition in self._preferred else self._on_demand

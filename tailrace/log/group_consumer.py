@@ -19,6 +19,7 @@ WAIT_MS = (
 )
 # a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
 HEARTBEAT_MS = 1_000
+COMMIT_DEADLINE_S = 5.0
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -73,6 +74,7 @@ class GroupConsumer:
         )
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._stopped = False
+        self._rejoin = False
 
     async def start(self) -> None:
         """Join the group; waits for a broker that is away."""
@@ -106,6 +108,9 @@ class GroupConsumer:
         if self._consumer is None:
             await self.start()
         consumer = self._member()
+        if self._rejoin:
+            await self._leave()
+            raise log_words.LogUnavailable("the membership was given up")
         try:
             batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=max(1, max_records))
         except (aiokafka.errors.KafkaError, OSError) as error:
@@ -115,9 +120,12 @@ class GroupConsumer:
             raise log_words.LogUnavailable(type(error).__name__) from error
         return [log_words.record(r) for batch in batches.values() for r in batch]
 
-    def assignment(self) -> set[tuple[str, int]]:
-        """Partitions owned now."""
-        return {(tp.topic, tp.partition) for tp in self._member().assignment()}
+    def rejoin(self) -> None:
+        """Have the next poll give the membership up, so that the one after it joins anew.
+
+        Not done here: a poll that is under way would fail in the closed client.
+        """
+        self._rejoin = True
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Take nothing more from these; unknown ones (just revoked) are ignored."""
@@ -126,12 +134,6 @@ class GroupConsumer:
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Take from these again."""
         self._member().resume(*self._owned(partitions))
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read this partition from `offset` on (used to put back what could not be taken); one just
-        revoked is ignored."""
-        for tp in self._owned([(topic, partition)]):
-            self._member().seek(tp, offset)
 
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition; False when the group has moved on
@@ -144,7 +146,8 @@ class GroupConsumer:
         if not owned:
             return not offsets
         try:
-            await asyncio.wait_for(self._member().commit(owned), 5.0)
+            async with asyncio.timeout(COMMIT_DEADLINE_S):
+                await self._member().commit(owned)
         except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
             return False
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
@@ -159,6 +162,7 @@ class GroupConsumer:
             await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
     async def _leave(self) -> None:
+        self._rejoin = False
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             owned = consumer.assignment()

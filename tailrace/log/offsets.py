@@ -17,9 +17,16 @@ from tailrace.protocol import log_words
 class Offsets:
     """Asks for offsets on connections of its own."""
 
-    def __init__(self, bootstrap: str, *, client_id: str = "tailrace-offsets") -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "tailrace-offsets",
+        answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
+    ) -> None:
         self._bootstrap = bootstrap
         self._client_id = client_id
+        self._answer_deadline_s = answer_deadline_s
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._admin: aiokafka.admin.AIOKafkaAdminClient | None = None
         self._lock = asyncio.Lock()
@@ -36,7 +43,7 @@ class Offsets:
         """Committed (offset, metadata) of a group by (topic, partition)."""
         admin = None
         try:
-            async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
+            async with asyncio.timeout(self._answer_deadline_s):
                 admin = await self._administrator()
                 found = await self._committed(admin, group)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
@@ -54,7 +61,7 @@ class Offsets:
         """How many partitions `topic` has."""
         consumer = None
         try:
-            async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
+            async with asyncio.timeout(self._answer_deadline_s):
                 consumer = await self._asker()
                 await consumer._client._wait_on_metadata(topic)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
@@ -91,7 +98,7 @@ class Offsets:
             if self._consumer is None:
                 self._consumer = await clients.started_consumer(
                     lambda: clients.new_consumer(self._bootstrap, client_id=self._client_id),
-                    clients.ANSWER_DEADLINE_S,
+                    self._answer_deadline_s,
                 )
             return self._consumer
 
@@ -127,7 +134,7 @@ class Offsets:
             return {}
         consumer = None
         try:
-            async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
+            async with asyncio.timeout(self._answer_deadline_s):
                 consumer = await self._asker()
                 found = await getattr(consumer, method)(tps)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:

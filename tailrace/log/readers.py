@@ -39,12 +39,14 @@ class Reader:
         wait_ms: int = 50,
         min_bytes: int = 1,
         client_id: str = "tailrace",
+        answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
     ) -> None:
         self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes
         )
         self._topic = topic
         self._wait_ms = wait_ms
+        self._answer_deadline_s = answer_deadline_s
         self._changes: dict[int, int | None] = {}
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._changed = asyncio.Event()
@@ -84,7 +86,7 @@ class Reader:
                 `positions`.
         """
         if self._consumer is None:
-            self._consumer = await clients.started_consumer(self._make, clients.ANSWER_DEADLINE_S)
+            self._consumer = await clients.started_consumer(self._make, self._answer_deadline_s)
             self._assign(self._consumer)
         if self._changes:
             self._apply_changes()
@@ -92,7 +94,8 @@ class Reader:
         if not self.positions:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._wait_ms / 1000)
+                async with asyncio.timeout(self._wait_ms / 1000):
+                    await self._changed.wait()
             return []
         return await self._fetch(self._consumer)
 
@@ -148,12 +151,18 @@ class Replays:
     replay waits for a long poll."""
 
     def __init__(
-        self, bootstrap: str, *, size: int = 2, client_id: str = "tailrace-replay"
+        self,
+        bootstrap: str,
+        *,
+        size: int = 2,
+        client_id: str = "tailrace-replay",
+        answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
     ) -> None:
         self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=10
         )
         self._size = size
+        self._answer_deadline_s = answer_deadline_s
         self._stopped = False
         self._idle: asyncio.Queue[aiokafka.AIOKafkaConsumer | None] = asyncio.Queue()
         for _ in range(size):
@@ -185,11 +194,15 @@ class Replays:
         """
         if start >= end:
             return
-        consumer = await self._acquire(clients.ANSWER_DEADLINE_S)
+        consumer = await self._acquire(self._answer_deadline_s)
         healthy = False
         try:
             async for batch in _read_range(
-                consumer, aiokafka.TopicPartition(topic, partition), start, end
+                consumer,
+                aiokafka.TopicPartition(topic, partition),
+                start,
+                end,
+                self._answer_deadline_s,
             ):
                 yield batch
             consumer.unsubscribe()
@@ -219,11 +232,15 @@ class Replays:
 
 
 async def _read_range(
-    consumer: aiokafka.AIOKafkaConsumer, tp: aiokafka.TopicPartition, start: int, end: int
+    consumer: aiokafka.AIOKafkaConsumer,
+    tp: aiokafka.TopicPartition,
+    start: int,
+    end: int,
+    answer_deadline_s: float,
 ) -> AsyncIterator[list[log_words.Record]]:
     consumer.assign([tp])
     consumer.seek(tp, start)
-    position, give_up = start, time.monotonic() + clients.ANSWER_DEADLINE_S
+    position, give_up = start, time.monotonic() + answer_deadline_s
     while position < end:
         batches = await consumer.getmany(tp, timeout_ms=200, max_records=MAX_POLL_RECORDS)
         got = batches.get(tp, [])
@@ -231,9 +248,8 @@ async def _read_range(
             position = got[-1].offset + 1
             if wanted := [log_words.record(r) for r in got if r.offset < end]:
                 yield wanted
-            give_up = (
-                time.monotonic() + clients.ANSWER_DEADLINE_S
-            )  # from here: the time a caller takes over a batch is not the broker's
+            # The time a caller spends on a batch does not count against the broker.
+            give_up = time.monotonic() + answer_deadline_s
         elif await consumer.position(tp) > position:  # compaction and control records leave holes
             position = await consumer.position(tp)
         elif time.monotonic() > give_up:

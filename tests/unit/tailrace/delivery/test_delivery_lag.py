@@ -1,72 +1,38 @@
-"""Look-ups beside the tail, each found during fault runs.
+"""Look-ups beside a tail that is behind. Each was found in a fault run.
 
-On an instance whose tail was behind, a response that another had just acknowledged was answered
-404. On one that had just started, a stream looked up before the tail had its home partitions stood
-still for ever: the tail then began anew further on, and what lay between was missing."""
+On an instance whose tail was behind, a response that another instance had just acknowledged was
+answered 404. On one that had just started, a stream looked up before the tail had its preferred
+partitions stood still: the tail began anew further on, and what lay between was missing.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
 import pytest
 
-from tailrace import log
-from tailrace.delivery import delivery, token_tail
+from tailrace.delivery import delivery
 from tailrace.protocol import events, ids, records, topics
+from tests.support import log_contract, memory_delivery, memory_log
 
 TAG = ids.incarnation_tag("one")
 OWNER = records.Owner("https://tests", "alice")
 REQUESTS = topics.requests("default", "interactive")
 
 
-class Lagging:
-    """A log, and a tail that stands at `position` of the only partition. Stands in for all four
-    clients of a `Delivery`."""
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-        self.found: dict[str, list[log.Record]] = {
-            topics.TOKENS: [],
-            REQUESTS: [],
-            topics.requests("default", "batch"): [],
-        }
-        self.low = 0
-
-    def append(self, topic: str, record: records.Record, key: str) -> None:
-        at = len(self.found[topic])
-        self.found[topic].append(
-            log.Record(topic, 0, at, 1000 + at, key.encode(), records.encode(record), ())
-        )
-
-    def follows(self, _partition: int) -> bool:
-        return True
-
-    def next_offset(self, _partition: int) -> int:
-        return self.position
-
-    async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        return {p: len(self.found[topic]) for p in partitions}
-
-    async def beginnings(self, _topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        return dict.fromkeys(partitions, 0)
-
-    async def committed(self, _group: str) -> dict[tuple[str, int], tuple[int, str]]:
-        return {(REQUESTS, 0): (self.low, "")}
-
-    async def read(
-        self, topic: str, _partition: int, start: int, end: int
-    ) -> AsyncIterator[list[log.Record]]:
-        if found := self.found[topic][start:end]:
-            yield found
+@pytest.fixture
+def broker() -> memory_log.MemoryLog:
+    return memory_log.MemoryLog("one", 1)
 
 
-def request(offset: int) -> records.Request:
-    rid = ids.mint(ids.Address(TAG, 0, offset), b"x" * 11)
+def request(rid: str) -> records.Request:
     return records.Request(
         rid, OWNER, "m", [], records.Sampling(1), events.echo(rid, 1, "m", background=True)
     )
+
+
+def minted_at(offset: int) -> str:
+    return ids.mint(ids.Address(TAG, 0, offset), b"x" * 11)
 
 
 def claim(asked: records.Request) -> records.Claim:
@@ -75,91 +41,80 @@ def claim(asked: records.Request) -> records.Claim:
     )
 
 
-def other() -> records.Cancel:
-    return records.Cancel(ids.mint(ids.Address(TAG, 0, 0), b"y" * 11), OWNER)
+def put_others(broker: memory_log.MemoryLog, count: int) -> None:
+    """Records of another response."""
+    other = records.Cancel(ids.mint(ids.Address(TAG, 0, 0), b"y" * 11), OWNER)
+    for _ in range(count):
+        broker.put_record(topics.TOKENS, 0, other, other.rid)
 
 
-def deliver(behind: Lagging) -> delivery.Delivery:
-    made = delivery.Delivery(
-        bootstrap="nowhere:1", layout=log.Layout("one", TAG, 1), pools=["default"], preferred=[]
-    )
-    parts: Any = behind
-    made._reader = made._replays = made._offsets = parts
-    return made
-
-
-async def test_a_response_minted_beyond_our_tail_is_found_by_its_request() -> None:
-    behind = Lagging(position=2)
-    for _ in range(5):
-        behind.append(topics.TOKENS, other(), "y")
-    asked = request(5)
-    behind.append(REQUESTS, asked, asked.rid)
-    found = await deliver(behind).find(asked.rid, OWNER)
-    assert found.response["status"] == "queued"
-
-
-async def test_an_id_beyond_the_end_of_the_log_is_still_refused_at_once() -> None:
-    behind = Lagging(position=2)
-    with pytest.raises(delivery.NotFound):
-        await deliver(behind).find(request(6).rid, OWNER)
-
-
-async def test_a_response_finished_and_committed_while_our_tail_was_behind_is_found_once_the_tail_brings_it() -> (
-    None
-):
-    behind = Lagging(position=0)
-    asked = request(0)
-    behind.append(REQUESTS, asked, asked.rid)
-    behind.append(topics.TOKENS, claim(asked), asked.rid)
-    behind.low = 1
-    made = deliver(behind)
-    looking = asyncio.create_task(made.find(asked.rid, OWNER))
-    await asyncio.sleep(0.05)
-    assert not looking.done()
-    made._hub.dispatch(behind.found[topics.TOKENS][0])
-    behind.position = 1
-    assert (await looking).response["status"] == "in_progress"
-
-
-async def test_an_unknown_id_is_not_found_as_soon_as_the_tail_has_read_everything() -> None:
-    behind = Lagging(position=0)
-    behind.append(topics.TOKENS, other(), "y")
-    looking = asyncio.create_task(deliver(behind).find(request(0).rid, OWNER))
-    await asyncio.sleep(0.05)
-    behind.position = 1
-    with pytest.raises(delivery.NotFound):
-        await looking
-
-
-async def test_a_stream_looked_up_during_the_start_keeps_the_place_where_the_tail_began_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_response_minted_beyond_our_tail_is_found_by_its_request(
+    broker: memory_log.MemoryLog,
 ) -> None:
-    behind = Lagging(position=0)
-    for _ in range(5):
-        behind.append(topics.TOKENS, other(), "y")
-    made = deliver(behind)
-    made.preferred = (0,)
-    made._reader = token_tail.TokenTail("nowhere:1", [0], client_id="test")
-    asked, go_on = asyncio.Event(), asyncio.Event()
+    broker.lag(topics.TOKENS, 0, 2)
+    async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
+        put_others(broker, 5)
+        asked = request(minted_at(5))
+        broker.put_record(REQUESTS, 0, asked, asked.rid)
+        assert (await made.find(asked.rid, OWNER)).response["status"] == "queued"
 
-    async def slow_start() -> None:
-        asked.set()
-        await go_on.wait()
 
-    async def idle(*_: object) -> None:
-        await asyncio.Event().wait()
+async def test_an_id_beyond_the_end_of_the_log_is_refused_although_the_tail_is_behind(
+    broker: memory_log.MemoryLog,
+) -> None:
+    broker.lag(topics.TOKENS, 0, 2)
+    async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
+        put_others(broker, 5)
+        with pytest.raises(delivery.NotFound):
+            await asyncio.wait_for(made.find(minted_at(6), OWNER), 5)
 
-    monkeypatch.setattr(behind, "start", slow_start, raising=False)
-    for name in ("_tail", "_tail_conversations", "_sweep"):
-        monkeypatch.setattr(made, name, idle)
-    running = asyncio.create_task(made.run())
-    await asked.wait()
-    await made.mint(0)  # somebody is served already: the tail begins at 5
-    for _ in range(4):
-        behind.append(topics.TOKENS, other(), "y")
-    go_on.set()
-    await asyncio.sleep(0.01)
-    assert made._reader.next_offset(0) == 5
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+
+async def test_a_response_finished_and_committed_while_our_tail_was_behind_is_found_by_the_tail(
+    broker: memory_log.MemoryLog,
+) -> None:
+    broker.lag(topics.TOKENS, 0, 0)
+    async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
+        asked = request(minted_at(0))
+        broker.put_record(REQUESTS, 0, asked, asked.rid)
+        broker.put_record(topics.TOKENS, 0, claim(asked), asked.rid)
+        broker.committed_offsets[topics.group("default")] = {(REQUESTS, 0): (1, "")}
+        looking = asyncio.create_task(made.find(asked.rid, OWNER))
+        done, _ = await asyncio.wait({looking}, timeout=0.05)
+        assert not done
+        broker.catch_up(topics.TOKENS, 0)
+        assert (await looking).response["status"] == "in_progress"
+
+
+async def test_an_unknown_id_is_not_found_as_soon_as_the_tail_has_read_everything(
+    broker: memory_log.MemoryLog,
+) -> None:
+    broker.lag(topics.TOKENS, 0, 0)
+    async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
+        put_others(broker, 1)
+        looking = asyncio.create_task(made.find(minted_at(0), OWNER))
+        done, _ = await asyncio.wait({looking}, timeout=0.05)
+        assert not done
+        broker.catch_up(topics.TOKENS, 0)
+        with pytest.raises(delivery.NotFound):
+            await looking
+
+
+async def test_a_stream_opened_during_the_start_keeps_the_place_where_the_tail_began_for_it(
+    broker: memory_log.MemoryLog,
+) -> None:
+    put_others(broker, 5)
+    broker.hold_replays()  # the start is not over before its replays are connected
+    made = memory_delivery.over(broker, preferred=[0])
+    starting = asyncio.create_task(made.run())
+    try:
+        asked = request(await made.mint(0))  # the tail begins at 5 for this one
+        made.open(asked)
+        made.acknowledged(asked.rid)
+        broker.put_record(topics.TOKENS, 0, claim(asked), asked.rid)
+        put_others(broker, 3)
+        broker.release_replays()
+        subscription = await made.watch(asked.rid, OWNER)
+        await log_contract.until(lambda: subscription.status == "in_progress", 5)
+    finally:
+        starting.cancel()
+        await asyncio.wait({starting})

@@ -1,5 +1,5 @@
-"""An instance without streams follows no partition and did not notice that the log was replaced: it
-called every new response lost."""
+"""An instance without streams follows no partition. It did not notice that the log was replaced,
+and called every new response lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import ids, records
+from tailrace.protocol import ids, records, topics
+from tests.support import log_contract, memory_delivery, memory_log
 
 OWNER = records.Owner("https://tests", "alice")
 
@@ -18,43 +19,39 @@ def of_log(name: str) -> str:
     return ids.mint(ids.Address(ids.incarnation_tag(name), 0, 0), b"x" * 11)
 
 
-@pytest.fixture
-def one() -> delivery.Delivery:
-    """It knows log `one`."""
-    return delivery.Delivery(
-        bootstrap="nowhere:1",
-        layout=log.Layout("one", ids.incarnation_tag("one"), 1),
-        pools=["default"],
-        preferred=[],
-    )
-
-
-def log_is(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    asked: list[str] = []
-
-    async def layout(bootstrap: str) -> log.Layout:
-        asked.append(bootstrap)
-        return log.Layout(name, ids.incarnation_tag(name), 1)
-
-    monkeypatch.setattr(log, "layout", layout)
-    return asked
-
-
-async def test_when_the_log_was_replaced_nobody_is_told_that_the_new_log_lost_something(
-    one: delivery.Delivery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log_is("two", monkeypatch)
+async def test_when_the_log_was_replaced_a_new_id_is_no_lost_one_and_the_process_ends() -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    made = memory_delivery.over(broker)
+    running = asyncio.create_task(made.run())
+    broker.replace("two")
     with pytest.raises(log.LogUnavailable):
-        await one.find(of_log("two"), OWNER)
-    with pytest.raises(log.LogChanged):
-        await asyncio.wait_for(one._until_replaced(), 1)
+        await made.find(of_log("two"), OWNER)
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(running, 5)
+    assert ended.value.subgroup(log.LogChanged)
 
 
-async def test_an_old_log_s_responses_are_lost_and_the_question_which_log_it_is_is_not_asked_each_time(
-    one: delivery.Delivery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = log_is("one", monkeypatch)
+async def test_an_old_logs_responses_are_lost_and_which_log_it_is_is_asked_once_a_while() -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    now = 1000.0
+    made = memory_delivery.over(broker, clock=lambda: now)
     for _ in range(3):
         with pytest.raises(log.HistoryLost):
-            await one.find(of_log("zero"), OWNER)
-    assert len(asked) == 1
+            await made.find(of_log("zero"), OWNER)
+    assert broker.layout_reads == 1
+    now += delivery.TRUST_S
+    with pytest.raises(log.HistoryLost):
+        await made.find(of_log("zero"), OWNER)
+    assert broker.layout_reads == 2
+
+
+async def test_a_tail_whose_log_was_replaced_ends_the_process() -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    broker.put(topics.TOKENS, 0, b"k", b"{}")
+    made = memory_delivery.over(broker, preferred=[0])
+    running = asyncio.create_task(made.run())
+    await log_contract.until(lambda: made.ready, 5)
+    broker.replace("two")  # its end lies below the tail's position
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(running, 5)
+    assert ended.value.subgroup(log.LogChanged)

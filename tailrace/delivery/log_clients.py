@@ -1,0 +1,51 @@
+"""The log clients of one delivering process, as one argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace import log
+from tailrace.log import interfaces
+from tailrace.protocol import topics
+
+LONG_POLL_WAIT_MS: Final = 500
+ON_DEMAND_WAIT_MS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class LogClients:
+    """What a `Delivery` reads the log with. It stops them when its `run` ends.
+
+    Attributes:
+        long_polled: tails the preferred partitions of `llm.tokens`.
+        on_demand: tails its other partitions. A connection of its own: a broker answers the fetches
+            of one connection one after another, and a long poll would hold up an added partition.
+        conversations: tails `llm.conversations`.
+        replays: reads ranges of `llm.tokens` and of the request topics.
+        offsets: answers questions about offsets.
+        read_layout: reads which log this is.
+    """
+
+    long_polled: interfaces.TailReader
+    on_demand: interfaces.TailReader
+    conversations: interfaces.TailReader
+    replays: interfaces.RangeReader
+    offsets: interfaces.OffsetQueries
+    read_layout: interfaces.LayoutQuery
+
+
+def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
+    """Clients of the broker at `bootstrap`. They connect at their first use."""
+
+    def reader(topic: str, wait_ms: int, name: str) -> log.Reader:
+        return log.Reader(bootstrap, topic, wait_ms=wait_ms, client_id=f"{client_id}-{name}")
+
+    return LogClients(
+        reader(topics.TOKENS, LONG_POLL_WAIT_MS, "tail"),
+        reader(topics.TOKENS, ON_DEMAND_WAIT_MS, "on-demand"),
+        reader(topics.CONVERSATIONS, LONG_POLL_WAIT_MS, "conversations"),
+        log.Replays(bootstrap, client_id=f"{client_id}-replay"),
+        log.Offsets(bootstrap, client_id=f"{client_id}-offsets"),
+        lambda: log.layout(bootstrap),
+    )

@@ -1,0 +1,56 @@
+"""A `Delivery` over a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from tailrace.delivery import delivery, log_clients
+from tailrace.protocol import topics
+from tests.support import log_contract, memory_log
+
+WAIT_MS = 20
+
+
+def clients(broker: memory_log.MemoryLog, *, replays: int = 2) -> log_clients.LogClients:
+    """What a delivery reads `broker` with. `replays`: how many may run at once."""
+    return log_clients.LogClients(
+        broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
+        broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
+        broker.reader(topics.CONVERSATIONS, wait_ms=WAIT_MS),
+        broker.replays(replays),
+        broker.offsets(),
+        broker.read_layout,
+    )
+
+
+def over(
+    broker: memory_log.MemoryLog,
+    *,
+    preferred: Sequence[int] = (),
+    using: log_clients.LogClients | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> delivery.Delivery:
+    """A delivery that knows `broker` as it is now."""
+    return delivery.Delivery(
+        using or clients(broker),
+        layout=broker.layout,
+        pools=["default"],
+        preferred=preferred,
+        clock=clock,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(made: delivery.Delivery) -> AsyncIterator[delivery.Delivery]:
+    """Run it; it is ready inside."""
+    task = asyncio.create_task(made.run())
+    try:
+        await log_contract.until(lambda: made.ready or task.done(), 10)
+        yield made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
