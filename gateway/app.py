@@ -149,7 +149,7 @@ class Gateway:
         )
         stop, hurry = asyncio.Event(), asyncio.Event()
         _on_signals(stop, hurry)
-        gc_tuning.settle()
+        gc_tuning.freeze()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks

@@ -56,7 +56,7 @@ class ResponseStream:
             telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
             self.awaited_since = 0.0
         else:
-            telemetry.gaps_of(self.pool).observe(now - self.told_at)
+            telemetry.inter_token_seconds(self.pool).observe(now - self.told_at)
         self.told_at = now
 
     @property

@@ -99,7 +99,7 @@ async def serve(config: settings.PushSettings) -> None:
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    gc_tuning.settle()
+    gc_tuning.freeze()
     try:
         async with asyncio.TaskGroup() as tasks:
             background = [

@@ -151,7 +151,7 @@ class App:
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)
         layout = await self._layout()
-        gc_tuning.settle()
+        gc_tuning.freeze()
         self._consumer = made = self._compose(layout, tasks)
         background.append(tasks.create_task(self.writer.run(), name="writer"))
         background.append(tasks.create_task(self._tail.run(layout.incarnation), name="tail"))

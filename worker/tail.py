@@ -66,7 +66,7 @@ class Entry:
         if outcome is fold.Void.SEEN:
             return
         if isinstance(outcome, fold.Void):
-            telemetry.VOID_RECORDS.labels(reason=outcome.value).inc()
+            telemetry.IGNORED_RECORDS.labels(reason=outcome.value).inc()
         if isinstance(outcome, fold.Claimed | fold.Ended) and self.first < 0:
             self.first = offset
         if isinstance(record, records.Claim):
@@ -272,7 +272,7 @@ class Tail:
         record = records.token_of(r.key, r.value)
         if record is None:
             self.garbage += 1
-            telemetry.VOID_RECORDS.labels(reason="garbage").inc()
+            telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
         else:
             state.entry(record.rid).apply(record, r.offset, r.timestamp)
 

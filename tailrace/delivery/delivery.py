@@ -165,7 +165,7 @@ class Delivery:
         self._clock = clock
         self._sweep_s = sweep_s
         self._hub = hub.Hub(
-            on_ignored=lambda reason: telemetry.VOID_RECORDS.labels(reason=reason).inc()
+            on_ignored=lambda reason: telemetry.IGNORED_RECORDS.labels(reason=reason).inc()
         )
         self._tail = token_tail.TokenTail(clients.long_polled, clients.on_demand, self.preferred)
         self._offsets = clients.offsets

@@ -110,7 +110,7 @@ class Reader:
             if offset is None:
                 if self.positions.pop(partition, None) is not None:
                     with contextlib.suppress(KeyError):  # it was never fetched
-                        telemetry.KAFKA_LAG.remove(self._topic, str(partition))
+                        telemetry.CONSUMER_LAG.remove(self._topic, str(partition))
             else:
                 self.positions[partition] = offset
         self._changes.clear()
@@ -140,7 +140,7 @@ class Reader:
                 self.positions[tp.partition] = batch[-1].offset + 1
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
-                telemetry.KAFKA_LAG.labels(self._topic, str(tp.partition)).set(
+                telemetry.CONSUMER_LAG.labels(self._topic, str(tp.partition)).set(
                     max(0, end - self.positions[tp.partition])
                 )
         return out

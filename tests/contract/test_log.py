@@ -316,7 +316,7 @@ async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(
     def lag() -> list[float]:
         return [
             s.value
-            for m in telemetry.KAFKA_LAG.collect()
+            for m in telemetry.CONSUMER_LAG.collect()
             for s in m.samples
             if s.labels == {"topic": topic, "partition": "0"}
         ]

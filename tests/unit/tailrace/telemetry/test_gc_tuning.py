@@ -25,7 +25,7 @@ class Thing:
 
 def test_what_is_there_is_not_walked_any_more_and_what_comes_later_is() -> None:
     before = [Thing()]
-    gc_tuning.settle()
+    gc_tuning.freeze()
     after = [Thing()]
     walked = {id(o) for o in gc.get_objects()}
     assert id(before) not in walked
@@ -38,12 +38,12 @@ def test_garbage_is_not_kept_for_ever() -> None:
     thing.me = thing
     gone = weakref.ref(thing)
     del thing
-    gc_tuning.settle()
+    gc_tuning.freeze()
     assert gone() is None
 
 
 def test_garbage_that_comes_later_is_collected() -> None:
-    gc_tuning.settle()
+    gc_tuning.freeze()
     thing = Thing()
     thing.me = thing
     gone = weakref.ref(thing)

@@ -295,11 +295,8 @@ def test_another_complaint_is_shown_once_a_minute_and_is_not_called_away() -> No
     assert complaints.away_since is None
 
 
-async def test_the_return_is_noticed_without_another_complaint(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry, "QUIET_S", 0.2)
-    handler = telemetry.KafkaHandler()
+async def test_the_return_is_noticed_without_another_complaint(lines: Lines) -> None:
+    handler = telemetry.KafkaHandler(quiet_s=0.2)
     record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "refused"), None)
     for _ in range(50):
         handler.emit(record)

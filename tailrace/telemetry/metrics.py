@@ -1,0 +1,166 @@
+"""Every Prometheus metric of the product, and no metric anywhere else.
+
+Labels are closed sets. Ids, users, texts and models named by clients are never labels.
+"""
+
+import functools
+from typing import Final, Literal
+
+import prometheus_client
+from prometheus_client import Counter, Gauge, Histogram
+
+# Where the time of a request goes, in the order of its way.
+Stage = Literal[
+    "ingress",  # gateway: request read -> appended to the log
+    "queue",  # worker: request read from the log -> the engine has a slot for it
+    "tokenise",  # worker: prompt -> token ids
+    "prefill",  # worker: handed to the engine -> first token
+    "decode",  # worker: first token of a frame made -> frame handed to the writer
+    "append",  # worker: frame handed to the writer -> acknowledged by the log
+    "push",  # gateway, push: token records read from the log -> their events in the outboxes
+    "egress",  # gateway, push: event taken from its outbox -> written to the connection
+]
+
+# fmt: off
+_FAST: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5,
+    0.75, 1, 2.5, 5, 10, 30, 60,
+)
+# fmt: on
+# fmt: off
+_SHORT: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5, 5, 10,
+)
+# fmt: on
+
+# requests, connections
+REQUESTS: Final = Counter(
+    "tailrace_requests", "Requests to generate, by their outcome at the gateway", ["outcome"]
+)
+ERRORS: Final = Counter("tailrace_errors", "Errors told to clients", ["code", "status"])
+CREDENTIAL_REFUSALS: Final = Counter(
+    "tailrace_credential_refusals", "Credentials and tickets refused", ["reason"]
+)
+OPEN_SOCKETS: Final = Gauge("tailrace_open_sockets", "WebSockets open now", ["kind"])
+OPEN_STREAMS: Final = Gauge("tailrace_open_streams", "SSE streams open now")
+SOCKET_CLOSES: Final = Counter(
+    "tailrace_socket_closes", "WebSockets closed, by close code or `client`", ["code"]
+)
+OUTBOX_CLOSES: Final = Counter(
+    "tailrace_outbox_closes", "Connections closed because their outbox overflowed", ["verdict"]
+)
+RUNNING_RESPONSES: Final = Gauge(
+    "tailrace_running_responses", "In-flight responses of this process"
+)
+
+# latency: what a user feels, and where it went
+FIRST_TOKEN_SECONDS: Final = Histogram(
+    "tailrace_first_token_seconds",
+    "Time to first token (TTFT): request read to first token ready for delivery",
+    ["pool"],
+    buckets=_FAST,
+)
+INTER_TOKEN_SECONDS: Final = Histogram(
+    "tailrace_inter_token_seconds",
+    "Inter-token latency (ITL): time between two token events of one response, at delivery",
+    ["pool"],
+    buckets=_SHORT,
+)
+STAGE_SECONDS: Final = Histogram(
+    "tailrace_stage_seconds",
+    "Time in one stage: ingress, queue, tokenise, prefill, decode, append, push, egress",
+    ["stage"],
+    buckets=_FAST,
+)
+SUBMIT_SECONDS: Final = Histogram(
+    "tailrace_submit_seconds", "Request read to request acknowledged by the log", buckets=_FAST
+)
+REPLAY_SECONDS: Final = Histogram(
+    "tailrace_replay_seconds", "Reading one response's history out of the log", buckets=_FAST
+)
+REPLAYED_RECORDS: Final = Counter("tailrace_replayed_records", "Records read for replays")
+
+# the log
+FRAMES: Final = Counter("tailrace_frames_appended", "Token frames appended and acknowledged")
+TOKENS: Final = Counter(
+    "tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"]
+)
+FLUSHES: Final = Counter(
+    "tailrace_flushes",
+    "Batches of token frames appended: a round trip to the broker each",
+)
+FRAME_TOKENS: Final = Histogram(
+    "tailrace_frame_tokens", "Tokens in one frame", buckets=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+)
+IGNORED_RECORDS: Final = Counter(
+    "tailrace_ignored_records",
+    "Records of the token log that had no effect under the reader rule",
+    ["reason"],
+)
+CLAIMS: Final = Counter(
+    "tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"]
+)
+TAKEOVERS: Final = Counter(
+    "tailrace_takeovers",
+    "Responses taken over, by whether tokens were already accepted",
+    ["tokens"],
+)
+RESPONSES_ENDED: Final = Counter(
+    "tailrace_responses_ended", "Terminals written by this worker", ["status"]
+)
+DEAD_LETTERS: Final = Counter(
+    "tailrace_dead_letters", "Requests that became dead letters", ["reason"]
+)
+PRODUCERS_REPLACED: Final = Counter(
+    "tailrace_producers_replaced", "Kafka producers replaced after an error", ["reason"]
+)
+CONSUMER_LAG: Final = Gauge(
+    "tailrace_consumer_lag",
+    "Consumer lag: records between this process's position and the end, at its last fetch",
+    ["topic", "partition"],
+)
+KAFKA_AWAY: Final = Gauge("tailrace_kafka_away", "1 while the Kafka client cannot reach the broker")
+REDIS_FAILURES: Final = Counter(
+    "tailrace_redis_failures", "Redis calls without an answer in time, or with an error"
+)
+
+# engine and placement
+ENGINE_RUNNING: Final = Gauge("tailrace_engine_running", "Responses the engine is generating")
+ENGINE_WAITING: Final = Gauge(
+    "tailrace_engine_waiting", "Responses accepted by this worker that the engine has not started"
+)
+ENGINE_CAPACITY: Final = Gauge(
+    "tailrace_engine_capacity", "Responses the engine generates in parallel at most"
+)
+ENGINE_TOKENS_PER_SECOND: Final = Gauge(
+    "tailrace_engine_tokens_per_second", "Output tokens per second over the last seconds"
+)
+ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
+PREFIX_LOOKUPS: Final = Counter(
+    "tailrace_prefix_lookups",
+    "Placement by prompt prefix: hit, miss, overridden by load",
+    ["outcome"],
+)
+SESSION_LOOKUPS: Final = Counter(
+    "tailrace_session_lookups",
+    "Conversation sessions: hit, rebuilt from the log, lost",
+    ["outcome"],
+)
+
+
+# Pools are few, and binding a label at every event costs as much as observing.
+@functools.cache
+def inter_token_seconds(pool: str) -> Histogram:
+    """INTER_TOKEN_SECONDS of one pool."""
+    return INTER_TOKEN_SECONDS.labels(pool=pool)
+
+
+@functools.cache  # like inter_token_seconds
+def stage_seconds(stage: Stage) -> Histogram:
+    """STAGE_SECONDS of one stage."""
+    return STAGE_SECONDS.labels(stage=stage)
+
+
+def exposed() -> tuple[bytes, str]:
+    """All metrics as a scraper reads them, and the content type."""
+    return prometheus_client.generate_latest(), prometheus_client.CONTENT_TYPE_LATEST

@@ -1,0 +1,46 @@
+"""Logging and tracing of one process; the first call in every `main`."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from tailrace.telemetry.kafka_log import KafkaHandler
+from tailrace.telemetry.lines import JsonFormatter
+from tailrace.telemetry.traces import export_spans, exporting
+
+# Libraries that write too much at INFO, addresses of users among it.
+_QUIET_LOGGERS: Final = (
+    "uvicorn.access",
+    "uvicorn.error",
+    "httpx",
+    "httpcore",
+    "opentelemetry",
+    "asyncio",
+)
+
+
+def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Write lines of the whole process to stderr, and send spans to OTEL_EXPORTER_OTLP_ENDPOINT
+    when that is set. May be called again."""
+    root = logging.getLogger()
+    for old in [
+        handler for handler in root.handlers if isinstance(handler.formatter, JsonFormatter)
+    ]:
+        root.removeHandler(old)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(role, name))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    # Every record looks them up, and no line shows them. (vLLM's own lines show the process.)
+    logging.logThreads = logging.logMultiprocessing = False
+    for quiet in _QUIET_LOGGERS:
+        logging.getLogger(quiet).setLevel(logging.WARNING)
+    kafka = logging.getLogger("aiokafka")
+    kafka.handlers = [KafkaHandler()]
+    kafka.setLevel(logging.WARNING)
+    kafka.propagate = False
+    if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not exporting():
+        export_spans(role, name)
