@@ -26,7 +26,7 @@ import httpx
 import psutil
 
 from bench import measure
-from tailrace.local import dev_credentials, paths, processes, state
+from tailrace.local import dev_credentials, paths, ports, state
 from tailrace.log import address
 
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")
@@ -109,8 +109,8 @@ def tailrace(
         raise NotHere(f"an installed checkout in {tree} (make install there)")
     folder = Path(tempfile.mkdtemp(prefix="stack-", dir=scratch))
     data = paths.Data(folder / "data")
-    port = processes.free_port()
-    push_port = processes.free_port({port})
+    port = ports.free_port()
+    push_port = ports.free_port({port})
     environ = environment(
         **{
             "TAILRACE_MAX_NUM_SEQS": str(SEQUENCES),
@@ -176,7 +176,7 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
     """One more push instance on the same log, which has seen nothing yet: the same side with this
     one as its push service."""
     assert side.data is not None
-    port = processes.free_port()
+    port = ports.free_port()
     command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
     log = scratch / f"push-{port}.log"
     with log.open("w") as out:
@@ -241,7 +241,7 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
     with its processes arranged as there."""
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
-    port = processes.free_port()
+    port = ports.free_port()
     module = "bench.alike_server" if alike else "vllm.entrypoints.openai.api_server"
     command: list[str | Path] = [
         ENGINE_PYTHON,

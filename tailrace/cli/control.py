@@ -1,4 +1,5 @@
-"""`ps` and `down`: what runs, and its end, from the state file and the processes' marks."""
+"""`ps` and `down`: what runs here, and ending it. Both read the state file and the processes'
+marks."""
 
 from __future__ import annotations
 
@@ -8,22 +9,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tailrace.local import kafka_broker, paths, processes, redis_server, state, supervisor
+from tailrace.local import (
+    kafka_broker,
+    paths,
+    ports,
+    processes,
+    readiness,
+    redis_server,
+    services,
+    state,
+)
 
-# The supervisor's own limits added up, and some: services, Redis and broker one after the other.
-DOWN_SECONDS = supervisor.SERVICE_GRACE + redis_server.STOP_SECONDS + kafka_broker.STOP_SECONDS + 10
+# More than the supervisor's own limits together: services, Redis and broker stop one by one.
+DOWN_S = services.SERVICE_GRACE_S + redis_server.STOP_S + kafka_broker.STOP_S + 10
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One process as `ps` shows it."""
+    """One process as `ps` shows it.
+
+    Attributes:
+        state: "running", or how it ended.
+    """
 
     name: str
     role: state.Role
     pid: int
     address: str
     ready: bool
-    state: str  # running, or how it ended
+    state: str
     detail: str
 
 
@@ -34,14 +48,14 @@ def _state_of(part: state.Part) -> str:
 
 
 def _ready(part: state.Part, running: state.State) -> tuple[bool, str]:
-    """Asked now, not remembered: the supervisor's last look may be two seconds old."""
+    """Whether a part is ready now, with a detail. The state file may be two seconds old."""
     if part.role == "supervisor":
         return running.phase == "ready", running.phase
     if part.role == "kafka":
-        return processes.accepts(_port(part.address)), ""
+        return ports.accepts(_port(part.address)), ""
     if part.role == "redis":
         return redis_server.answers(_port(part.address)), ""
-    answer = supervisor.ask(part.probe)
+    answer = readiness.ask(part.probe)
     return answer.ready, answer.detail or answer.state
 
 
@@ -50,7 +64,7 @@ def _port(address: str) -> int:
 
 
 def rows(data: paths.Data) -> list[Row]:
-    """Every process of the deployment, what workers started included. Empty when none runs."""
+    """Every process of the deployment, engines that workers started included. Empty if none runs."""
     running = state.load(data.state)
     if running is None:
         return []
@@ -67,19 +81,27 @@ def rows(data: paths.Data) -> list[Row]:
         found.append(Row(part.name, part.role, part.pid, part.address, ready, now, detail))
         if part.role == "worker":
             found += [
-                Row(f"{part.name}/{below.comm}", "engine", below.pid, "", ready, now, "")
+                Row(f"{part.name}/{below.name}", "engine", below.pid, "", ready, now, "")
                 for below in processes.descendants(part.pid)
             ]
     found += [
-        Row(f"{processes.command(who.pid)[:40]}", "engine", who.pid, "", False, "orphan", "")
-        for who in processes.marked(running.run)
-        if who.pid not in {row.pid for row in found}
+        Row(
+            f"{processes.command(found_process.pid)[:40]}",
+            "engine",
+            found_process.pid,
+            "",
+            False,
+            "orphan",
+            "",
+        )
+        for found_process in processes.marked(running.run)
+        if found_process.pid not in {row.pid for row in found}
     ]
     return found if any(row.state in ("running", "orphan") for row in found) else []
 
 
 def down(data: paths.Data, say: Callable[[str], None]) -> bool:
-    """Stop the deployment of this folder. True when something was stopped."""
+    """Stop the deployment of this folder. Returns whether something was stopped."""
     running = state.load(data.state)
     if running is None:
         say(f"nothing runs here ({data.root})")
@@ -93,7 +115,7 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
         stopped = True
     else:
         stopped = False
-    left = processes.sweep(running.run, grace=kafka_broker.STOP_SECONDS)
+    left = processes.sweep(running.run, grace_s=kafka_broker.STOP_S)
     if left:
         say(f"ended {len(left)} processes that a killed supervisor or service had left")
     if not stopped and not left:
@@ -111,7 +133,7 @@ def _wait(running: state.State, say: Callable[[str], None]) -> bool:
     told = 0
     while not processes.wait_gone([running.supervisor.identity], 1.0):
         passed = int(time.monotonic() - began)
-        if passed >= DOWN_SECONDS:
+        if passed >= DOWN_S:
             return False
         if passed // 5 > told:
             told = passed // 5

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tailrace import settings
 from tailrace.cli import control
-from tailrace.local import install, java, paths, plan, processes, redis_server
+from tailrace.local import install, java, paths, plan, ports, processes, redis_server
 
 LEAST_DISK_GB = 2.0
 ENGINE_MEMORY_GB = 4.0  # one vLLM CPU engine with the default model holds 3.2
@@ -182,8 +182,8 @@ def _ports() -> list[Finding]:
         (plan.Options().port, "--port"),
         (plan.Options().push_port, "--push-port"),
     ):
-        if not processes.port_is_free(port):
-            pid = processes.listener(port)
+        if not ports.port_is_free(port):
+            pid = ports.listener(port)
             holder = f" by process {pid}" if pid else ""
             found.append(
                 Finding(

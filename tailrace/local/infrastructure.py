@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tailrace import settings
-from tailrace.local import kafka_broker, paths, processes, redis_server, state
+from tailrace.local import kafka_broker, paths, ports, processes, redis_server, state
 
 KAFKA_PORT = 9092
 REDIS_PORT = 6379
-POLL_SECONDS = 0.05
+POLL_S = 0.05
 
 # Between the look for a free port and the bind another program may take it (two deployments
 # starting at once).
@@ -35,7 +35,7 @@ def without_password(url: str) -> str:
 
 
 def _first_free(port: int) -> int:
-    return port if processes.claim(port) else processes.free_port()
+    return port if ports.claim(port) else ports.free_port()
 
 
 class Infrastructure:
@@ -78,7 +78,7 @@ class Infrastructure:
             self._parts["kafka"] = kafka_broker.Broker(
                 self._data.kafka,
                 port,
-                processes.free_port({port}),
+                ports.free_port({port}),
                 run=self._run,
                 log=fresh_log(self._data.logs / "kafka.log"),
                 heap_mb=self._kafka_heap_mb,
@@ -112,7 +112,7 @@ class Infrastructure:
     ) -> None:
         waiting = dict(self._parts)
         tries = PORT_TRIES
-        deadline = time.monotonic() + kafka_broker.START_SECONDS
+        deadline = time.monotonic() + kafka_broker.START_S
         while waiting:
             check()
             for name, part in list(waiting.items()):
@@ -130,17 +130,17 @@ class Infrastructure:
                 name, part = next(iter(waiting.items()))
                 shown = part.child.last_lines(50) if part.child else ""
                 raise processes.StartError(
-                    f"{name} was not ready after {kafka_broker.START_SECONDS:.0f} s; its "
+                    f"{name} was not ready after {kafka_broker.START_S:.0f} s; its "
                     f"last lines:\n{shown}"
                 )
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
 
     def _move(self, part: LocalPart) -> None:
         """To another port."""
         part.stop()
-        part.port = processes.free_port()
+        part.port = ports.free_port()
         if isinstance(part, kafka_broker.Broker):
-            part.controller_port = processes.free_port({part.port})
+            part.controller_port = ports.free_port({part.port})
         part.start()
 
     def parts(self) -> list[state.Part]:

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace.local import java, paths, processes
+from tailrace.local import child_process, java, paths, ports, processes, server_process
 
 HOST = "127.0.0.1"
-START_SECONDS = 60.0
-STOP_SECONDS = 10.0
+START_S = 60.0
+STOP_S = 10.0
 READY_LINE = "Kafka Server started"
 
 # A broker that dies with its supervisor gets the polite signal: it always ends by it, and a clean
@@ -91,12 +91,12 @@ def classpath(folder: Path) -> str:
     return ":".join(str(jar) for jar in found)
 
 
-class Broker(processes.Server):
+class Broker(server_process.ServerProcess):
     """One node over one folder; the log in the folder stays."""
 
     title = "Kafka"
-    start_seconds = START_SECONDS
-    stop_seconds = STOP_SECONDS
+    start_s = START_S
+    stop_s = STOP_S
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Broker(processes.Server):
             ),
             capture_output=True,
             text=True,
-            timeout=START_SECONDS,
+            timeout=START_S,
             check=False,
             env=_environ(),
         )
@@ -185,7 +185,7 @@ class Broker(processes.Server):
 
     def start(self) -> None:
         self.prepare()
-        self.child = processes.Child(
+        self.child = child_process.ChildProcess(
             "kafka",
             self._command("kafka.Kafka", str(self._settings)),
             environ=_environ(),
@@ -194,14 +194,14 @@ class Broker(processes.Server):
             death_signal=DEATH_SIGNAL,
         )
 
-    def serves(self, child: processes.Child) -> bool:
-        return READY_LINE in child.output() and processes.accepts(self.port)
+    def serves(self, child: child_process.ChildProcess) -> bool:
+        return READY_LINE in child.output() and ports.accepts(self.port)
 
 
 # Loading and checking classes is two fifths of what a broker's start costs. Java can keep them,
 # checked, for the next start (class data sharing): one file for one Java and one set of jars, which
 # Java itself refuses when either is another.
-ARCHIVE_SECONDS = 120.0
+ARCHIVE_S = 120.0
 
 
 def class_archive(java: Path, jars: Path) -> Path:
@@ -231,21 +231,21 @@ def make_class_archive() -> None:
     with tempfile.TemporaryDirectory(prefix="tailrace-classes-") as name:
         folder = Path(name)
         made = folder / "classes.jsa"
-        port = processes.free_port()
+        port = ports.free_port()
         run = f"classes-{secrets.token_hex(6)}"
         broker = Broker(
-            folder / "kafka", port, processes.free_port({port}), run=run, log=folder / "kafka.log"
+            folder / "kafka", port, ports.free_port({port}), run=run, log=folder / "kafka.log"
         )
         broker.prepare()
         broker._java_options = [f"-XX:ArchiveClassesAtExit={made}"]
         try:
             broker.start()
-            broker.wait_ready(ARCHIVE_SECONDS)
+            broker.wait_ready(ARCHIVE_S)
         finally:
-            code = broker.child.stop(ARCHIVE_SECONDS) if broker.child else 0
+            code = broker.child.stop(ARCHIVE_S) if broker.child else 0
         if code == -signal.SIGKILL:
             raise processes.StartError(
-                f"Kafka had not written its classes {ARCHIVE_SECONDS:.0f} s after its end"
+                f"Kafka had not written its classes {ARCHIVE_S:.0f} s after its end"
             )
         made.touch()
         target.parent.mkdir(parents=True, exist_ok=True)

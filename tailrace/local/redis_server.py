@@ -10,11 +10,11 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from tailrace.local import processes
+from tailrace.local import child_process, processes, server_process
 
 HOST = "127.0.0.1"
-START_SECONDS = 10.0
-STOP_SECONDS = 5.0
+START_S = 10.0
+STOP_S = 5.0
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path:
@@ -47,12 +47,12 @@ def answers(port: int, host: str = HOST) -> bool:
 READY_LINE = "Ready to accept connections"
 
 
-class Server(processes.Server):
+class Server(server_process.ServerProcess):
     """Everything in it is a cache of the log, so it is told to persist nothing."""
 
     title = "Redis"
-    start_seconds = START_SECONDS
-    stop_seconds = STOP_SECONDS
+    start_s = START_S
+    stop_s = STOP_S
     shown_lines = 20
 
     def __init__(self, folder: Path, port: int, *, run: str, log: Path) -> None:
@@ -78,7 +78,7 @@ class Server(processes.Server):
             "--dir",
             str(self.folder),
         ]
-        self.child = processes.Child(
+        self.child = child_process.ChildProcess(
             "redis",
             command,
             environ=os.environ,
@@ -87,7 +87,7 @@ class Server(processes.Server):
             death_signal=signal.SIGTERM,
         )
 
-    def serves(self, child: processes.Child) -> bool:
+    def serves(self, child: child_process.ChildProcess) -> bool:
         return READY_LINE in child.output() and answers(
             self.port
         )  # the port alone may be another's, whose answer ours, which ended, would get

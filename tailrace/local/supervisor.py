@@ -1,14 +1,13 @@
-"""Starts a whole deployment on this machine, watches it, and takes every process down again,
-whatever happens.
+"""Starts a whole deployment on this machine, watches it, and ends every process of it.
 
-One loop in one thread: children are started from it (the kernel's parent-death signal follows the
-thread that forked), polled by it, probed by it. Signals only set a flag that the loop reads.
+One loop runs in one thread. It starts the children, because the kernel's parent-death signal
+follows the thread that forked, and it polls and probes them. Signal handlers only count; the loop
+reads the count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import secrets
@@ -16,36 +15,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-from tailrace import log as wire_log
+from tailrace import log as kafka_log
 from tailrace.local import (
     banner,
     dev_credentials,
     infrastructure,
     install,
-    logs,
     models,
     paths,
     plan,
+    ports,
     processes,
+    services,
     state,
 )
 
-TICK_SECONDS = 0.1
-PROBE_STARTING_SECONDS = 0.25
-PROBE_RUNNING_SECONDS = 2.0
-PROBE_TIMEOUT = 1.0
-
-# How long a part may take to stop by itself. A worker ends its answers with YIELD within its own
-# drain deadline; ten seconds more is stuck.
-SERVICE_GRACE = 25.0
-# gateway and push; engines may take as long as they like, as long as they say that they load
-EDGE_READY_SECONDS = 120.0
-TOPICS_SECONDS = 60.0
+TICK_S = 0.1
+ORPHANS_S = 1.0  # between two looks for orphans, which walk over every process of the machine
+EDGE_READY_S = 120.0  # gateways and push services; an engine may load for any time
+TOPICS_S = 60.0
 
 PARTITIONS = 8
 
@@ -54,65 +44,12 @@ class Stopped(Exception):
     """The user asked to stop while things were starting."""
 
 
-@dataclass(slots=True)
-class Probe:
-    """The answer of one /ready."""
-
-    ready: bool = False
-    state: str = ""
-    detail: str = ""
-
-
-def ask(url: str) -> Probe:
-    """Never raises: no answer is "not ready"."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PROBE_TIMEOUT)
-    try:
-        connection.request("GET", parts.path)
-        answer = connection.getresponse()
-        body = answer.read(65_536)
-    except (OSError, http.client.HTTPException):
-        return Probe()
-    finally:
-        connection.close()
-    return read_probe(answer.status, body)
-
-
-def read_probe(status: int, body: bytes) -> Probe:
-    """From a /ready answer: `{"ready": bool, "state": "...", "detail": "..."}`, or the status code
-    alone."""
-    try:
-        fields: Any = json.loads(body)
-    except ValueError:
-        fields = {}
-    if not isinstance(fields, dict):
-        fields = {}
-    return Probe(
-        ready=status == 200,
-        state=str(fields.get("state") or ""),
-        detail=str(fields.get("detail") or ""),
-    )
-
-
-@dataclass(slots=True)
-class Supervised:
-    """A service and its process."""
-
-    service: plan.Service
-    child: processes.Child
-    part: state.Part
-    probe: Probe = field(default_factory=Probe)
-    next_probe: float = 0.0  # monotonic
-    ended: bool = False  # its end was noticed and reported
-    shown: bool = False  # its log is followed on the terminal
-
-    @property
-    def failed(self) -> bool:
-        return self.ended or self.probe.state == "failed"
-
-
 class Supervisor:
-    """One `tailrace up`. `follow`: show the services' logs, as in a terminal."""
+    """One `tailrace up`. `follow`: show the services' logs. `say` prints one line.
+
+    The state file holds `_state` whenever a part or the phase changed, so that `ps`, `down` and
+    the next `up` find every process.
+    """
 
     def __init__(
         self,
@@ -124,30 +61,24 @@ class Supervisor:
     ) -> None:
         self._options = options
         self._data = data
-        self._follow = follow
-        self._print = say
+        self._show = say
         self._began = time.monotonic()
-        self._run = secrets.token_hex(8)
-        self._state = state.State(run=self._run, supervisor=self._own_part())
-        self._saved = b""  # what the state file holds, encoded
-        self._below = infrastructure.Infrastructure(data, self._run, self._say)
-        self._services: list[Supervised] = []
-        self._followers: dict[str, logs.Follower] = {}
+        run = secrets.token_hex(8)
+        self._state = state.State(run=run, supervisor=_own_part())
+        self._saved = b""  # the state file's content
+        self._below = infrastructure.Infrastructure(data, run, self._say)
+        self._services = services.Services(data, run, follow=follow, say=self._say, show=say)
+        self._next_orphans = 0.0  # when to look for orphans again (monotonic)
         self._signals = 0  # how often the user asked to stop
 
-    # What the user sees
-
     def _say(self, text: str) -> None:
-        self._print(f"[{time.monotonic() - self._began:5.1f} s] {text}")
-
-    def _say_plainly(self, text: str) -> None:
-        self._print(text)
-
-    # Life
+        self._show(f"[{time.monotonic() - self._began:5.1f} s] {text}")
 
     def run(self) -> int:
-        """Until the user stops it or it cannot start; nothing that it started is left afterwards.
-        Returns an exit code."""
+        """Run until the user stops it or it cannot start. Nothing that it started is left.
+
+        Returns an exit code.
+        """
         processes.become_subreaper()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
@@ -157,7 +88,7 @@ class Supervisor:
             self._serve()
         except Stopped:
             pass
-        except (processes.StartError, plan.BadOption, wire_log.LogUnavailable) as error:
+        except (processes.StartError, plan.BadOption, kafka_log.LogUnavailable) as error:
             self._say(f"FAILED: {error}")
             code = 1
         finally:
@@ -167,11 +98,9 @@ class Supervisor:
     def _on_signal(self, signum: int, frame: object) -> None:
         self._signals += 1
 
-    def _own_part(self) -> state.Part:
-        who = processes.identity(os.getpid())
-        return state.Part(
-            name="supervisor", role="supervisor", pid=os.getpid(), started=who.started if who else 0
-        )
+    def _check_stopped(self) -> None:
+        if self._signals:
+            raise Stopped
 
     def _save(self) -> None:
         encoded = repr(self._state).encode()
@@ -185,17 +114,15 @@ class Supervisor:
         previous = state.load(self._data.state)
         if previous:
             self._clear_leftovers(previous)
-        self._save()  # from here on `down` can find whatever is started
+        self._save()  # from here on `down` finds whatever is started
         model = models.resolve(self._options.engine, self._options.model)
         self._check_engine()
         self._check_ports()
         dev_credentials.ensure(self._data)
         dev_credentials.renew_page_credential(self._data)
-        self._state.engine, self._state.model, self._state.pools = (
-            self._options.engine,
-            model.name,
-            plan.pools(model),
-        )
+        self._state.engine = self._options.engine
+        self._state.model = model.name
+        self._state.pools = plan.pools(model)
         self._state.kafka_port = previous.kafka_port if previous else 0
         self._below.start(self._state.kafka_port, recorded=self._record, check=self._check_stopped)
         self._state.kafka, self._state.redis = self._below.kafka, self._below.redis
@@ -209,9 +136,9 @@ class Supervisor:
         self._save()
 
     def _clear_leftovers(self, previous: state.State) -> None:
-        """The data folder's lock is ours, so whatever carries the previous run's mark has no
-        supervisor."""
-        left = processes.sweep(previous.run, grace=5.0)
+        """End what the previous run left. This process holds the data folder's lock, so those
+        processes have no supervisor."""
+        left = processes.sweep(previous.run, grace_s=5.0)
         if left:
             self._say(f"ended {len(left)} processes left by a supervisor that was killed")
 
@@ -229,9 +156,9 @@ class Supervisor:
 
     def _check_ports(self) -> None:
         gateway_ports, push_ports = plan.ports(self._options)
-        for option, ports in (("--port", gateway_ports), ("--push-port", push_ports)):
-            for port in ports:
-                if not processes.port_is_free(port):
+        for option, wanted in (("--port", gateway_ports), ("--push-port", push_ports)):
+            for port in wanted:
+                if not ports.port_is_free(port):
                     raise processes.StartError(
                         f"port {port} is taken{_holder(port)}; stop that, or choose another "
                         f"with {option}"
@@ -239,13 +166,9 @@ class Supervisor:
 
     def _apply_topics(self) -> None:
         pools = tuple(json.loads(self._state.pools))
+        applying = kafka_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS)
         try:
-            created = asyncio.run(
-                asyncio.wait_for(
-                    wire_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS),
-                    TOPICS_SECONDS,
-                )
-            )
+            created = asyncio.run(asyncio.wait_for(applying, TOPICS_S))
         except TimeoutError:
             raise processes.StartError(f"Kafka at {self._state.kafka} does not answer") from None
         self._say(f"topics: {len(created)} created" if created else "topics: all there")
@@ -269,70 +192,46 @@ class Supervisor:
         self._state.urls = [plan.url(port) for port in gateway_ports]
         self._state.url = self._state.urls[0]
         self._state.push_urls = [plan.url(port) for port in push_ports]
-        taken = {*gateway_ports, *push_ports}
+        given = {*gateway_ports, *push_ports}
 
         def free_port() -> int:
-            port = processes.free_port(taken)
-            taken.add(port)
+            port = ports.free_port(given)
+            given.add(port)
             return port
 
         for service in plan.services(self._options, model, around, free_port):
             self._check_stopped()
-            self._start_service(service)
-
-    def _start_service(self, service: plan.Service) -> None:
-        log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
-        child = processes.Child(
-            service.name,
-            service.command,
-            environ={**os.environ, **service.environ},
-            log=log,
-            run=self._run,
-            cwd=paths.ROOT,
-        )
-        who = child.identity
-        part = state.Part(
-            name=service.name,
-            role=service.role,
-            pid=who.pid,
-            started=who.started,
-            address=service.address,
-            probe=service.probe,
-            log=str(log),
-        )
-        self._services.append(Supervised(service, child, part, shown=self._follow))
-        self._state.parts.append(part)
-        self._followers[service.name] = logs.Follower(log, child.log_start)
-        self._save()
+            log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
+            self._state.parts.append(self._services.start(service, log))
+            self._save()
 
     def _wait_serving(self) -> None:
-        """Gateway and push answer in seconds; the engine's readiness is awaited in `_serve`, since
+        """Wait for gateways and push services, which take seconds. `_serve` waits for the engine:
         a question can wait in Kafka."""
-        deadline = time.monotonic() + EDGE_READY_SECONDS
-        edge = [one for one in self._services if one.service.role != "worker"]
-        while not all(one.probe.ready for one in edge):
+        deadline = time.monotonic() + EDGE_READY_S
+        edge = self._services.edge
+        while not all(one.answer.ready for one in edge):
             self._tick()
             for one in edge:
                 if one.failed:
-                    raise processes.StartError(_why(one))
+                    raise processes.StartError(one.why_failed())
             if time.monotonic() >= deadline:
-                late = next(one for one in edge if not one.probe.ready)
+                late = next(one for one in edge if not one.answer.ready)
                 raise processes.StartError(
-                    f"{late.service.name} was not ready after {EDGE_READY_SECONDS:.0f} s; "
-                    f"{_last_lines(late)}"
+                    f"{late.service.name} was not ready after {EDGE_READY_S:.0f} s; "
+                    f"{late.last_lines()}"
                 )
         self._state.phase = "serving"
         self._save()
-        for line in banner.lines(
-            self._state, dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)
-        ):
-            self._say_plainly(line)
+        credential = dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)
+        for line in banner.lines(self._state, credential):
+            self._show(line)
 
     # Running
 
     def _serve(self) -> None:
-        workers = [one for one in self._services if one.service.role == "worker"]
-        if workers and not all(one.probe.ready for one in workers):
+        workers = self._services.workers
+        if workers and not all(one.answer.ready for one in workers):
             self._say(
                 f"the engine ({self._options.engine}) is loading; a question asked now waits "
                 f"in Kafka and is answered when it is ready"
@@ -342,46 +241,22 @@ class Supervisor:
             if self._state.phase != "serving":
                 continue
             if workers and all(one.failed for one in workers):
-                raise processes.StartError(_why(workers[0]))
-            if all(one.probe.ready or one.ended for one in workers):
+                raise processes.StartError(workers[0].why_failed())
+            if all(one.answer.ready or one.ended for one in workers):
                 self._state.phase = "ready"
                 self._save()
                 self._say(f"ready: every part is up (data in {self._data.root})")
 
     def _tick(self) -> None:
         self._check_stopped()
-        for one in self._services:
-            self._notice_end(one)
-            self._probe(one)
+        self._services.look(all_were_ready=self._state.phase == "ready")
         self._notice_end_below()
-        self._reap_orphans()
+        if time.monotonic() >= self._next_orphans:
+            processes.reap_orphans(self._services.pids | self._below.pids)
+            self._next_orphans = time.monotonic() + ORPHANS_S
         dev_credentials.renew_page_credential(self._data)
-        self._show_logs()
         self._save()
-        time.sleep(TICK_SECONDS)
-
-    def _check_stopped(self) -> None:
-        if self._signals:
-            raise Stopped
-
-    def _notice_end(self, one: Supervised) -> None:
-        code = one.child.returncode
-        if one.ended or code is None:
-            return
-        one.ended = True
-        self._show_logs()
-        one.part.exit_code, one.part.ready, one.probe = code, False, Probe()
-        left = one.child.sweep()
-        taken_along = f"; {len(left)} processes it left were ended" if left else ""
-        self._say(f"{one.service.name} {_ended(code)}{taken_along}")
-        if self._state.phase == "ready":
-            elsewhere = (
-                "" if self._data.root == paths.default_data() else f" --data {self._data.root}"
-            )
-            self._say(
-                f"  one in its place: {banner.program()} {one.service.role}{elsewhere}; its "
-                f"log: {one.part.log}; the other parts go on"
-            )
+        time.sleep(TICK_S)
 
     def _notice_end_below(self) -> None:
         for name, code, last_lines in self._below.ended():
@@ -389,100 +264,41 @@ class Supervisor:
             if known.exit_code is None:
                 known.exit_code, known.ready = code, False
                 self._say(
-                    f"{name} {_ended(code)}; nothing new can be answered. Stop and start "
-                    f"again (`tailrace up`). Its last lines:"
+                    f"{name} {services.describe_exit(code)}; nothing new can be answered. Stop and "
+                    f"start again (`tailrace up`). Its last lines:"
                 )
-                self._say_plainly(last_lines)
-
-    def _probe(self, one: Supervised) -> None:
-        now = time.monotonic()
-        if one.ended or now < one.next_probe:
-            return
-        before = one.probe
-        one.probe = ask(one.service.probe)
-        one.next_probe = time.monotonic() + (
-            PROBE_RUNNING_SECONDS if one.probe.ready else PROBE_STARTING_SECONDS
-        )
-        one.part.ready, one.part.detail = one.probe.ready, one.probe.detail
-        if one.probe.ready and not before.ready:
-            self._say(
-                f"{one.service.name} ready{f' at {one.service.address}' if one.service.address else ''}"
-            )
-        elif not one.probe.ready and before.ready:
-            self._say(
-                f"{one.service.name} is not ready{f': {one.probe.detail}' if one.probe.detail else ''}"
-            )
-        elif (
-            one.probe.detail
-            and (one.probe.state, one.probe.detail) != (before.state, before.detail)
-            and not one.probe.ready
-        ):
-            self._say(f"{one.service.name}: {one.probe.detail}")
-
-    def _reap_orphans(self) -> None:
-        processes.reap_orphans({one.child.pid for one in self._services} | self._below.pids)
-
-    def _show_logs(self) -> None:
-        for name, follower in self._followers.items():
-            for line in follower.lines():
-                if self._follow:
-                    self._say_plainly(f"{name:<10} | {logs.readable(line)}")
+                self._show(last_lines)
 
     # Stopping
 
     def _stop(self) -> None:
-        """Services first, since they need Redis and Kafka to end their answers; every wait is
-        bounded; a second signal ends the patience."""
+        """Stop the services, then Redis and Kafka, which the services need to end their answers.
+
+        Every wait is bounded, and another signal of the user ends it.
+        """
         self._state.phase = "stopping"
         self._save()
         asked_before = self._signals
-        running = [one for one in self._services if one.child.returncode is None]
         if self._state.parts:
             self._say("stopping")
-        for one in running:
-            one.child.send(signal.SIGTERM)
-        deadline = time.monotonic() + SERVICE_GRACE
-        while (
-            any(one.child.returncode is None for one in running)
-            and time.monotonic() < deadline
-            and self._signals <= asked_before
-        ):
-            self._show_logs()
-            time.sleep(0.05)
-        for one in self._services:
-            if one.child.returncode is None:
-                self._say(f"{one.service.name} did not stop by itself and is killed")
-            one.child.stop(0)
+        self._services.stop(hurry=lambda: self._signals > asked_before)
         self._below.stop()
-        processes.sweep(self._run)
+        processes.sweep(self._state.run)
         if self._state.parts:
             self._say("everything is stopped")
-        # What stays is the broker's port, for the next start, and the mark, in case anything was
+        # The broker's port stays, for the next start, and so does the mark, in case a process was
         # missed.
         self._state.phase, self._state.parts = "stopped", []
         self._save()
 
 
+def _own_part() -> state.Part:
+    found = processes.identity(os.getpid())
+    started = found.started if found else 0
+    return state.Part(name="supervisor", role="supervisor", pid=os.getpid(), started=started)
+
+
 def _holder(port: int) -> str:
-    """Who listens there, when it is a process of this user's that can be seen."""
-    pid = processes.listener(port)
+    """Who listens there, if this user may see it."""
+    pid = ports.listener(port)
     return f" by process {pid} ({processes.command(pid)[:80]})" if pid else ""
-
-
-def _ended(code: int) -> str:
-    if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
-
-
-def _last_lines(one: Supervised) -> str:
-    if one.shown:
-        return f"its lines are above, and in {one.part.log}"
-    shown = "\n".join(logs.readable(line) for line in one.child.last_lines(25).splitlines())
-    return f"its last lines ({one.part.log}):\n{shown}"
-
-
-def _why(one: Supervised) -> str:
-    code = one.child.returncode
-    what = _ended(code) if code is not None else f"reports: {one.probe.detail or 'failed'}"
-    return f"{one.service.name} {what}; {_last_lines(one)}"

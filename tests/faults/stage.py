@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from tailrace.local import processes
+from tailrace.local import child_process, ports, processes
 from tests.faults import link
 from tests.support import cluster, gateway_process, local
 
@@ -38,7 +38,7 @@ class Service:
     admin_port: int
     environ: dict[str, str]
     log: Path
-    child: processes.Child | None = None
+    child: child_process.ChildProcess | None = None
     starts: int = 0
 
     @property
@@ -101,8 +101,8 @@ class LinkedKafka(local.LocalKafka):
     def __init__(self, links: list[str], settings: dict[str, str] | None = None) -> None:
         super().__init__({**local.QUICK_RETURN, **(settings or {})})
         self.links: dict[str, link.Link] = {}
-        ports = {name: processes.free_port() for name in links}
-        for name, port in ports.items():
+        chosen = {name: ports.free_port() for name in links}
+        for name, port in chosen.items():
             self.links[name] = link.Link(lambda port=port: port)  # type: ignore[misc]
         broker = self._broker
         plain = [
@@ -113,7 +113,7 @@ class LinkedKafka(local.LocalKafka):
         broker.extra = {
             **(broker.extra or {}),
             "listeners": ",".join(
-                [*plain, *(f"{names[n]}://127.0.0.1:{p}" for n, p in ports.items())]
+                [*plain, *(f"{names[n]}://127.0.0.1:{p}" for n, p in chosen.items())]
             ),
             "advertised.listeners": ",".join(
                 [*plain, *(f"{names[n]}://127.0.0.1:{self.links[n].port}" for n in links)]
@@ -213,8 +213,8 @@ class Stage:
         taken = {s.port for s in self.services.values()} | {
             s.admin_port for s in self.services.values()
         }
-        port = processes.free_port(taken)
-        admin = processes.free_port(taken | {port})
+        port = ports.free_port(taken)
+        admin = ports.free_port(taken | {port})
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
         environ = {
             **kept,
@@ -249,7 +249,7 @@ class Stage:
         service = self.services[name]
         python = self.worker_python if service.role == "worker" else sys.executable
         command = [python, "-m", "tests.faults.traced", service.role]
-        service.child = processes.Child(
+        service.child = child_process.ChildProcess(
             name,
             command,
             environ={**service.environ, **environ},

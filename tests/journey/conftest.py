@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace.local import processes
+from tailrace.local import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 TAILRACE = Path(sys.executable).with_name("tailrace")
@@ -121,8 +121,8 @@ class Stack:
 
 def start(data: Path, *args: str, engine: str) -> Stack:
     """`tailrace up --detach`, ready."""
-    port = processes.free_port(following=FOLLOWING)
-    push_port = processes.free_port(
+    port = ports.free_port(following=FOLLOWING)
+    push_port = ports.free_port(
         set(range(port - FOLLOWING, port + FOLLOWING + 1)), following=FOLLOWING
     )
     command = [

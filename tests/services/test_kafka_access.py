@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 from k8s.gate import render
 from k8s.gate.manifests import Manifests
 from tailrace import log
-from tailrace.local import kafka_broker, processes
+from tailrace.local import kafka_broker, ports
 from tailrace.log import address as kafka_address
 from tailrace.protocol import topics
 
@@ -205,9 +205,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> I
     folder = tmp_path_factory.mktemp("guarded")
     users = {u["metadata"]["name"]: secrets.token_hex(8) for u in manifests.kind("KafkaUser")}
     _identities(folder, users)
-    port = processes.free_port()
-    inside = processes.free_port({port})
-    controller = processes.free_port({port, inside})
+    port = ports.free_port()
+    inside = ports.free_port({port})
+    controller = ports.free_port({port, inside})
     extra = _settings(folder, inside, port, controller)
     kafka = Guarded(
         folder / "kafka",

@@ -13,7 +13,7 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tailrace.local import java, kafka_broker, paths, processes, redis_server
+from tailrace.local import child_process, java, kafka_broker, paths, ports, processes, redis_server
 from tailrace.protocol import topics
 from tests.support import local
 
@@ -35,7 +35,7 @@ def test_redis_answers_and_a_killed_one_comes_back_empty_on_its_port() -> None:
     with local.LocalRedis() as redis:
         url = redis.url
         redis.kill()
-        assert not processes.accepts(redis.port)
+        assert not ports.accepts(redis.port)
         redis.start()
         assert redis.url == url
 
@@ -70,11 +70,11 @@ async def _first(bootstrap: str) -> bytes | None:
 
 
 def test_a_broker_that_cannot_start_is_named_with_its_last_lines(tmp_path: Path) -> None:
-    port = processes.free_port()
+    port = ports.free_port()
     broker = kafka_broker.Broker(
         tmp_path,
         port,
-        processes.free_port({port}),
+        ports.free_port({port}),
         run="test-bad",
         log=tmp_path / "kafka.log",
         extra={"log.retention.hours": "soon"},
@@ -120,7 +120,7 @@ def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
         "time.sleep(60)\n"
     )
 
-    parent = processes.Child(
+    parent = child_process.ChildProcess(
         "parent",
         [sys.executable, "-c", script],
         environ=os.environ,

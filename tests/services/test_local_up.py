@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace.local import paths, processes, state
+from tailrace.local import paths, ports, processes, state
 
 TAILRACE = [sys.executable, "-m", "tailrace"]
 UP_SECONDS = 120
@@ -31,8 +31,8 @@ class Deployment:
     """A data folder and ports of its own."""
 
     data: Path
-    port: int = field(default_factory=processes.free_port)
-    push_port: int = field(default_factory=processes.free_port)
+    port: int = field(default_factory=ports.free_port)
+    push_port: int = field(default_factory=ports.free_port)
 
     def command(self, *arguments: str) -> list[str]:
         return [*TAILRACE, *arguments, "--data", str(self.data)]
@@ -273,7 +273,7 @@ def test_a_given_broker_and_redis_are_used_and_not_started(
 
 
 def test_an_engine_url_that_does_not_answer_is_named(deployment: Deployment) -> None:
-    url = f"http://127.0.0.1:{processes.free_port()}/v1"
+    url = f"http://127.0.0.1:{ports.free_port()}/v1"
     said = deployment.call(
         "up",
         "--engine",
@@ -319,7 +319,7 @@ def test_chat_asks_and_shows_the_whole_answer(deployment: Deployment) -> None:
 
 def test_one_service_alone_joins_what_runs(deployment: Deployment) -> None:
     deployment.call(*deployment.up, "--detach")
-    port = processes.free_port()
+    port = ports.free_port()
     alone = subprocess.Popen(
         deployment.command("gateway", "--port", str(port)),
         cwd=paths.ROOT,
@@ -331,7 +331,7 @@ def test_one_service_alone_joins_what_runs(deployment: Deployment) -> None:
         def answers() -> bool:
             assert alone.poll() is None
             return (
-                processes.accepts(port)
+                ports.accepts(port)
                 and httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
             )
 

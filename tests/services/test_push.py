@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 
 from tailrace import log
 from tailrace.auth.principal import Principal
-from tailrace.local import dev_credentials, processes
+from tailrace.local import dev_credentials, ports
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
@@ -143,7 +143,7 @@ async def push_process(
     }
     issuers = folder / "issuers.json"
     issuers.write_text(json.dumps({"issuers": [issuer]}))
-    port = processes.free_port()
+    port = ports.free_port()
     env = {
         **os.environ,
         "TAILRACE_KAFKA": kafka,

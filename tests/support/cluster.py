@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import log as wire_log
-from tailrace.local import kafka_broker, processes
+from tailrace.local import kafka_broker, ports
 from tests.support import local
 
 REPLICAS = {
@@ -53,7 +53,7 @@ class Node(kafka_broker.Broker):
             *alone,
         )
         subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=kafka_broker.START_SECONDS
+            command, check=True, capture_output=True, text=True, timeout=kafka_broker.START_S
         )
 
     def segments(self, topic: str, partition: int) -> list[Path]:
@@ -69,8 +69,8 @@ class Cluster:
         self.links: dict[str, Any] = {}
         taken: set[int] = set()
         for _ in range(6):
-            taken.add(processes.free_port(taken))
-        ports = sorted(taken)
+            taken.add(ports.free_port(taken))
+        chosen = sorted(taken)
         name, run = kafka_broker.cluster_id(), f"test-{secrets.token_hex(6)}"
         self.nodes: list[Node] = []
         for i in range(3):
@@ -78,10 +78,10 @@ class Cluster:
                 **local.QUICK_RETURN,
                 **REPLICAS,
                 "node.id": str(i + 1),
-                "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports[3]}",
+                "controller.quorum.bootstrap.servers": f"127.0.0.1:{chosen[3]}",
             }
             if i:
-                plain = f"PLAINTEXT://127.0.0.1:{ports[i]}"
+                plain = f"PLAINTEXT://127.0.0.1:{chosen[i]}"
                 extra |= {
                     "process.roles": "broker",
                     "listeners": plain,
@@ -92,8 +92,8 @@ class Cluster:
                 Node(
                     name,
                     folder,
-                    ports[i],
-                    ports[3 + i],
+                    chosen[i],
+                    chosen[3 + i],
                     run=run,
                     log=self.folder / f"node-{i + 1}.log",
                     heap_mb=256,

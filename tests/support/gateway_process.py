@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tailrace.local import dev_credentials, processes
+from tailrace.local import dev_credentials, ports
 
 ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"
@@ -148,7 +148,7 @@ def gateway(
     **more: str,
 ) -> Iterator[Gateway]:
     """A ready gateway; stopped at the end."""
-    port = int(more.pop("TAILRACE_PORT", 0)) or processes.free_port()
+    port = int(more.pop("TAILRACE_PORT", 0)) or ports.free_port()
     settings = {
         "TAILRACE_PORT": str(port),
         "TAILRACE_NAME": name,

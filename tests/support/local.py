@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace import log as wire_log
-from tailrace.local import kafka_broker, paths, processes, redis_server
+from tailrace.local import kafka_broker, paths, ports, redis_server, server_process
 
 PARTITIONS = 8
 
@@ -36,7 +36,7 @@ class _Local:
     """A server in a folder that goes away with it. `_server` is made by the subclass, over
     `_folder`."""
 
-    _server: processes.Server
+    _server: server_process.ServerProcess
 
     def __init__(self, prefix: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -89,11 +89,11 @@ class LocalKafka(_Local):
 
     def __init__(self, settings: Mapping[str, str] | None = None, heap_mb: int = 256) -> None:
         super().__init__("tailrace-kafka-")
-        port = processes.free_port()
+        port = ports.free_port()
         self._server = self._broker = kafka_broker.Broker(
             self._folder / "kafka",
             port,
-            processes.free_port({port}),
+            ports.free_port({port}),
             run=_run_id(),
             log=self._folder / "kafka.log",
             heap_mb=heap_mb,
@@ -138,7 +138,7 @@ class LocalRedis(_Local):
     def __init__(self) -> None:
         super().__init__("tailrace-redis-")
         self._server = self._redis = redis_server.Server(
-            self._folder, processes.free_port(), run=_run_id(), log=self._folder / "redis.log"
+            self._folder, ports.free_port(), run=_run_id(), log=self._folder / "redis.log"
         )
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import log, settings
-from tailrace.local import processes
+from tailrace.local import ports
 from tailrace.protocol import events, fold, ids, records, topics
 from worker import app as worker_app
 from worker.engines import base
@@ -155,7 +155,7 @@ class Bench:
         session_ms: int = 6000,
         **env: str,
     ) -> Worker:
-        name, port = f"{self.pool}-{len(self.workers) + 1}", processes.free_port()
+        name, port = f"{self.pool}-{len(self.workers) + 1}", ports.free_port()
         chosen = self._settings(name, engine, session_ms) | {
             "TAILRACE_ADMIN_PORT": str(port),
             "PYTHONPATH": str(ROOT),

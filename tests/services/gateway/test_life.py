@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway import submission
 from tailrace import log
-from tailrace.local import processes
+from tailrace.local import ports
 from tailrace.protocol import ids, records, topics
 from tests.services.gateway.conftest import events_of, opened, text_of
 from tests.support import gateway_process as gp
@@ -253,7 +253,7 @@ class TestTheOfficialSdk:
         self, start: Start
     ) -> None:
         """As documented: `on_reconnecting` returns the query of the next handshake."""
-        port = str(processes.free_port())
+        port = str(ports.free_port())
         first = start("first", TAILRACE_DRAIN_S="0", TAILRACE_PORT=port)
         seen: dict[str, Any] = {}
         deltas: list[str] = []

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tailrace.local import paths, processes
+from tailrace.local import child_process, processes
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -27,8 +26,10 @@ PARENT = [
 ]
 
 
-def start(command: list[str], tmp_path: Path, name: str = "part", run: str = "") -> processes.Child:
-    return processes.Child(
+def start(
+    command: list[str], tmp_path: Path, name: str = "part", run: str = ""
+) -> child_process.ChildProcess:
+    return child_process.ChildProcess(
         name,
         command,
         environ=os.environ,
@@ -37,7 +38,7 @@ def start(command: list[str], tmp_path: Path, name: str = "part", run: str = "")
     )
 
 
-def grandchild(child: processes.Child) -> processes.Identity:
+def grandchild(child: child_process.ChildProcess) -> processes.Identity:
     deadline = time.monotonic() + 20
     while not child.output().strip():
         assert time.monotonic() < deadline
@@ -47,11 +48,19 @@ def grandchild(child: processes.Child) -> processes.Identity:
     return found
 
 
-@pytest.mark.parametrize("comm", ["python", "a b", "odd) S 1 (name", "((("])
-def test_a_process_name_with_parentheses_and_spaces_does_not_shift_the_fields(comm: str) -> None:
-    fields = ["S", "7", *["0"] * 17, "12345", *["0"] * 30]
-    found = processes.parse_stat(f"42 ({comm}) {' '.join(fields)}\n")
-    assert found == processes.Stat(pid=42, comm=comm, state="S", parent=7, started=12345)
+def test_an_identity_stays_the_same_when_the_wall_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: `down` after a correction of the clock took every process for another one."""
+    child = start(SLEEP, tmp_path)
+    try:
+        boot, created = psutil.boot_time, psutil.Process.create_time
+        monkeypatch.setattr(psutil, "boot_time", lambda: boot() + 3600)
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 3600)
+        assert processes.identity(child.pid) == child.identity
+        assert processes.alive(child.identity)
+    finally:
+        child.stop(0)
 
 
 def test_a_reused_pid_is_not_the_process_that_was_recorded(tmp_path: Path) -> None:
@@ -119,9 +128,9 @@ def test_a_child_is_in_our_session_but_in_a_process_group_of_its_own(tmp_path: P
 def test_a_child_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import os, pathlib, time\n"
-        "from tailrace.local import processes\n"
+        "from tailrace.local import child_process\n"
         f"log = pathlib.Path({str(tmp_path / 'inner.log')!r})\n"
-        "child = processes.Child('inner', ['sleep', '60'], environ=os.environ, log=log, run='unit-inner')\n"
+        "child = child_process.ChildProcess('inner', ['sleep', '60'], environ=os.environ, log=log, run='unit-inner')\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -154,61 +163,19 @@ def test_output_is_that_of_this_process_not_of_the_one_before(tmp_path: Path) ->
     assert child.last_lines(5) == "new"
 
 
-def test_who_listens_on_a_port_is_found() -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        assert not processes.port_is_free(port)
-        assert processes.accepts(port)
-        assert processes.listener(port) == os.getpid()
-    assert processes.port_is_free(port)
-    assert processes.listener(port) is None
-
-
-def test_a_free_port_is_below_those_of_outgoing_connections_and_its_followers_are_free() -> None:
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    first = processes.free_port(following=4)
-    assert first + 4 < low
-    assert all(processes.port_is_free(p) for p in range(first, first + 5))
-
-
-def test_a_block_of_ports_with_one_in_use_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([25_000, 25_002, 25_010])
-    monkeypatch.setattr("random.choice", lambda _: next(drawn))
-    monkeypatch.setattr(processes, "port_is_free", lambda port, host="": port != 25_003)
-    assert processes.free_port({25_000}, following=2) == 25_010
-
-
-def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of two deployments that start together both look before either binds."""
-    first = processes.free_port(following=3)
-    draw = f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); random.choice = lambda span: next(drawn, None) or choice(span)"
-    ask = f"import random; from tailrace.local import processes; {draw}; print(processes.free_port(following=1))"
-    other = int(
-        subprocess.run(
-            [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30
-        ).stdout
+def test_an_orphan_that_came_to_the_subreaper_is_killed_and_reaped(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, time\n"
+        "from tailrace.local import processes\n"
+        "processes.become_subreaper()\n"
+        "own = subprocess.Popen(['sleep', '60'])\n"
+        "middle = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $!'], stdout=subprocess.PIPE)\n"
+        "orphan = processes.identity(int(middle.stdout.readline()))\n"
+        "middle.wait()\n"
+        "met = processes.reap_orphans({own.pid})\n"
+        "print(met == [orphan], own.poll() is None, flush=True)\n"
+        "own.kill()\n"
     )
-    assert {other, other + 1}.isdisjoint(range(first, first + 4))
-    monkeypatch.setattr(processes, "CLAIM_SECONDS", 0.0)
-    unused = processes.free_port()
-    monkeypatch.setattr("random.choice", lambda _: unused)
-    assert processes.free_port() == unused, "nobody came"
-
-
-def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() -> None:
-    """Symptom: two deployments found 6379 free at once, and one went on with the other's Redis."""
-    port = processes.free_port()
-    code = f"from tailrace.local import processes; print(processes.claim({port}))"
-    assert processes.claim(port), "it is this process's already"
-    other = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT
-    )
-    assert other.stdout == "False\n"
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", port))
-        server.listen()
-        assert not processes.claim(port), "somebody has it"
+    child = start([sys.executable, "-c", script], tmp_path)
+    assert child.wait(30) == 0
+    assert child.output() == "True True\n"

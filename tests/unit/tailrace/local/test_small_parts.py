@@ -24,9 +24,10 @@ from tailrace.local import (
     models,
     paths,
     plan,
+    ports,
     processes,
+    readiness,
     state,
-    supervisor,
 )
 
 
@@ -293,7 +294,7 @@ class TestModels:
         assert models.resolve("vllm", "Org/Model-7B") == plan.Model("Org/Model-7B", "model-7b")
 
     def test_an_engine_that_does_not_answer_is_named_with_what_to_do(self) -> None:
-        url = f"http://127.0.0.1:{processes.free_port()}/v1"
+        url = f"http://127.0.0.1:{ports.free_port()}/v1"
         with pytest.raises(processes.StartError, match=r"does not answer GET .*/v1/models"):
             models.resolve(url, "")
 
@@ -306,22 +307,18 @@ class TestModels:
 
 class TestProbes:
     def test_readiness_is_the_status_code_and_the_rest_is_told(self) -> None:
-        assert supervisor.read_probe(200, b'{"ready": true, "state": "ready"}') == supervisor.Probe(
+        assert readiness.parse(200, b'{"ready": true, "state": "ready"}') == readiness.Readiness(
             ready=True, state="ready"
         )
-        loading = supervisor.read_probe(
-            503, b'{"ready": false, "state": "loading", "detail": "weights"}'
-        )
-        assert loading == supervisor.Probe(ready=False, state="loading", detail="weights")
+        loading = readiness.parse(503, b'{"ready": false, "state": "loading", "detail": "weights"}')
+        assert loading == readiness.Readiness(ready=False, state="loading", detail="weights")
 
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
     def test_a_body_of_anything_else_is_no_reason_to_fail(self, body: bytes) -> None:
-        assert supervisor.read_probe(503, body) == supervisor.Probe()
+        assert readiness.parse(503, body) == readiness.Readiness()
 
     def test_no_answer_is_not_ready(self) -> None:
-        assert (
-            supervisor.ask(f"http://127.0.0.1:{processes.free_port()}/ready") == supervisor.Probe()
-        )
+        assert readiness.ask(f"http://127.0.0.1:{ports.free_port()}/ready") == readiness.Readiness()
 
 
 def test_the_announcement_has_everything_to_begin_with() -> None:

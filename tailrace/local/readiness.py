@@ -1,0 +1,56 @@
+"""Asks a service whether it is ready, at its /ready."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The answer of one /ready.
+
+    Attributes:
+        ready: whether it may get work.
+        state: its own word for its state; empty if there was no answer.
+        detail: what it waits for or what is wrong; empty if it says nothing.
+    """
+
+    ready: bool = False
+    state: str = ""
+    detail: str = ""
+
+
+def ask(url: str) -> Readiness:
+    """Ask once. Never raises: no answer means "not ready"."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", parts.path)
+        answer = connection.getresponse()
+        body = answer.read(65_536)
+    except (OSError, http.client.HTTPException):
+        return Readiness()
+    finally:
+        connection.close()
+    return parse(answer.status, body)
+
+
+def parse(status: int, body: bytes) -> Readiness:
+    """Read `{"ready": bool, "state": "...", "detail": "..."}`. Any other body: the status alone."""
+    try:
+        fields: Any = json.loads(body)
+    except ValueError:
+        fields = {}
+    if not isinstance(fields, dict):
+        fields = {}
+    return Readiness(
+        ready=status == 200,
+        state=str(fields.get("state") or ""),
+        detail=str(fields.get("detail") or ""),
+    )
