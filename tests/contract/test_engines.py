@@ -24,6 +24,7 @@ import pytest_asyncio
 
 from tailrace.protocol import events, records
 from tests.support import openai_server
+from tests.support.waiting import eventually
 from worker.engines import base, openai, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -138,9 +139,7 @@ async def started(engine: base.Engine, request: records.Request) -> asyncio.Task
 
 async def empty(engine: base.Engine) -> None:
     """Wait until no request is inside the engine."""
-    async with asyncio.timeout(10):
-        while inside(engine):  # noqa: ASYNC110 - an engine has a number, no event
-            await asyncio.sleep(0.02)
+    await eventually(lambda: not inside(engine), "the engine is empty", within_s=10)
 
 
 def text_of(engine: base.Engine, request: records.Request, ids: list[int]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from tailrace.protocol import fold, records
 from tests.support import openai_server, workers
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -98,10 +97,7 @@ async def test_a_cancel_closes_the_stream_to_the_server(
     request = await bench.ask("slow 5000")
     await bench.tokens(request.rid, 1)
     await bench.cancel(request)
-    end = time.monotonic() + 5
-    while server.closed_early == 0:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.02)
+    await eventually(lambda: server.closed_early, "the server's stream is closed", within_s=5)
     assert (await bench.read(request.rid)).fold.phase is fold.Phase.DONE
 
 

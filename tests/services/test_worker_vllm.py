@@ -6,16 +6,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tailrace.protocol import fold, records
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import workers
+from tests.support.waiting import eventually
 
 MODEL = Path(
     os.environ.get("TAILRACE_TEST_MODEL")
@@ -27,8 +28,6 @@ SESSION_MS = 6000
 LONG_TOKENS = 200  # of an answer that is not over before its worker is killed
 NO_END = {"0": -100.0, "2": -100.0}  # the model's end tokens: an answer ends by its length alone
 CORES = len(os.sched_getaffinity(0))
-
-MISSING = "vLLM is NOT tested: no engine environment or model here (make install)"
 
 pytestmark = [
     pytest.mark.engine,
@@ -58,55 +57,38 @@ def start(bench: workers.Bench) -> workers.Worker:
 
 
 def descendants(pid: int) -> set[int]:
-    """Processes below `pid`, read from /proc."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
-        found |= more
-    return found
+    """Processes below `pid`."""
+    return {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
 def engine_processes(pid: int) -> dict[int, dict[str, str]]:
     """vLLM's processes below `pid`, each with the environment that it started with."""
-    found = {}
-    for below in descendants(pid):
-        if b"VLLM::" in Path(f"/proc/{below}/cmdline").read_bytes():
-            pairs = Path(f"/proc/{below}/environ").read_bytes().decode(errors="replace").split("\0")
-            found[below] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    return found
+    return {
+        child.pid: child.environ()
+        for child in psutil.Process(pid).children(recursive=True)
+        if "VLLM::" in " ".join(child.cmdline())
+    }
 
 
 def alive(pids: set[int]) -> set[int]:
     found = set()
     for pid in pids:
-        with contextlib.suppress(OSError):
-            if "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 found.add(pid)
     return found
 
 
 async def all_gone(pids: set[int]) -> None:
-    end = time.monotonic() + 15
-    while left := alive(pids):
-        assert time.monotonic() < end, f"left behind: {left}"
-        await asyncio.sleep(0.1)
+    await eventually(lambda: not alive(pids), f"the processes {pids} are gone", within_s=15)
 
 
 async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_behind(
     bench: workers.Bench,
 ) -> None:
     first = start(bench)
-    loading = None
-    while loading is None:
-        await asyncio.sleep(0.1)
-        loading = await asyncio.to_thread(first.status)
-    assert loading["state"] == "loading"
+    said = await eventually(lambda: asyncio.to_thread(first.status), "it says how it is")
+    assert said["state"] == "loading"
     await first.ready(BOOT_S)
     scheduler_and_model = engine_processes(first.process.pid)
     assert len(scheduler_and_model) == 1, (
@@ -134,11 +116,13 @@ async def test_a_worker_killed_while_its_engine_starts_leaves_nothing_behind(
     """An engine process whose service died during the start waited five minutes for it: vLLM loads
     its plugins only after that wait."""
     worker = start(bench)
-    end = time.monotonic() + BOOT_S
-    while len(engine := descendants(worker.process.pid)) < 2:
-        assert time.monotonic() < end
+
+    def starting() -> bool:
         assert worker.process.poll() is None, worker.logs()
-        await asyncio.sleep(0.05)
+        return len(descendants(worker.process.pid)) >= 2
+
+    await eventually(starting, "its engine's processes are there", within_s=BOOT_S)
+    engine = descendants(worker.process.pid)
 
     worker.kill()
 
@@ -167,13 +151,12 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
     await bench.tokens(request.rid, 3, ANSWER_S)
     await bench.cancel(request)
     async with RedisStore(bench.redis_url) as redis:
-        end = time.monotonic() + 10
-        while True:
+
+        async def idle() -> bool:
             beats = {beat["name"]: beat for beat in await Workers(redis).list_workers(bench.pool)}
-            if worker.name in beats and beats[worker.name]["running"] == 0:
-                return
-            assert time.monotonic() < end, beats
-            await asyncio.sleep(0.2)
+            return worker.name in beats and beats[worker.name]["running"] == 0
+
+        await eventually(idle, "the engine no longer runs it", within_s=10)
 
 
 async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:

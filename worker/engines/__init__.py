@@ -1,7 +1,7 @@
 """Engines: what generates tokens. One file for each engine, one interface (`base`).
 
 In: a request, the prompt's ids and the ids accepted so far (`base.GenerationInput`). Out: steps of
-new ids (`base.Step`). An engine knows nothing of the log, of claims or of clients.
+new ids (`base.Step`). An engine knows nothing of the log or of clients.
 
     scripted    no model; for tests and load
     openai      any OpenAI-compatible server over HTTP

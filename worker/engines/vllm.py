@@ -132,17 +132,19 @@ class VLLM:
 
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         from vllm.exceptions import VLLMClientError
-        from vllm.v1.engine.exceptions import EngineDeadError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         try:
             await self._run(prompt_of(job), sampling_of(job), job.key, on_step)
         except EngineDeadError as error:
             self.dead.set()
             raise base.EngineDead("vLLM's engine process ended") from error
+        except EngineGenerateError as error:  # the public API's wrapper of any other error
+            if isinstance(error.__cause__, ValueError):
+                raise _refused(error.__cause__) from error
+            raise base.Transient(f"vLLM failed: {type(error.__cause__).__name__}") from error
         except (VLLMClientError, ValueError) as error:
-            raise base.Refused(
-                "invalid_prompt", str(error.args[0] if error.args else error)[:500]
-            ) from error
+            raise _refused(error) from error
 
     def detokenizer(self, request: records.Request) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast)
@@ -285,6 +287,10 @@ def revision(model: str, commit: str | None = None) -> str:
         elif path.suffix in (".safetensors", ".bin"):
             digest.update(f"{path.name}:{path.stat().st_size}".encode())
     return f"{folder.name}@{digest.hexdigest()}"
+
+
+def _refused(error: Exception) -> base.Refused:
+    return base.Refused("invalid_prompt", str(error.args[0] if error.args else error)[:500])
 
 
 def _settle(loaded: asyncio.Future[Any], outcome: Any) -> None:

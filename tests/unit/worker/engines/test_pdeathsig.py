@@ -42,13 +42,15 @@ def gone(pid: int, within_s: float) -> bool:
     "registered", [True, False], ids=["registered", "not registered: it outlives its parent"]
 )
 def test_a_killed_parent_takes_its_registered_child_along(registered: bool) -> None:
-    child = f"{'from worker.engines import pdeathsig; pdeathsig.register(); ' * registered}print('up', flush=True); import time; time.sleep(30)"
+    register = "from worker.engines import pdeathsig; pdeathsig.register(); " * registered
+    child = f"{register}print('up', flush=True); import time; time.sleep(30)"
     parent = start(
         f"""
         import subprocess, sys, time
         from worker.engines import pdeathsig
         pdeathsig.guard()
-        made = subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE, text=True)
+        line = [sys.executable, "-c", {child!r}]
+        made = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
         made.stdout.readline()
         print(made.pid, flush=True)
         time.sleep(30)
