@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
+import os
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import fastapi
@@ -19,10 +20,18 @@ from starlette.routing import Route, WebSocketRoute
 
 from gateway import (
     cache,
+    create_routes,
     endpoint,
     http,
+    idempotency,
     idempotency_index,
+    placement,
+    rate_limits,
+    request_builder,
+    request_writer,
     response_operations,
+    response_routes,
+    stream_keeper,
     submission,
     worker_registry,
 )
@@ -60,7 +69,9 @@ class Gateway:
             log_clients.over_kafka(config.kafka, config.name),
             layout=layout,
             pools=[pool.name for pool in config.pools],
-            preferred=submission.preferred_partitions(layout),
+            preferred=placement.preferred_partitions(
+                layout.partitions, int.from_bytes(os.urandom(2), "big")
+            ),
         )
         self.writer = log.Writer(
             config.kafka,
@@ -72,16 +83,21 @@ class Gateway:
             log.Replays(config.kafka, client_id=f"{config.name}-keys"),
         )
         operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
+        streams = stream_keeper.StreamKeeper(
+            self.delivery, operations, cached, self.spawn, config.cancel_grace_s
+        )
         self.submission = submission.Submission(
-            config,
-            layout,
-            self.delivery,
-            self.writer,
-            cached,
-            self.idempotency_index,
-            operations,
+            config.limits,
+            request_builder.RequestBuilder(
+                self.delivery, cached, streams.running, layout.partitions
+            ),
+            request_writer.RequestWriter(self.delivery, self.writer),
+            rate_limits.RateLimiter(cached, config.limits),
+            idempotency.Idempotency(
+                cached, self.idempotency_index, streams, operations, self.spawn
+            ),
+            streams,
             self.workers,
-            self.spawn,
         )
         self.key_sets = access.key_sets(issuers)
         gate = access.Access(
@@ -91,15 +107,18 @@ class Gateway:
             config, gate, self.submission, operations, self.draining, self.spawn
         )
         self.watchers = query_routes.Endpoint(self.delivery, gate, self.draining)
+        self.create_routes = create_routes.CreateRoutes(
+            config, gate, self.submission, self.draining
+        )
         self.api = http.Api(
             config,
             gate,
             self.submission,
-            operations,
+            self.create_routes,
+            response_routes.ResponseRoutes(gate, operations),
             self.delivery,
             self.redis,
             self.workers,
-            self.draining,
             version=_version(),
             started=int(time.time()),
         )
@@ -140,7 +159,8 @@ class Gateway:
         config = self._config
         server = runner.server(
             middleware.Edge(
-                self.watchers.before(self.api.before(self.application())), config.origins
+                self.watchers.before(self.create_routes.in_front_of(self.application())),
+                config.origins,
             ),
             config.host,
             config.port,
@@ -194,19 +214,18 @@ class Gateway:
         telemetry.log(
             telemetry.Action.DRAIN_STARTED,
             sockets=len(self.sockets),
-            running=len(self.submission.running),
+            running=len(self.submission.streams.running),
         )
         self.submission.leaving = True
         await _until(hurry, self._config.accept_s)
         self.submission.refusing = True
         self.sockets.leave()
-        end = time.monotonic() + self._config.drain_s
-        while self.submission.active_streams and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110 (counts that fall to 0; once per life)
-            await asyncio.sleep(DRAIN_TICK_S)
+        await _until_zero(
+            lambda: 0 if hurry.is_set() else self.submission.streams.active_streams,
+            self._config.drain_s,
+        )
         self.draining.begin()
-        end = time.monotonic() + CLOSE_S
-        while (len(self.sockets) or self.watchers.sockets) and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(DRAIN_TICK_S)
+        await _until_zero(lambda: len(self.sockets) + len(self.watchers.sockets), CLOSE_S)
 
 
 class _Stopped(Exception):
@@ -234,6 +253,13 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
         telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
 
 
+async def _until_zero(count: Callable[[], int], deadline_s: float) -> None:
+    """Wait until `count` is 0, or the deadline. It polls, because it runs once per process."""
+    end = time.monotonic() + deadline_s
+    while count() and time.monotonic() < end:  # noqa: ASYNC110
+        await asyncio.sleep(DRAIN_TICK_S)
+
+
 async def _until(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
@@ -252,21 +278,21 @@ def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
 
 async def _api_error(_request: Request, e: Exception) -> Response:
     assert isinstance(e, errors.ApiError)
-    return http.error_response(e)
+    return create_routes.error_response(e)
 
 
 async def _http_error(request: Request, e: Exception) -> Response:
     assert isinstance(e, HTTPException)
     if e.status_code == 405:
-        return http.error_response(
+        return create_routes.error_response(
             errors.method_not_allowed(request.method, (e.headers or {}).get("Allow", ""))
         )
-    return http.error_response(errors.not_found(request.scope["path"]))
+    return create_routes.error_response(errors.not_found(request.scope["path"]))
 
 
 async def _failed(_request: Request, _e: Exception) -> Response:
     """The framework raises the exception again once this is sent; `edge` says what it was."""
-    return http.error_response(errors.server_error())
+    return create_routes.error_response(errors.server_error())
 
 
 def _version() -> str:

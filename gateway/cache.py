@@ -54,7 +54,7 @@ class Cache:
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str
     ) -> limits.Consumed | None:
-        """None when nobody counts: rates fail open."""
+        """Charge a token bucket. Returns None without Redis: rates fail open."""
         nothing: limits.Consumed | None = None
         return await self._ask(
             self._buckets.consume_tokens(principal, cost, rate, burst, kind=kind), nothing

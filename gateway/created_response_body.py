@@ -1,7 +1,4 @@
-"""Server-sent events of one run: the body of a streaming answer, ended honestly.
-
-A stream ends with `[DONE]` after the terminal event. Every other end breaks the body abnormally,
-because SDKs take a clean early end for a complete answer."""
+"""The SSE body of a response created here: Responses events or Chat Completions chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from gateway import response_stream, submission
+from gateway import response_stream
 from tailrace import log
 from tailrace.delivery import outbox
 from tailrace.protocol import events
@@ -20,19 +17,20 @@ Encode = Callable[[events.Event], bytes]
 
 
 class CreatedResponseBody(event_stream.EventBody):
-    """Streams a run's events, as `encode` spells them, and gives the run back when the client
-    leaves or the service does."""
+    """Sends a stream's events, as `encode` spells them.
+
+    The body ends with `[DONE]` after the terminal event. Every other end breaks it off, because
+    SDKs take a clean early end for a complete answer. The stream is released in either case.
+    """
 
     def __init__(
         self,
-        run: response_stream.ResponseStream,
-        submit: submission.Submission,
+        stream: response_stream.ResponseStream,
         draining: drain.Draining,
         encode: Encode,
     ) -> None:
-        super().__init__(run.rid, run.headers)
-        self._run = run
-        self._submit = submit
+        super().__init__(stream.rid, stream.headers)
+        self._stream = stream
         self._draining = draining
         self._encode = encode
 
@@ -40,18 +38,15 @@ class CreatedResponseBody(event_stream.EventBody):
         return (self._draining.wait(),)
 
     def nudge(self) -> None:
-        self._run.subscription.keepalive()
+        self._stream.subscription.keepalive()
 
     def release(self) -> None:
-        if self._run.final is not None:
-            self._submit.finished(self._run)
-        else:
-            self._submit.continue_in_background(self._run)
+        self._stream.release()
 
     async def pump(self, send: Send) -> None:
         try:
-            while self._run.final is None:
-                batch = await self._run.next_events()
+            while self._stream.final is None:
+                batch = await self._stream.next_events()
                 await self.write(
                     send, b"".join(map(self._encode, batch)) if batch else event_stream.KEEP_ALIVE
                 )

@@ -1,44 +1,33 @@
-"""The HTTP surface: Responses, Chat Completions, models, tickets, and what the page needs.
+"""The HTTP surface: the table of routes, and models, tickets, health and what the page needs.
 
-Routes take the raw request: `request_parsing` validates, so that no framework error shape ever
-shows.
+Routes take the raw request, so that no error shape of the framework ever shows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import fastapi
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
-    chat_completions,
-    created_response_body,
+    create_routes,
     page,
-    request_parsing,
-    response_operations,
-    response_stream,
+    response_routes,
     submission,
     worker_registry,
 )
-from tailrace import log, settings, telemetry
-from tailrace.auth.principal import Principal
+from tailrace import settings
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, records
-from tailrace.settings.shapes import Pool
+from tailrace.protocol import errors
 from tailrace.store import tickets
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
-from tailrace.web import access, drain, error_mapping, event_stream
+from tailrace.web import access
 
-BODY_DEADLINE_S: Final = 60.0
-LIST_LIMIT: Final = 20
-LIST_MOST: Final = 100
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
@@ -50,11 +39,11 @@ class Api:
         config: settings.GatewaySettings,
         gate: access.Access,
         submit: submission.Submission,
-        operations: response_operations.ResponseOperations,
+        create: create_routes.CreateRoutes,
+        responses: response_routes.ResponseRoutes,
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
-        draining: drain.Draining,
         *,
         version: str,
         started: int,
@@ -62,12 +51,12 @@ class Api:
         self._config = config
         self._gate = gate
         self._submit = submit
-        self._operations = operations
+        self._create = create
+        self._responses = responses
         self._delivery = deliver
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
         self._workers = workers
-        self._draining = draining
         self._version = version
         self._started = started
         self._page = page.load(config.page)
@@ -82,17 +71,14 @@ class Api:
     def router(self) -> fastapi.APIRouter:
         router = fastapi.APIRouter()
         for method, path, handler in (
-            ("POST", "/v1/responses", self.create),
-            (
-                "POST",
-                "/v1/responses/input_tokens",
-                self.absent,
-            ),  # else these two would look like ids that take no POST
+            ("POST", "/v1/responses", self._create.create),
+            # Without these two routes the paths would look like ids that take no POST.
+            ("POST", "/v1/responses/input_tokens", self.absent),
             ("POST", "/v1/responses/compact", self.absent),
-            ("POST", "/v1/responses/{response_id}/cancel", self.cancel),
-            ("DELETE", "/v1/responses/{response_id}", self.delete),
-            ("GET", "/v1/responses/{response_id}/input_items", self.input_items),
-            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/v1/responses/{response_id}/cancel", self._responses.cancel),
+            ("DELETE", "/v1/responses/{response_id}", self._responses.delete),
+            ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),
+            ("POST", "/v1/chat/completions", self._create.chat),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
@@ -104,143 +90,12 @@ class Api:
             router.add_api_route(path, handler, methods=[method], response_model=None)
         return router
 
-    def before(self, app: ASGIApp) -> ASGIApp:
-        """`app` with the routes that create responses in front of it: between them and the server a
-        framework's layers take a tenth of what a request costs, and a call each for every event.
-        Where spans are exported `app` has them all, because its layers make the spans."""
-        hot = {"/v1/responses": self.create, "/v1/chat/completions": self.chat}
-
-        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-            handler = (
-                hot.get(scope["path"])
-                if scope["type"] == "http" and scope["method"] == "POST"
-                else None
-            )
-            if handler is None:
-                await app(scope, receive, send)
-                return
-            try:
-                response = await handler(Request(scope, receive, send))
-            except errors.ApiError as error:
-                response = error_response(error)
-            await response(scope, receive, send)
-
-        return app if telemetry.exporting() else dispatch
-
-    # ---- creating
-    # ------------------------------------------------------------------------------------
-
-    async def create(self, request: Request) -> Response:
-        """`POST /v1/responses`."""
-        create, run = await self._created(request, request_parsing.of_responses)
-        if create.stream:
-            return created_response_body.CreatedResponseBody(
-                run, self._submit, self._draining, events.Event.sse
-            )
-        if create.background:
-            self._submit.keep(run)
-            return JSONResponse(
-                (await self._delivery.find(run.rid, run.owner)).response, headers=run.headers
-            )
-        return JSONResponse(await self._whole(run, request), headers=run.headers)
-
-    async def chat(self, request: Request) -> Response:
-        """`POST /v1/chat/completions`."""
-        create, run = await self._created(request, request_parsing.of_chat)
-        if create.stream:
-            return created_response_body.CreatedResponseBody(
-                run,
-                self._submit,
-                self._draining,
-                chat_completions.Chunks(run.echo, include_usage=create.usage_in_stream).of,
-            )
-        return JSONResponse(
-            chat_completions.completion(await self._whole(run, request)), headers=run.headers
-        )
-
-    async def _created(
-        self,
-        request: Request,
-        read: Callable[[dict[str, Any], Sequence[Pool]], request_parsing.Create],
-    ) -> tuple[request_parsing.Create, response_stream.ResponseStream]:
-        """Whether the caller was revoked is asked in one round trip with what else is needed from
-        Redis; nothing is written before the answer."""
-        principal = await self._gate.verified(request)
-        permitted = asyncio.ensure_future(self._gate.permit(principal))
-        permitted.add_done_callback(submission.consume_exception)
-        try:
-            create = _with_key(read(await self._body(request), self._config.pools), request)
-            return create, await self._submit.submit(create, principal, permitted=permitted)
-        except errors.ApiError:
-            await permitted  # whoever may not ask at all is told nothing else
-            raise
-        finally:
-            permitted.cancel()
-
-    async def _whole(self, run: response_stream.ResponseStream, request: Request) -> dict[str, Any]:
-        """Wait for the end of a run; a client that leaves meanwhile gives it back."""
-        tasks = [
-            asyncio.ensure_future(t)
-            for t in (_to_end(run), event_stream.gone(request.receive), self._draining.wait())
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done():
-                tasks[0].result()
-        except log.HistoryLost as error:
-            raise errors.history_lost(run.rid) from error
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if run.final is not None:
-                self._submit.finished(run)
-            else:
-                self._submit.continue_in_background(run)
-        if run.final is None:  # the client is gone and reads nothing, or this process is leaving
-            raise errors.unavailable(
-                f"This instance is shutting down; the response goes on as {run.rid}."
-            )
-        return run.final
-
-    # ---- what exists
-    # ---------------------------------------------------------------------------------
-
-    async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`."""
-        rid, owner = await self._addressed(request)
-        try:
-            return JSONResponse(await self._operations.cancel(rid, owner))
-        except error_mapping.DELIVERY_ERRORS as error:
-            raise error_mapping.api_error(rid, error) from error
-
-    async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`."""
-        rid, owner = await self._addressed(request)
-        try:
-            await self._operations.delete(rid, owner)
-        except error_mapping.DELIVERY_ERRORS as error:
-            raise error_mapping.api_error(rid, error) from error
-        return JSONResponse({"id": rid, "object": "response", "deleted": True})
-
-    async def input_items(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}/input_items`."""
-        rid, owner = await self._addressed(request)
-        query = request.query_params
-        try:
-            items = await self._operations.input_items(rid, owner)
-        except error_mapping.DELIVERY_ERRORS as error:
-            raise error_mapping.api_error(rid, error) from error
-        return JSONResponse(
-            listed(items, query.get("limit"), query.get("order"), query.get("after"))
-        )
-
     # ---- models
     # --------------------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
-        await self._principal(request)
+        await self._gate.principal(request)
         return JSONResponse(
             {
                 "object": "list",
@@ -250,7 +105,7 @@ class Api:
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; names of models may contain slashes."""
-        await self._principal(request)
+        await self._gate.principal(request)
         name = request.path_params["model"]
         if not any(name in pool.models for pool in self._config.pools):
             raise errors.model_not_found(name)
@@ -266,7 +121,7 @@ class Api:
         """`POST /v1/tickets`: a one-time stand-in for the credential, for a WebSocket handshake
         from the same origin."""
         self._gate.check_origin(request)
-        principal = await self._principal(request)
+        principal = await self._gate.principal(request)
         try:
             ticket = await self._tickets.mint_ticket(
                 principal, request.headers.get("origin"), self._gate.clock()
@@ -339,77 +194,6 @@ class Api:
         """Parts of the API that are not offered."""
         raise errors.not_found(request.scope["path"])
 
-    # ---- shared
-    # --------------------------------------------------------------------------------------
-
-    async def _principal(self, request: Request) -> Principal:
-        return await self._gate.principal(request)
-
-    async def _addressed(self, request: Request) -> tuple[str, records.Owner]:
-        return request.path_params["response_id"], access.owner_of(await self._principal(request))
-
-    async def _body(self, request: Request) -> dict[str, Any]:
-        limit = self._config.max_http_bytes
-        if int(request.headers.get("content-length") or 0) > limit:
-            raise errors.payload_too_large(limit)
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(BODY_DEADLINE_S):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > limit:
-                        raise errors.payload_too_large(limit)
-                    parts.append(part)
-        except TimeoutError as error:
-            raise errors.invalid_request(
-                f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.",
-                code="request_timeout",
-            ) from error
-        except ClientDisconnect as error:
-            raise errors.invalid_request(
-                "The client left."
-            ) from error  # nobody reads it; only our own books see it
-        return request_parsing.decode(b"".join(parts))
-
-
-async def _to_end(run: response_stream.ResponseStream) -> None:
-    while await run.next_events():
-        pass
-
-
-def _with_key(create: request_parsing.Create, request: Request) -> request_parsing.Create:
-    return request_parsing.with_key(create, request.headers.get("idempotency-key"))
-
-
-def listed(
-    items: list[dict[str, Any]], limit: str | None, order: str | None, after: str | None
-) -> dict[str, Any]:
-    """One page of a list; `items` are oldest first.
-
-    Raises:
-        errors.ApiError
-    """
-    if order not in (None, "asc", "desc"):
-        raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
-    if limit is not None and not (
-        limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= LIST_MOST
-    ):
-        raise errors.out_of_range("limit", 1, LIST_MOST)
-    rows = items if order == "asc" else items[::-1]
-    if after is not None:
-        place = next((i for i, item in enumerate(rows) if item["id"] == after), None)
-        if place is None:
-            raise errors.invalid_value("after", "Invalid 'after': no such item.")
-        rows = rows[place + 1 :]
-    shown = rows[: int(limit) if limit is not None else LIST_LIMIT]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(rows) > len(shown),
-    }
-
 
 def same_origin_loopback(request: Request) -> bool:
     """Whether the page of this machine asks: from a loopback address, by a loopback name (so that
@@ -439,11 +223,3 @@ def _loopback_name(host: str) -> bool:
         return urlsplit(f"//{host}").hostname in ("127.0.0.1", "localhost", "::1")
     except ValueError:
         return False
-
-
-def error_response(error: errors.ApiError, headers: dict[str, str] | None = None) -> Response:
-    """The one shape of HTTP errors."""
-    telemetry.ERRORS.labels(code=error.code or error.type, status=str(error.status)).inc()
-    return JSONResponse(
-        errors.http_body(error), error.status, headers={**(headers or {}), **error.headers}
-    )

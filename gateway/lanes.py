@@ -58,7 +58,7 @@ class Cancel:
     anyway."""
 
     rid: str
-    ours: bool
+    own: bool
     lane: Lane = None
 
 
@@ -199,12 +199,12 @@ class LaneScheduler:
         for name, state in self._lanes.items():
             if state.rid == rid:
                 return self._cancel_lane(name)
-        return [] if rid in self._recent else [Cancel(rid, ours=False, lane=lane)]
+        return [] if rid in self._recent else [Cancel(rid, own=False, lane=lane)]
 
     def _cancel_lane(self, lane: Lane) -> list[Action]:
         state = self._lanes[lane]
         asked, state.cancel = state.cancel, True
-        return [] if asked or state.rid is None else [Cancel(state.rid, ours=True, lane=lane)]
+        return [] if asked or state.rid is None else [Cancel(state.rid, own=True, lane=lane)]
 
     def cancel_failed(self, lane: Lane) -> None:
         """It may be asked for again."""
@@ -227,7 +227,7 @@ class LaneScheduler:
         """The create of this lane is in the log as `rid`."""
         state = self._lanes[lane]
         state.rid = rid
-        return [Cancel(rid, ours=True, lane=lane)] if state.cancel else []
+        return [Cancel(rid, own=True, lane=lane)] if state.cancel else []
 
     def rejected(self, lane: Lane, error: errors.ApiError, previous: object = None) -> list[Action]:
         """The create of this lane was refused; what it wanted to continue is forgotten, on this

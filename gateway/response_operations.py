@@ -9,15 +9,14 @@ from typing import Any, Final
 from gateway import cache
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import fold, ids, records, topics
+from tailrace.protocol import ids, records, topics
 
 CANCEL_DEADLINE_S: Final = 5.0
-_END_OF_SERIES: Final = 2**53  # a cursor beyond every sequence_number: only the end is waited for
+_AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscriber gets no events
 
 
 class ResponseOperations:
-    """Over the log and what this process reads of it. `owner` is whoever asks; to anybody else's
-    response the answer is NotFound."""
+    """Cancels, deletes and lists responses for their owner. Other principals get `NotFound`."""
 
     def __init__(self, deliver: delivery.Delivery, writer: log.Writer, cached: cache.Cache) -> None:
         self._delivery = deliver
@@ -25,37 +24,38 @@ class ResponseOperations:
         self._cache = cached
 
     async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
-        """Cancel and return the object as it then stands; what has ended already stays what it is.
+        """Cancel a response and return its final Response object.
+
+        A response that has ended already stays as it is. The terminal event decides: it is END or
+        CANCEL, whichever came first in the log.
 
         Raises:
             delivery.NotFound, log.HistoryLost, log.LogUnavailable
+            errors.ApiError: 429, this principal has too many look-ups under way.
         """
-        found = await self._delivery.find(rid, owner)
-        if found.phase is not fold.Phase.DONE:
-            await self.append_cancel(rid, owner, found.echo)
-            await self._until_end(rid, owner)
-            found = await self._delivery.find(rid, owner)
-        return found.response
-
-    async def append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
-        """Have it end, whenever it comes to that. Raises log.AppendFailed."""
-        value = records.encode(records.Cancel(rid, owner, echo))
-        await self._writer.append(
-            topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
-        )
-
-    async def _until_end(self, rid: str, owner: records.Owner) -> None:
-        """Until this process has read the end, which by now is in the log: whichever of END and
-        CANCEL came first."""
-        subscription = await self._delivery.watch(rid, owner, _END_OF_SERIES)
+        subscription = await self._delivery.watch(rid, owner, _AFTER_ANY_EVENT)
         try:
-            async with asyncio.timeout(CANCEL_DEADLINE_S):
-                while await subscription.next_events():
-                    pass
+            if not subscription.ended:
+                await self.append_cancel(rid, owner, subscription.echo)
+                async with asyncio.timeout(CANCEL_DEADLINE_S):
+                    while await subscription.next_events():
+                        pass
+            return subscription.response
         except TimeoutError as error:
             raise log.LogUnavailable("the log is not read right now") from error
         finally:
             subscription.close()
+
+    async def append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
+        """Append a CANCEL record. The terminal event reaches every subscriber through the log.
+
+        Raises:
+            log.AppendFailed
+        """
+        value = records.encode(records.Cancel(rid, owner, echo))
+        await self._writer.append(
+            topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
+        )
 
     async def delete(self, rid: str, owner: records.Owner) -> None:
         """Delete: running ones are cancelled first. Raises like `cancel`."""

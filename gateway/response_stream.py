@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from gateway import context, lanes
-from tailrace import telemetry
+from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ResponseStream:
-    """One response as the connection that asked for it follows it.
+    """A context manager around one response that a connection follows.
+
+    Leaving the block ends the connection's part. `on_release` then closes a stream that is over and
+    has a background task follow one that is not.
 
     Attributes:
-        messages: its context, to be remembered with its answer; None when this run only follows a
-            response submitted elsewhere.
-        counted: it takes a place in `Running` until it ends.
-        awaited_since: when its request came in (monotonic seconds); 0 once its first token was
-            taken, and for runs submitted elsewhere.
-        told_at: when its last tokens were taken (monotonic seconds); 0 before, and for runs
-            submitted elsewhere.
+        echo: static part of the Response object.
+        store: whether the response can be asked for later.
+        on_release: called once with this stream, when the connection lets go of it.
+        messages: the request's messages, to be remembered with the answer; None when the request
+            was submitted elsewhere.
+        previous: id of the response that this one continues.
+        counted: the response takes a place in `admission.Running` until it ends.
+        headers: HTTP headers for the answer.
+        pool: label of the measurements; empty when the request was submitted elsewhere.
+        awaited_since: when the request came in (monotonic seconds); 0 after the first token, and
+            when the request was submitted elsewhere.
+        last_token_at: when the last tokens were taken (monotonic seconds); 0 before the first one,
+            and when the request was submitted elsewhere.
         final: the terminal Response object; None until the terminal event was taken.
+        lost: the log no longer holds the response.
+        released: the connection let go of the stream.
     """
 
     rid: str
@@ -32,36 +45,73 @@ class ResponseStream:
     echo: dict[str, Any]
     subscription: delivery.Subscription
     store: bool
+    on_release: Callable[[ResponseStream], None]
     messages: context.Messages | None = None
     previous: str | None = None
     counted: bool = False
     headers: dict[str, str] = field(default_factory=dict)
     pool: str = ""
     awaited_since: float = 0.0
-    told_at: float = 0.0
+    last_token_at: float = 0.0
     final: dict[str, Any] | None = None
+    lost: bool = False
+    released: bool = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the stream; idempotent."""
+        if not self.released:
+            self.released = True
+            self.on_release(self)
 
     async def next_events(self) -> list[events.Event]:
-        """The next events; an empty list after the terminal one. Raises like
-        `Subscription.take`."""
-        batch = await self.subscription.next_events()
+        """Wait for the next events. Returns an empty list after the terminal event.
+
+        Raises:
+            outbox.Slow, log.HistoryLost: like `Subscription.next_events`.
+        """
+        try:
+            batch = await self.subscription.next_events()
+        except log.HistoryLost:
+            self.lost = True
+            raise
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
-        if (self.awaited_since or self.told_at) and any(e.delta is not None for e in batch):
+        if (self.awaited_since or self.last_token_at) and any(e.delta is not None for e in batch):
             self._measure(time.monotonic())
         return batch
+
+    async def to_end(self) -> None:
+        """Take all events. Raises like `next_events`."""
+        while await self.next_events():
+            pass
 
     def _measure(self, now: float) -> None:
         if self.awaited_since:
             telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
             self.awaited_since = 0.0
         else:
-            telemetry.inter_token_seconds(self.pool).observe(now - self.told_at)
-        self.told_at = now
+            telemetry.inter_token_seconds(self.pool).observe(now - self.last_token_at)
+        self.last_token_at = now
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can come."""
+        return self.final is not None or self.lost
 
     @property
     def remembered(self) -> lanes.Remembered | None:
-        """What a connection keeps of it, once it ended well."""
+        """What a continuation needs of the response; None unless it ended and can be continued."""
         if self.final is None or self.messages is None or not context.continuable(self.final):
             return None
         return lanes.Remembered(self.rid, context.with_answer(self.messages, self.final))

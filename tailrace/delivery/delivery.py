@@ -87,6 +87,23 @@ class Subscription:
         series = self._stream.series
         return str(series.snapshot()["status"]) if series is not None else "queued"
 
+    @property
+    def echo(self) -> dict[str, Any]:
+        """The static part of the Response object, as the request record holds it."""
+        return self._series.base
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The Response object as it stands."""
+        return self._series.snapshot()
+
+    @property
+    def _series(self) -> events.Series:
+        series = self._stream.series
+        if series is None:  # a look-up identifies a stream before anyone may subscribe to it
+            raise NotFound(self.rid)
+        return series
+
     def pending(self) -> list[events.Event]:
         """What has arrived, without waiting; empty if nothing has or the end was taken.
 

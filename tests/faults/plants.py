@@ -127,16 +127,16 @@ def _once(call: Any) -> Any:
 
 def die_before_the_key() -> None:
     """Nothing has happened."""
-    from gateway import submission
+    from gateway import idempotency
 
-    submission.Submission._first_of_key = _deadly(submission.Submission._first_of_key)  # type: ignore[method-assign]
+    idempotency.Idempotency.append_once = _deadly(idempotency.Idempotency.append_once)  # type: ignore[method-assign]
 
 
 def die_before_the_send() -> None:
     """The key leads to a response that is not in the log."""
-    from gateway import submission
+    from gateway import request_writer
 
-    submission.Submission._append = _deadly(submission.Submission._append)  # type: ignore[method-assign]
+    request_writer.RequestWriter.append = _deadly(request_writer.RequestWriter.append)  # type: ignore[method-assign]
 
 
 def die_after_the_send() -> None:
@@ -162,9 +162,9 @@ def die_at_the_acknowledgement() -> None:
 
 def die_before_the_answer() -> None:
     """The gateway knows, and the client does not."""
-    from gateway import submission
+    from gateway import response_stream
 
-    submission.Submission.keep = _deadly(submission.Submission.keep)  # type: ignore[method-assign]
+    response_stream.ResponseStream.release = _deadly(response_stream.ResponseStream.release)  # type: ignore[method-assign]
 
 
 def _die() -> None:

@@ -20,7 +20,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from gateway import submission
+from gateway import request_builder
 from tailrace import log
 from tailrace.local import ports
 from tailrace.protocol import ids, records, topics
@@ -474,7 +474,7 @@ class TestTwoGateways:
                     rids = {answer.json()["id"] for answer in answers}
                     assert len(rids) == 1
                     asked = await requests_with(
-                        kafka, pool, submission._digest(key), next(iter(rids))
+                        kafka, pool, request_builder.key_digest(key), next(iter(rids))
                     )
                     assert asked[0] in rids
                     for loser in asked[1:]:

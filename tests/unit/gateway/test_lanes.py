@@ -175,13 +175,13 @@ class TestCancel:
         for lane in (None, "a"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r-None", ours=True)]
+        assert c.received({"type": "response.cancel"}) == [Cancel("r-None", own=True)]
 
     def test_bare_means_the_only_one(self) -> None:
         c = LaneScheduler()
         c.received(create("a"))
         c.accepted("a", "r1")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True, lane="a")]
+        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True, lane="a")]
 
     def test_bare_with_several_named_ones_is_ambiguous(self) -> None:
         c = LaneScheduler()
@@ -196,10 +196,10 @@ class TestCancel:
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
         assert c.received({"type": "response.cancel", "stream_id": "b"}) == [
-            Cancel("r-b", ours=True, lane="b")
+            Cancel("r-b", own=True, lane="b")
         ]
         assert c.received({"type": "response.cancel", "response_id": "r-a"}) == [
-            Cancel("r-a", ours=True, lane="a")
+            Cancel("r-a", own=True, lane="a")
         ]
 
     def test_while_it_is_being_submitted_the_cancel_follows_the_acknowledgement(self) -> None:
@@ -207,16 +207,16 @@ class TestCancel:
         c.received(create())
         assert c.received({"type": "response.cancel"}) == []
         assert c.received({"type": "response.cancel"}) == []
-        assert c.accepted(None, "r1") == [Cancel("r1", ours=True)]
+        assert c.accepted(None, "r1") == [Cancel("r1", own=True)]
 
     def test_asking_again_writes_no_second_record_unless_the_first_failed(self) -> None:
         c = LaneScheduler()
         c.received(create())
         c.accepted(None, "r1")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
+        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
         assert c.received({"type": "response.cancel", "response_id": "r1"}) == []
         c.cancel_failed(None)
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
+        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
 
     def test_the_next_response_of_the_lane_is_not_cancelled_with_it(self) -> None:
         c = LaneScheduler()
@@ -237,7 +237,7 @@ class TestCancel:
 
     def test_an_id_of_another_connection_is_looked_up(self) -> None:
         assert LaneScheduler().received({"type": "response.cancel", "response_id": "r9"}) == [
-            Cancel("r9", ours=False)
+            Cancel("r9", own=False)
         ]
 
     def test_an_id_that_is_no_text(self) -> None:
@@ -304,7 +304,7 @@ def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
     c = LaneScheduler()
     c.adopt("r1", None)
     assert c.received(create(n=1)) == []
-    assert c.received({"type": "response.cancel"}) == [Cancel("r1", ours=True)]
+    assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
     assert begun(c.ended(None, None)) == [(None, 1)]
 
 

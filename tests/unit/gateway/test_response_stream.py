@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gateway import response_stream
@@ -27,9 +28,15 @@ def event(delta: str | None = None, *, final: dict[str, Any] | None = None) -> e
     )
 
 
-def run_of(batches: list[list[events.Event]], **more: Any) -> response_stream.ResponseStream:
+def stream_of(
+    batches: list[list[events.Event]],
+    released: Callable[[response_stream.ResponseStream], None] | None = None,
+    **more: Any,
+) -> response_stream.ResponseStream:
     taken: Any = Subscription(batches)
-    return response_stream.ResponseStream("resp_1", OWNER, {}, taken, True, **more)
+    return response_stream.ResponseStream(
+        "resp_1", OWNER, {}, taken, True, released or (lambda _stream: None), **more
+    )
 
 
 def counts(pool: str) -> list[float]:
@@ -45,7 +52,7 @@ def counts(pool: str) -> list[float]:
 
 async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_each() -> None:
     batches = [[event()], [event("a"), event("b")], [event()], [event("c")], [event("d"), event()]]
-    run = run_of(batches, pool="timed", awaited_since=1.0)
+    run = stream_of(batches, pool="timed", awaited_since=1.0)
     while batches:
         await run.next_events()
     assert counts("timed") == [1, 2]
@@ -53,7 +60,7 @@ async def test_the_first_token_and_the_gaps_between_batches_are_measured_once_ea
 
 async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
     batches = [[event("a")], [event("b")]]
-    elsewhere = run_of(batches, pool="untimed")
+    elsewhere = stream_of(batches, pool="untimed")
     while batches:
         await elsewhere.next_events()
     assert counts("untimed") in ([], [0, 0])
@@ -71,7 +78,7 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
             }
         ],
     }
-    well = run_of([[event(final=answer)]], messages=asked)
+    well = stream_of([[event(final=answer)]], messages=asked)
     assert well.remembered is None, "it has not ended"
     await well.next_events()
     assert well.remembered is not None
@@ -79,9 +86,9 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
         "resp_1",
         [*asked, {"role": "assistant", "content": "ho"}],
     )
-    failed = run_of([[event(final={"status": "failed", "output": []})]], messages=asked)
+    failed = stream_of([[event(final={"status": "failed", "output": []})]], messages=asked)
     await failed.next_events()
     assert failed.remembered is None
-    followed = run_of([[event(final=answer)]])
+    followed = stream_of([[event(final=answer)]])
     await followed.next_events()
     assert followed.remembered is None, "whoever only follows does not know what was asked"

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from gateway import cache, request_parsing, response_operations, submission
+from gateway import (
+    cache,
+    idempotency,
+    rate_limits,
+    request_builder,
+    request_parsing,
+    request_writer,
+    response_operations,
+    stream_keeper,
+    submission,
+    worker_registry,
+)
 from tailrace import log, settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, ids, records
@@ -81,11 +93,6 @@ class Away:
         raise StoreUnavailable("away")
 
 
-class Engines:
-    def workers(self, _pool: str) -> list[dict[str, Any]]:
-        return []
-
-
 class ByKey:
     """Knows nothing; remembers up to where it was asked."""
 
@@ -104,19 +111,23 @@ def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submi
         {"TAILRACE_ISSUERS": __file__, "TAILRACE_POOLS": '{"default":{"models":["m"]}}'}
     )
     cached = cache.Cache(Away())  # type: ignore[arg-type]
-    odd: Any = (deliver, writer)
-    operations = response_operations.ResponseOperations(*odd, cached)
-    parts: Any = (
-        config,
-        log.Layout("one", TAG, 1),
-        *odd,
-        cached,
-        by_key,
-        operations,
-        Engines(),
-        lambda work: work.close(),
+    odd: Any = (deliver, writer, by_key)
+    deliver_, writer_, index = odd
+
+    def spawn(work: Coroutine[Any, Any, None]) -> None:
+        work.close()
+
+    operations = response_operations.ResponseOperations(deliver_, writer_, cached)
+    streams = stream_keeper.StreamKeeper(deliver_, operations, cached, spawn, 0.0)
+    return submission.Submission(
+        config.limits,
+        request_builder.RequestBuilder(deliver_, cached, streams.running, 1),
+        request_writer.RequestWriter(deliver_, writer_),
+        rate_limits.RateLimiter(cached, config.limits),
+        idempotency.Idempotency(cached, index, streams, operations, spawn),
+        streams,
+        worker_registry.WorkerRegistry(cached, ["default"]),
     )
-    return submission.Submission(*parts)
 
 
 def asked() -> request_parsing.Create:
@@ -152,7 +163,7 @@ async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_be
         await submit.submit(asked(), ALICE)
     assert refused.value.status == 503
     assert not deliver.known
-    assert len(submit.running) == 0
+    assert len(submit.streams.running) == 0
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:

@@ -1,0 +1,82 @@
+"""The sending side of one accepted WebSocket, and why it is to be closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from tailrace import telemetry
+from tailrace.protocol import close_codes
+
+WRITE_DEADLINE_S: Final = 10.0
+CLOSE_DEADLINE_S: Final = 2.0
+
+
+class ClientSocket:
+    """Sends to a client that may be slow or gone.
+
+    Attributes:
+        verdict: why the socket is to be closed; set once, by the first cause. None: the client
+            left.
+        gone: nothing can be sent any more.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self.verdict: asyncio.Future[close_codes.CloseCode | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.gone = False
+
+    def decide(self, code: close_codes.CloseCode | None) -> None:
+        """Set the verdict, unless it is set."""
+        if not self.verdict.done():
+            self.verdict.set_result(code)
+
+    def task_done(self, task: asyncio.Future[Any]) -> None:
+        """Done callback: a task that failed closes the socket as an internal error."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=error)
+            self.decide(close_codes.CloseCode.INTERNAL)
+
+    async def receive(self) -> dict[str, Any]:
+        """The next ASGI message."""
+        return dict(await self._socket.receive())
+
+    async def send(self, bodies: Sequence[bytes]) -> None:
+        """Send text frames. A client that does not read them in time is closed as slow."""
+        if self.gone:
+            return
+        try:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                for body in bodies:
+                    await self._socket.send({"type": "websocket.send", "text": body.decode()})
+        except TimeoutError:
+            self.decide(close_codes.CloseCode.SLOW)
+        except (WebSocketDisconnect, RuntimeError):
+            self.decide(None)  # the receiving side gets the disconnect too
+
+    async def close(self, code: close_codes.CloseCode | None) -> None:
+        """Send the close frame. None: the client left, and there is nobody to send it to."""
+        shown = close_codes.for_sdk(code) if code is not None else None
+        telemetry.SOCKET_CLOSES.labels(
+            code=str(int(shown)) if shown is not None else "client"
+        ).inc()
+        telemetry.log(
+            telemetry.Action.SOCKET_CLOSED,
+            code=shown,
+            reason=code.name.lower() if code is not None else "client",
+        )
+        if (
+            code is None
+            or shown is None
+            or self._socket.application_state is not WebSocketState.CONNECTED
+        ):
+            return
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                await self._socket.close(int(shown), close_codes.TABLE[code].reason)

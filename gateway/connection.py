@@ -1,0 +1,222 @@
+"""One accepted WebSocket: moves events between the client, the lane scheduler and the log.
+
+`lanes` decides what happens when. This module carries it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.websockets import WebSocket
+
+from gateway import (
+    client_socket,
+    lanes,
+    request_parsing,
+    response_operations,
+    response_stream,
+    submission,
+)
+from tailrace import log, settings, telemetry
+from tailrace.auth.principal import Principal
+from tailrace.delivery import outbox
+from tailrace.protocol import close_codes, errors
+from tailrace.web import access, drain, error_mapping
+
+# A response that runs when its socket reaches its age limit may still end on it.
+AGE_GRACE_S: Final = 60.0
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Connection:
+    """One accepted socket.
+
+    Attributes:
+        _lane_tasks: the task of each busy lane. It submits, then sends the events. Removed when the
+            lane's response ended.
+        _streams: the stream of each lane whose response is in the log. Only tasks of these lanes
+            may be cancelled when the socket closes: a submission under way is always finished.
+    """
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        principal: Principal,
+        config: settings.GatewaySettings,
+        submit: submission.Submission,
+        operations: response_operations.ResponseOperations,
+        clock: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._client = client_socket.ClientSocket(socket)
+        self._principal = principal
+        self._config = config
+        self._submit = submit
+        self._operations = operations
+        self._clock = clock
+        self._spawn = spawn
+        self._scheduler = lanes.LaneScheduler()
+        self._lane_tasks: dict[lanes.Lane, asyncio.Task[None]] = {}
+        self._streams: dict[lanes.Lane, response_stream.ResponseStream] = {}
+
+    async def run(
+        self,
+        draining: drain.Draining,
+        resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None = None,
+    ) -> None:
+        """Serve until the client leaves, the credential expires, the socket reaches its age limit,
+        the service drains, or the client proves too slow."""
+        if resumed is not None:
+            lane, stream = resumed
+            self._scheduler.adopt(stream.rid, lane)
+            self._start(lane, self._deliver(lane, stream))
+        watchers = [
+            asyncio.ensure_future(t)
+            for t in (self._read(), self._expire(), self._grow_old(), self._drain(draining))
+        ]
+        for task in watchers:
+            task.add_done_callback(self._client.task_done)
+        try:
+            code = await self._client.verdict
+        finally:
+            self._client.gone = True
+            for task in watchers:
+                task.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            sending = [self._lane_tasks[lane] for lane in self._streams]
+            for task in sending:
+                task.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
+        await self._client.close(code)
+
+    def leave(self, why: lanes.Leaving) -> None:
+        """Take no more creates. Running responses go on."""
+        self._spawn(self._act(self._scheduler.leave(why)))
+
+    # ---- from the client
+    # -----------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._client.receive()
+            if message["type"] == "websocket.disconnect":
+                self._client.decide(None)
+                return
+            text = message.get("text")
+            try:
+                if text is None:
+                    raise errors.invalid_request("Messages are JSON text frames.")
+                actions = self._scheduler.received(request_parsing.decode(text), len(text))
+            except errors.ApiError as error:
+                actions = [lanes.Reply(errors.ws_event(error))]
+            await self._act(actions)
+
+    async def _act(self, actions: Sequence[lanes.Action]) -> None:
+        for action in actions:
+            if self._client.gone:
+                return  # nobody is there to be answered
+            match action:
+                case lanes.Begin(lane, body):
+                    self._start(lane, self._create(lane, body))
+                case lanes.Reply(event):
+                    await self._client.send([_encode(event)])
+                case lanes.Cancel(own=True):
+                    self._spawn(self._cancel_own(action))
+                case lanes.Cancel():
+                    # Looked up in the log before the next message is read, so that guessing ids is
+                    # no faster than reading.
+                    await self._cancel_other(action)
+                case lanes.Close(code):
+                    self._client.decide(code)
+
+    def _start(self, lane: lanes.Lane, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._lane_tasks[lane] = task
+
+        def done(ended: asyncio.Task[None]) -> None:
+            if self._lane_tasks.get(lane) is ended:
+                del self._lane_tasks[lane]
+            self._client.task_done(ended)
+
+        task.add_done_callback(done)
+
+    async def _create(self, lane: lanes.Lane, body: dict[str, Any]) -> None:
+        previous = body.get("previous_response_id")
+        try:
+            create = request_parsing.of_responses(body, self._config.pools, websocket=True)
+            stream = await self._submit.submit(
+                create, self._principal, lambda rid: self._scheduler.recall(lane, rid)
+            )
+        except errors.ApiError as error:
+            await self._act(self._scheduler.rejected(lane, error, previous))
+            return
+        if self._client.gone:
+            stream.release()
+            return
+        await self._deliver(lane, stream)
+
+    async def _cancel_own(self, action: lanes.Cancel) -> None:
+        """Append a CANCEL. The lane's own subscription brings the terminal event."""
+        stream = self._streams.get(action.lane)
+        if stream is None or stream.rid != action.rid:
+            return  # it has ended
+        try:
+            await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
+        except log.AppendFailed as error:
+            self._scheduler.cancel_failed(action.lane)
+            await self._refuse_cancel(action, error)
+
+    async def _cancel_other(self, action: lanes.Cancel) -> None:
+        try:
+            await self._operations.cancel(action.rid, access.owner_of(self._principal))
+        except error_mapping.DELIVERY_ERRORS as error:
+            await self._refuse_cancel(action, error)
+
+    async def _refuse_cancel(self, action: lanes.Cancel, error: Exception) -> None:
+        shown = error_mapping.api_error(action.rid, error)
+        await self._act([lanes.Reply(errors.ws_event(shown, action.lane))])
+
+    # ---- to the client
+    # -------------------------------------------------------------------------------
+
+    async def _deliver(self, lane: lanes.Lane, stream: response_stream.ResponseStream) -> None:
+        """Send a response's events to its end."""
+        self._streams[lane] = stream
+        try:
+            with stream:
+                await self._act(self._scheduler.accepted(lane, stream.rid))
+                while stream.final is None and (batch := await stream.next_events()):
+                    await self._client.send([event.on_lane(lane) for event in batch])
+        except log.HistoryLost:
+            pass  # `stream.lost` says so
+        except outbox.Slow:
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
+            self._client.decide(close_codes.CloseCode.SLOW)
+        finally:
+            del self._streams[lane]
+        if stream.lost:
+            lost = errors.history_lost(stream.rid)
+            await self._act(self._scheduler.rejected(lane, lost, stream.previous))
+        elif stream.final is not None or stream.subscription.ended:
+            await self._act(self._scheduler.ended(lane, stream.remembered, stream.previous))
+
+    # ---- deadlines
+    # -----------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
+        self._client.decide(close_codes.CloseCode.CREDENTIAL_EXPIRED)
+
+    async def _grow_old(self) -> None:
+        await asyncio.sleep(self._config.connection_limit_s)
+        await self._act(self._scheduler.leave(lanes.Leaving.AGE))
+        await asyncio.sleep(AGE_GRACE_S)
+        self._client.decide(close_codes.CloseCode.LIFETIME)
+
+    async def _drain(self, draining: drain.Draining) -> None:
+        await draining.wait()
+        self._client.decide(close_codes.CloseCode.DRAINING)

@@ -1,0 +1,180 @@
+"""The HTTP routes that create responses, in both dialects.
+
+Routes take the raw request: `request_parsing` validates, so that no error shape of the framework
+ever shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway import (
+    chat_completions,
+    created_response_body,
+    request_parsing,
+    response_stream,
+    submission,
+)
+from tailrace import log, settings, telemetry
+from tailrace.protocol import errors, events
+from tailrace.settings.shapes import Pool
+from tailrace.web import access, drain, event_stream
+
+BODY_DEADLINE_S: Final = 60.0
+
+Parse = Callable[[dict[str, Any], Sequence[Pool]], request_parsing.Create]
+
+
+class CreateRoutes:
+    """`POST /v1/responses` and `POST /v1/chat/completions`."""
+
+    def __init__(
+        self,
+        config: settings.GatewaySettings,
+        gate: access.Access,
+        submit: submission.Submission,
+        draining: drain.Draining,
+    ) -> None:
+        self._config = config
+        self._gate = gate
+        self._submit = submit
+        self._draining = draining
+
+    def in_front_of(self, app: ASGIApp) -> ASGIApp:
+        """`app` with these routes in front of it, unless spans are exported.
+
+        Between them and the server a framework's layers take a tenth of a request's cost, and a
+        call each for every event. The layers make the spans, so with spans `app` has the routes.
+        """
+        if telemetry.exporting():
+            return app
+        hot = {"/v1/responses": self.create, "/v1/chat/completions": self.chat}
+
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+            handler = (
+                hot.get(scope["path"])
+                if scope["type"] == "http" and scope["method"] == "POST"
+                else None
+            )
+            if handler is None:
+                await app(scope, receive, send)
+                return
+            try:
+                response = await handler(Request(scope, receive, send))
+            except errors.ApiError as error:
+                response = error_response(error)
+            await response(scope, receive, send)
+
+        return dispatch
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/responses`."""
+        create, stream = await self._created(request, request_parsing.of_responses)
+        if create.stream:
+            return created_response_body.CreatedResponseBody(
+                stream, self._draining, events.Event.sse
+            )
+        if create.background:
+            with stream:
+                return JSONResponse(stream.subscription.response, headers=stream.headers)
+        return JSONResponse(await self._whole(stream, request), headers=stream.headers)
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        create, stream = await self._created(request, request_parsing.of_chat)
+        if create.stream:
+            chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
+            return created_response_body.CreatedResponseBody(stream, self._draining, chunks.of)
+        whole = await self._whole(stream, request)
+        return JSONResponse(chat_completions.completion(whole), headers=stream.headers)
+
+    async def _created(
+        self, request: Request, parse: Parse
+    ) -> tuple[request_parsing.Create, response_stream.ResponseStream]:
+        """Parse and submit.
+
+        The look-up of revocations shares a Redis round trip with those of the submission. Nothing
+        is written before its answer.
+        """
+        principal = await self._gate.verified(request)
+        permitted = asyncio.ensure_future(self._gate.permit(principal))
+        permitted.add_done_callback(submission.consume_exception)
+        try:
+            create = request_parsing.with_key(
+                parse(await self._body(request), self._config.pools),
+                request.headers.get("idempotency-key"),
+            )
+            return create, await self._submit.submit(create, principal, permitted=permitted)
+        except errors.ApiError:
+            await permitted  # a revoked caller is told nothing but that
+            raise
+        finally:
+            permitted.cancel()
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        limit = self._config.max_http_bytes
+        if int(request.headers.get("content-length") or 0) > limit:
+            raise errors.payload_too_large(limit)
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        raise errors.payload_too_large(limit)
+                    parts.append(part)
+        except TimeoutError as error:
+            raise errors.invalid_request(
+                f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.",
+                code="request_timeout",
+            ) from error
+        except ClientDisconnect as error:
+            # No client reads this answer; it shows in the metrics.
+            raise errors.invalid_request("The client left.") from error
+        return request_parsing.decode(b"".join(parts))
+
+    async def _whole(
+        self, stream: response_stream.ResponseStream, request: Request
+    ) -> dict[str, Any]:
+        """Wait for the final Response object, until the client leaves or this process drains.
+
+        Raises:
+            errors.ApiError: the log lost the response, or 503 when the response goes on without
+                this request.
+        """
+        with stream:
+            tasks = [
+                asyncio.ensure_future(t)
+                for t in (
+                    stream.to_end(),
+                    event_stream.gone(request.receive),
+                    self._draining.wait(),
+                )
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if tasks[0].done():
+                    tasks[0].result()
+            except log.HistoryLost as error:
+                raise errors.history_lost(stream.rid) from error
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        if stream.final is None:
+            raise errors.unavailable(
+                f"This instance is shutting down; the response goes on as {stream.rid}."
+            )
+        return stream.final
+
+
+def error_response(error: errors.ApiError) -> Response:
+    """An error as HTTP answer, counted."""
+    telemetry.ERRORS.labels(code=error.code or error.type, status=str(error.status)).inc()
+    return JSONResponse(errors.http_body(error), error.status, headers=error.headers)

@@ -1,0 +1,208 @@
+"""One response per idempotency key (log rule §10).
+
+Redis maps (principal, key) to the first response and answers fast, but may have forgotten. The log
+decides: of two requests with one key the first in the log stands, and the other is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway import (
+    cache,
+    idempotency_index,
+    response_operations,
+    response_stream,
+    stream_keeper,
+)
+from tailrace import log
+from tailrace.delivery import delivery
+from tailrace.protocol import records, topics
+
+KEY_TTL_S: Final = 24 * 3600.0
+ATTACH_DEADLINE_S: Final = 2.0
+ATTACH_RETRY_S: Final = 0.2
+
+Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request with an idempotency key.
+
+    Attributes:
+        principal: key of the principal.
+        key: as the client sent it.
+        digest: as the log holds it.
+        partition: where (principal, key) leads.
+    """
+
+    request: records.Request
+    principal: str
+    key: str
+    digest: str
+    pool: str
+    priority: topics.PriorityClass
+    partition: int
+
+    @property
+    def rid(self) -> str:
+        return self.request.rid
+
+
+class Idempotency:
+    """Appends a request unless a request with the same key is there.
+
+    Attributes:
+        _pending: rid -> whether its request got into the log, for submissions under way. A retry
+            with the same key waits for it.
+    """
+
+    def __init__(
+        self,
+        cached: cache.Cache,
+        index: idempotency_index.IdempotencyIndex,
+        streams: stream_keeper.StreamKeeper,
+        operations: response_operations.ResponseOperations,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cache = cached
+        self._index = index
+        self._streams = streams
+        self._operations = operations
+        self._spawn = spawn
+        self._clock = clock
+        self._sleep = sleep
+        self._pending: dict[str, asyncio.Future[bool]] = {}
+
+    async def append_once(
+        self, asked: KeyedRequest, append: Append
+    ) -> delivery.Subscription | response_stream.ResponseStream:
+        """Call `append`, unless there is an earlier request with this key.
+
+        Returns:
+            The subscription that `append` returned, or the stream of the earlier response.
+
+        Raises:
+            errors.ApiError, log.LogUnavailable
+        """
+        with self._submitting(asked.rid) as outcome:
+            earlier, refused = await self._earlier(asked)
+            if earlier is not None:
+                return earlier
+            subscription, end = await append()
+            outcome.set_result(True)
+            try:
+                earlier = await self._ahead_in_log(asked, end, refused)
+            except BaseException:
+                subscription.close()
+                raise
+            if earlier is None:
+                return subscription
+            subscription.close()
+            self._spawn(self._stand_down(asked, earlier.rid))
+            return earlier
+
+    @contextlib.contextmanager
+    def _submitting(self, rid: str) -> Iterator[asyncio.Future[bool]]:
+        """Hold the rid from before it becomes visible in Redis until the append has succeeded or
+        failed. In between a look-up in the log would not find it."""
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pending[rid] = outcome
+        try:
+            yield outcome
+        finally:
+            del self._pending[rid]
+            if not outcome.done():
+                outcome.set_result(False)
+
+    async def _earlier(
+        self, asked: KeyedRequest
+    ) -> tuple[response_stream.ResponseStream | None, Sequence[str]]:
+        """The stream of an earlier request with this key, if there is one; else the ids of earlier
+        ones that cannot be followed (deleted, out of the log)."""
+        first = await self._cache.claim_key(asked.principal, asked.key, asked.rid, KEY_TTL_S)
+        if first != asked.rid:
+            stream = await self._attach(first, asked.request.owner)
+            if stream is not None:
+                return stream, ()
+            # Its submission failed or died before the append, so the key is free again.
+            await self._remap(asked, first, asked.rid)
+        # The key is new to Redis, which may have lost it or never been told.
+        known = await self._known(asked, end=-1)
+        for rid in known:
+            stream = await self._attach(rid, asked.request.owner, logged=True)
+            if stream is not None:
+                try:
+                    await self._remap(asked, asked.rid, rid)
+                except BaseException:
+                    stream.release()
+                    raise
+                return stream, ()
+        return None, known
+
+    async def _ahead_in_log(
+        self, asked: KeyedRequest, end: int, refused: Sequence[str]
+    ) -> response_stream.ResponseStream | None:
+        """The stream of a request with this key that got into the log just before this one.
+
+        Args:
+            end: offset after this request's record.
+            refused: ids that cannot be followed.
+        """
+        for rid in await self._known(asked, end):
+            if rid == asked.rid:
+                return None
+            if rid not in refused:
+                stream = await self._attach(rid, asked.request.owner, logged=True)
+                if stream is not None:
+                    return stream
+        return None
+
+    async def _known(self, asked: KeyedRequest, end: int) -> list[str]:
+        key = (asked.request.owner, asked.digest)
+        return await self._index.rids(asked.pool, asked.priority, asked.partition, key, end)
+
+    async def _stand_down(self, asked: KeyedRequest, first: str) -> None:
+        """Cancel this request, because `first` came before it."""
+        request = asked.request
+        # A CANCEL that cannot be written costs compute; no client ever learns the id.
+        with contextlib.suppress(log.LogUnavailable):
+            await self._operations.append_cancel(request.rid, request.owner, request.echo)
+        await self._remap(asked, request.rid, first)
+
+    async def _remap(self, asked: KeyedRequest, old: str, new: str) -> None:
+        """Have the cache say `new` where it says `old`."""
+        await self._cache.release_key(asked.principal, asked.key, old)
+        await self._cache.claim_key(asked.principal, asked.key, new, KEY_TTL_S)
+
+    async def _attach(
+        self, rid: str, owner: records.Owner, *, logged: bool = False
+    ) -> response_stream.ResponseStream | None:
+        """The stream of `rid`, or None when it cannot be followed.
+
+        Args:
+            logged: its request is known to be in the log.
+        """
+        pending = self._pending.get(rid)
+        if pending is not None and not await asyncio.shield(pending) and not logged:
+            return None
+        give_up = self._clock() + (0.0 if logged else ATTACH_DEADLINE_S)
+        while True:
+            try:
+                return await self._streams.follow(rid, owner)
+            except delivery.NotFound:
+                if self._clock() > give_up:
+                    return None
+            except log.HistoryLost:
+                return None
+            # Another gateway may have claimed the key and not yet appended.
+            await self._sleep(ATTACH_RETRY_S)

@@ -1,0 +1,130 @@
+"""Streams of responses from their start to their end, with or without a connection.
+
+A connection may leave before its response ends. The keeper then follows the response to its end, so
+that its conversation is cached and its place among the running responses becomes free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from gateway import admission, cache, context, response_operations, response_stream
+from tailrace import log, telemetry
+from tailrace.delivery import delivery, outbox
+from tailrace.protocol import records
+
+# A response that no worker takes is not followed longer than this; the log still has it.
+FOLLOW_S: Final = 3600.0
+
+
+class StreamKeeper:
+    """Opens response streams, and follows the ones that a connection let go of.
+
+    Attributes:
+        running: unfinished responses that were submitted here.
+        active_streams: number of streams that a connection of this process follows.
+    """
+
+    def __init__(
+        self,
+        deliver: delivery.Delivery,
+        operations: response_operations.ResponseOperations,
+        cached: cache.Cache,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        cancel_grace_s: float,
+    ) -> None:
+        self._delivery = deliver
+        self._operations = operations
+        self._cache = cached
+        self._spawn = spawn
+        self._cancel_grace_s = cancel_grace_s
+        self.running = admission.Running()
+        self.active_streams = 0
+
+    def open(
+        self,
+        request: records.Request,
+        subscription: delivery.Subscription,
+        *,
+        principal: str,
+        partition: int,
+        pool: str,
+        awaited_since: float,
+        headers: dict[str, str],
+    ) -> response_stream.ResponseStream:
+        """The stream of a response that was submitted here."""
+        self.running.add(request.rid, principal, partition)
+        telemetry.RUNNING_RESPONSES.set(len(self.running))
+        self.active_streams += 1
+        return response_stream.ResponseStream(
+            request.rid,
+            request.owner,
+            request.echo,
+            subscription,
+            request.store,
+            self._released,
+            messages=context.without_instructions(request),
+            previous=request.previous,
+            counted=True,
+            headers={**headers, "x-tailrace-response-id": request.rid},
+            pool=pool,
+            awaited_since=awaited_since,
+        )
+
+    async def follow(
+        self, rid: str, owner: records.Owner, starting_after: int = -1
+    ) -> response_stream.ResponseStream:
+        """The stream of a response that was submitted before. Raises like `Delivery.watch`."""
+        subscription = await self._delivery.watch(rid, owner, starting_after)
+        self.active_streams += 1
+        return response_stream.ResponseStream(
+            rid,
+            owner,
+            subscription.echo,
+            subscription,
+            bool(subscription.echo["store"]),
+            self._released,
+            headers={"x-tailrace-response-id": rid},
+        )
+
+    def _released(self, stream: response_stream.ResponseStream) -> None:
+        self.active_streams -= 1
+        if stream.over:
+            self._end(stream)
+        else:
+            self._spawn(self._follow_to_end(stream))
+
+    async def _follow_to_end(self, stream: response_stream.ResponseStream) -> None:
+        try:
+            async with asyncio.timeout(FOLLOW_S):
+                if not stream.store:
+                    await self._cancel_after_grace(stream)
+                await stream.to_end()
+        except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
+            pass  # this process cannot follow it; what the log holds of it stays true
+        finally:
+            self._end(stream)
+
+    async def _cancel_after_grace(self, stream: response_stream.ResponseStream) -> None:
+        """Cancel a response that cannot be asked for later, unless its client comes back."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._cancel_grace_s):
+                await stream.to_end()
+                return
+        # One watcher is this stream. A second one is the client, which came back.
+        if self._delivery.watchers(stream.rid) <= 1:
+            await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
+
+    def _end(self, stream: response_stream.ResponseStream) -> None:
+        stream.subscription.close()
+        if stream.counted:
+            self.running.end(stream.rid)
+            telemetry.RUNNING_RESPONSES.set(len(self.running))
+        remembered = stream.remembered
+        if remembered is not None and stream.store:
+            self._spawn(
+                self._cache.put_turn(stream.rid, context.encode(stream.owner, remembered.messages))
+            )
