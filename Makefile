@@ -1,4 +1,4 @@
-# Two commands: `make up` and `make test`. Everything is installed into this folder or the user's cache.
+# Two commands: `make up` and `make test`. They install everything into this folder or the user's cache.
 #
 #   make up                      a real answer in the browser: install, start, follow the logs; Ctrl-C stops all of it
 #   make up ENGINE=scripted      without a model engine (or ENGINE=http://host:port for any OpenAI-compatible server)
@@ -33,7 +33,7 @@ down:
 check: install
 	@$(BIN)/python scripts/check.py
 
-# With the benchmark's tools, or the test of its plots would be left out.
+# With the benchmark's tools: the test of its plots needs them.
 test: install bench-tools
 	@$(BIN)/python scripts/test.py
 
@@ -43,6 +43,7 @@ faults: install
 
 # The long scenarios one by one, and the planted bugs.
 faults-long: install
+	@$(BIN)/python scripts/test_tools.py faults
 	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest tests/faults -q -s --durations=0
 
 # Workers with the real engine, killed in mid-answer KILLS times (about 40 s each: an engine starts after every one).
@@ -61,14 +62,14 @@ lock:
 load:
 	@$(BIN)/locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000 --push-host http://127.0.0.1:8001
 
-# Wants a machine with nothing else to do. One suite: `.venv/bin/python -m bench NAME [--quick]`; results in bench/out.
+# Needs an idle machine. One suite: `.venv/bin/python -m bench NAME [--quick]`; results in bench/out.
 bench: install bench-tools
 	@$(BIN)/python -m bench
 
 bench-quick: install bench-tools
 	@$(BIN)/python -m bench --quick --out bench/out/quick
 
-# On top of the development environment, and nothing in it is changed: the lock has its versions.
+# Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install
 	@$(BIN)/python -c "import matplotlib" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-bench.lock
 

@@ -1,5 +1,6 @@
-"""Every tier (`make test`): gates, then unit, contract, services, journey; one line for whatever
-was left out, and why.
+"""Runs every tier (`make test`): the gates, then unit, contract, services, faults, journey.
+
+The summary has one line for everything that was skipped, with the reason.
 
 python scripts/test.py [TIER …] [-- PYTEST OPTIONS]
 """
@@ -7,7 +8,6 @@ python scripts/test.py [TIER …] [-- PYTEST OPTIONS]
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,50 +16,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from scripts import test_tools
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 RESULTS = ROOT / "test-results"
 TIERS = ("unit", "contract", "services", "faults", "journey")
 
-# A tier that hangs must end with a message while CI still listens.
-TIER_SECONDS = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
-# Unit tests fill the cores; those of services mostly wait, for starts, deadlines and rebalances,
-# and each file has its own servers. Of the contract tier the real engine takes half.
+# A tier that hangs must end with a message before CI ends the job.
+TIER_S = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
+# Unit tests use every core. Tests of services mostly wait (for starts, deadlines and rebalances),
+# and each file has its own servers. The real engine takes half of the contract tier.
 PROCESSES = {
     "unit": ("-n", str(min(4, os.cpu_count() or 1))),
     "contract": ("-n", "2", "--dist", "loadfile"),
     "services": ("-n", "3", "--dist", "loadfile"),
 }
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @dataclass(slots=True)
 class Result:
-    """One tier. `skips`: reason → how often."""
+    """The result of one tier.
+
+    Attributes:
+        code: pytest's exit code.
+        skips: reason -> number of tests.
+        left_out: why none of it ran; empty if it ran.
+    """
 
     tier: str
     code: int = 0
-    seconds: float = 0.0
+    elapsed_s: float = 0.0
     passed: int = 0
     failed: int = 0
     skips: Counter[str] = field(default_factory=Counter)
-    left_out: str = ""  # why none of it ran
+    left_out: str = ""
 
     @property
     def line(self) -> str:
+        """The summary line."""
         if self.left_out:
             return f"tier {self.tier:<9} SKIPPED: {self.left_out}"
         skipped = sum(self.skips.values())
         outcome = "ok" if self.code == 0 else "FAILED"
         return (
             f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {self.failed} "
-            f"failed, {skipped} skipped in {self.seconds:.0f} s"
+            f"failed, {skipped} skipped in {self.elapsed_s:.0f} s"
         )
 
 
 def read_report(result: Result, text: str) -> None:
-    """Counts and skip reasons from pytest's JUnit report."""
-    for case in ElementTree.fromstring(text).iter("testcase"):  # noqa: S314 - written by our own pytest a moment ago
+    """Add counts and skip reasons from pytest's JUnit report."""
+    for case in ElementTree.fromstring(text).iter("testcase"):  # noqa: S314 - pytest wrote it
         skipped = case.find("skipped")
         if skipped is not None:
             result.skips[skipped.get("message") or "no reason given"] += 1
@@ -70,6 +78,7 @@ def read_report(result: Result, text: str) -> None:
 
 
 def perform(tier: str, options: list[str]) -> Result:
+    """Run one tier."""
     result = Result(tier)
     folder = ROOT / "tests" / tier
     if not list(folder.rglob("test_*.py")):
@@ -91,12 +100,12 @@ def perform(tier: str, options: list[str]) -> Result:
     began = time.monotonic()
     try:
         result.code = subprocess.run(
-            command, cwd=ROOT, env=environment(), timeout=TIER_SECONDS[tier], check=False
+            command, cwd=ROOT, env=environment(), timeout=TIER_S[tier], check=False
         ).returncode
     except subprocess.TimeoutExpired:
-        print(f"the tier did not end within {TIER_SECONDS[tier]} s")
+        print(f"the tier did not end within {TIER_S[tier]} s")
         result.code = 124
-    result.seconds = time.monotonic() - began
+    result.elapsed_s = time.monotonic() - began
     if report.exists():
         read_report(result, report.read_text())
     if result.code == 5:  # pytest: nothing was collected
@@ -107,31 +116,20 @@ def perform(tier: str, options: list[str]) -> Result:
 
 
 def environment() -> dict[str, str]:
-    """The caller's, with a Node and the environment's own programs to be found."""
+    """The caller's environment, with Node and the development environment on PATH."""
     from tailrace.local import install
 
     path = install.node_path() or os.environ.get("PATH", "")
     return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}"}
 
 
-def prepare_browser() -> None:
-    """Debian's Chromium, where it can be had; without it the browser tests are skipped and say
-    so."""
-    if any(shutil.which(name) for name in CHROMIUM):
-        return
-    from tailrace.local import install
-
-    try:
-        install.apt("chromium", ["chromium"], "no Chromium here. Ask for: apt-get install chromium")
-    except install.InstallError as error:
-        print(f"browser tests will be skipped: {str(error).splitlines()[0]}")
-
-
 def header(text: str) -> None:
+    """Print a heading."""
     print(f"\n===== {text} {'=' * max(3, 100 - len(text))}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
+    """Returns an exit code."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     chosen, options = arguments[:split], arguments[split + 1 :]
     unknown = set(chosen) - set(TIERS)
@@ -150,15 +148,14 @@ def main(arguments: list[str]) -> int:
         gates = subprocess.run(
             [str(PYTHON), "scripts/check.py", "--no-tests"], cwd=ROOT, check=False
         ).returncode
-    if "journey" in tiers:
-        prepare_browser()
+    missing = test_tools.prepare(tiers)
     results = []
     for tier in tiers:
         if tier == "faults" and not (ROOT / "tests" / tier).is_dir():
             continue
         header(f"tier {tier}")
         results.append(perform(tier, options))
-    summarise(results, gates)
+    summarise(results, gates, missing)
     failed = sum(result.failed for result in results)
     counts = [f"{failed} failed"] if failed else []
     counts += [
@@ -173,8 +170,11 @@ def main(arguments: list[str]) -> int:
     return 1 if bad else 0
 
 
-def summarise(results: list[Result], gates: int) -> None:
+def summarise(results: list[Result], gates: int, missing: list[str]) -> None:
+    """One line per tier, per reason of a skip, and per tool that could not be installed."""
     header("summary")
+    for line in missing:
+        print(line)
     if gates:
         print("gates          FAILED")
     for result in results:

@@ -25,14 +25,15 @@ HOUR_S = 3600
 LEEWAY_S = 60
 WRONG = ("gateway-1", "push-1", "worker-1")
 
+LONG = pytest.mark.skipif(
+    os.environ.get("TAILRACE_TEST_LONG") != "1",
+    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+)
+
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(
         LIBRARY is None, reason="wrong clocks need libfaketime (Debian package: faketime)"
-    ),
-    pytest.mark.skipif(
-        os.environ.get("TAILRACE_TEST_LONG") != "1",
-        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
     ),
 ]
 
@@ -85,7 +86,12 @@ def clocks(own: stage.Stage) -> Clocks:
 
 
 @pytest.mark.parametrize(
-    "offsets", [(HOUR_S,), (-HOUR_S,), (HOUR_S, -HOUR_S, 0)], ids=["ahead", "behind", "strobe"]
+    "offsets",
+    [
+        pytest.param((HOUR_S,), id="ahead"),
+        pytest.param((-HOUR_S,), id="behind", marks=LONG),
+        pytest.param((HOUR_S, -HOUR_S, 0), id="strobe", marks=LONG),
+    ],
 )
 async def test_f16_the_wall_clock_of_one_service_is_wrong(
     own: stage.Stage, clocks: Clocks, offsets: tuple[int, ...]

@@ -1,0 +1,77 @@
+"""Installs the Debian packages that tests need: `python scripts/test_tools.py [TIER …]`.
+
+A package that cannot be installed is reported, and the tests that need it skip themselves.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program or library of the machine that tests need.
+
+    Attributes:
+        package: the Debian package that has it.
+        tests: what is skipped without it.
+        tiers: the tiers with these tests.
+        present: whether the machine has it.
+    """
+
+    package: str
+    tests: str
+    tiers: frozenset[str]
+    present: Callable[[], bool]
+
+
+TOOLS = (
+    Tool(
+        "chromium",
+        "browser tests",
+        frozenset({"journey"}),
+        lambda: any(shutil.which(name) for name in CHROMIUM),
+    ),
+    Tool(
+        "faketime",
+        "tests of wrong clocks",
+        frozenset({"faults"}),
+        lambda: any(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1")),
+    ),
+)
+
+
+def prepare(tiers: Sequence[str], tools: Sequence[Tool] = TOOLS) -> list[str]:
+    """Install what these tiers need and the machine lacks.
+
+    Returns one line for each tool that cannot be installed: what is skipped, and why.
+    """
+    from tailrace.local import install
+
+    missing = []
+    for tool in tools:
+        if tool.tiers.isdisjoint(tiers) or tool.present():
+            continue
+        ask = f"ask for: apt-get install {tool.package}"
+        try:
+            install.apt(tool.package, [tool.package], ask)
+        except install.InstallError as error:
+            reason = str(error).splitlines()[0]
+            missing.append(
+                f"{tool.tests} are skipped: {reason}{'' if ask in reason else f'; {ask}'}"
+            )
+            continue
+        if not tool.present():
+            missing.append(f"{tool.tests} are skipped: the package {tool.package} does not help")
+    return missing
+
+
+if __name__ == "__main__":
+    for line in prepare(sys.argv[1:]):
+        print(line)
