@@ -9,6 +9,7 @@ import zlib
 from typing import Final
 
 from tailrace import log, telemetry
+from tailrace.log import interfaces
 from tailrace.protocol import fold, records, topics
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import StoreUnavailable
@@ -28,7 +29,7 @@ class Metering:
     """
 
     def __init__(
-        self, writer: log.Writer, prefixes: Prefixes | None, *, pool: str, worker: str
+        self, writer: interfaces.RecordWriter, prefixes: Prefixes | None, *, pool: str, worker: str
     ) -> None:
         self._writer = writer
         self._prefixes = prefixes

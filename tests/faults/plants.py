@@ -25,16 +25,14 @@ def no_grace() -> None:
 
 def no_barrier() -> None:
     """A successor continues from what it had read before its claim landed."""
-    from worker import serving
+    from worker import claim_runner
 
-    async def barrier(
-        self: Any, attempt: Any, fencing_token: str, sent: asyncio.Future[log.Appended]
-    ) -> bool:
+    async def pass_barrier(self: Any, sent: asyncio.Future[log.Appended]) -> bool:
         await asyncio.sleep(0)
-        return attempt.stopped is None
+        return self._attempt.stopped is None
 
     no_grace()
-    serving.Serving._barrier = barrier  # type: ignore[method-assign]
+    claim_runner.ClaimRunner._pass_barrier = pass_barrier  # type: ignore[method-assign]
 
 
 def commit_before_the_end() -> None:

@@ -22,6 +22,7 @@ from tailrace import log, settings
 from tailrace.local import ports
 from tailrace.protocol import events, fold, ids, records, topics
 from worker import app as worker_app
+from worker import status
 from worker.engines import base
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +143,7 @@ class Bench:
         app = worker_app.App(chosen, instance)
         made = Inside(app, asyncio.create_task(app.run()))
         self.inside.append(made)
-        while app.state is worker_app.State.LOADING:
+        while app.status.state is status.State.LOADING:
             assert not made.task.done()
             await asyncio.sleep(0.01)
         return made

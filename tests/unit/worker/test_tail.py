@@ -1,143 +1,240 @@
-"""What the tail keeps, without a broker."""
+"""The tail of the token partitions, on the in-memory log."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tailrace import log
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import fold, ids, records, topics
+from tests.support.memory_log import MemoryLog
+from tests.support.waiting import eventually
 from worker import clock, tail
+from worker.log_identity import LogIdentity
+from worker.tail import Tail
 
 OWNER = records.Owner("i", "s")
 
 
-def rid(n: int) -> str:
-    return ids.mint(ids.Address(b"abcd", 0, n), n.to_bytes(11, "big"))
+def make(memory: MemoryLog) -> Tail:
+    return Tail(
+        memory.reader(topics.TOKENS, wait_ms=5),
+        memory.replays(),
+        memory.offsets(),
+        LogIdentity(memory.layout, memory.read_layout),
+        clock.BrokerClock(),
+    )
 
 
-def claim(name: str, own: str, prev: str | None = None) -> records.Claim:
-    return records.Claim(name, own, prev, OWNER, "w", "t", 0, "m", "t")
+@contextlib.asynccontextmanager
+async def running(memory: MemoryLog) -> AsyncIterator[Tail]:
+    tailing = make(memory)
+    task = asyncio.create_task(tailing.run())
+    try:
+        yield tailing
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def test_the_first_record_that_takes_effect_is_remembered_and_lost_claims_are_told_from_won_ones() -> (
-    None
-):
-    entry = tail.Entry(0)
-    entry.apply(claim("r", "late", prev="nobody"), 5, 0)
-    assert entry.first == -1
-    entry.apply(claim("r", "a"), 6, 0)
-    entry.apply(claim("r", "b"), 7, 0)
-    assert (entry.begun, entry.first) == (5, 6)
-    assert entry.seen == {"late": False, "a": True, "b": False}
+def rid(memory: MemoryLog, offset: int, n: int = 0) -> str:
+    return ids.mint(ids.Address(memory.layout.tag, 0, offset), n.to_bytes(11, "big"))
 
 
-def test_who_listens_hears_of_ownership_and_ends_but_not_of_every_token() -> None:
-    entry, heard = tail.Entry(0), []
-    entry.listener = lambda: heard.append(entry.fold.next)
-    entry.apply(claim("r", "a"), 0, 0)
-    for seq in range(3):
-        entry.apply(records.Tok("r", "a", seq, [1], "x", entry.fold.h), 1 + seq, 0)
-    assert heard == [0]
-    entry.apply(records.Yield("r", "a", 3), 4, 0)
-    entry.apply(records.Cancel("r", OWNER), 5, 0)
-    assert heard == [0, 3, 3]
+def claim(memory: MemoryLog, name: str, own: str, prev: str | None = None) -> int:
+    record = records.Claim(name, own, prev, OWNER, "w", "t", 0, "m", "t")
+    return memory.put_record(topics.TOKENS, 0, record, name)
 
 
-def test_records_read_twice_change_nothing() -> None:
-    entry = tail.Entry(0)
-    for _ in range(2):
-        entry.apply(claim("r", "a"), 0, 0)
-        entry.apply(records.Tok("r", "a", 0, [7], "x", "0" * 16), 1, 0)
-    assert entry.fold.ids == [7]
-    assert entry.fold.voids == {}
-    assert entry.seen == {"a": True}
+async def test_a_decision_waits_until_the_tail_has_read_what_was_there_at_the_assignment() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    memory.lag(topics.TOKENS, 0, 0)
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 1)
+        with tailing.hold(0, name):
+            known = asyncio.ensure_future(tailing.known(0, name))
+            await asyncio.sleep(0.02)
+            assert not known.done()
+            memory.catch_up(topics.TOKENS, 0)
+            assert (await known).fold.owner == "a"
 
 
-def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(
+async def test_a_response_that_began_below_the_fold_s_start_is_read_back() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    claim(memory, rid(memory, 1, 1), "x")
+    async with running(memory) as tailing:
+        tailing.follow(0, 1, 2)
+        with tailing.hold(0, name):
+            entry = await tailing.known(0, name)
+            assert (entry.fold.owner, entry.first, entry.complete) == ("a", 0, 0)
+            assert memory.reads == [(topics.TOKENS, 0, 0, 2)]
+            claim(memory, name, "b", "a")
+            await eventually(lambda: entry.fold.owner == "b", "the tail goes on")
+
+
+async def test_records_that_come_while_a_response_is_read_back_are_applied_after_it() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    claim(memory, rid(memory, 1, 1), "x")
+    async with running(memory) as tailing:
+        tailing.follow(0, 1, 2)
+        await eventually(lambda: tailing.position(0) == 2, "caught up")
+        memory.hold_replays()
+        with tailing.hold(0, name):
+            known = asyncio.ensure_future(tailing.known(0, name))
+            await eventually(lambda: memory.reads, "the response is read back")
+            claim(memory, name, "b", "a")
+            await eventually(lambda: tailing.position(0) == 3, "the tail read on")
+            memory.release_replays()
+            entry = await known
+            assert entry.fold.owner == "b"
+            assert entry.seen == {"a": True, "b": True}
+            assert entry.fold.voids == {}
+
+
+async def test_the_barrier_reads_past_a_tail_that_lags() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 1)
+        await eventually(lambda: tailing.position(0) == 1, "caught up")
+        memory.lag(topics.TOKENS, 0, 1)
+        lost, won = claim(memory, name, "late", "nobody"), claim(memory, name, "b", "a")
+        with tailing.hold(0, name) as entry:
+            assert await tailing.barrier(0, name, "b", won) is True
+            assert await tailing.barrier(0, name, "late", lost) is False
+            assert entry.fold.owner == "b"
+
+
+async def test_a_replay_that_fails_half_way_gives_its_connection_back_at_once() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 1)
+        await eventually(lambda: tailing.position(0) == 1, "caught up")
+        memory.lag(topics.TOKENS, 0, 1)
+        at = claim(memory, name, "b", "a")
+
+        def fail() -> None:
+            raise ValueError("a defect")
+
+        with tailing.hold(0, name) as entry:
+            entry.listener = fail
+            with pytest.raises(ValueError, match="a defect"):
+                await tailing.barrier(0, name, "b", at)
+            assert memory.replays_wanted == 0
+            entry.listener = None
+
+
+async def test_a_claim_that_never_appears_passes_no_barrier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tail, "MAX_FOLDS", 2)
-    state = tail.Partition(start=0, position=10, target=0)
-    for n in range(4):
-        state.entry(rid(n)).apply(claim(rid(n), f"own{n}"), n, 0)
-    state.entries[rid(0)].holds = 1
-
-    tail._forget(state)
-
-    assert list(state.entries) == [rid(0), rid(3)]
-    assert state.start == 3
-    again = state.entry(rid(2))
-    assert ids.parse(rid(2)).offset < again.complete  # so `known` reads it back
-    assert ids.parse(rid(3)).offset >= state.entries[rid(3)].complete
+    monkeypatch.setattr(tail, "BARRIER_S", 0.0)
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 0)
+        with tailing.hold(0, name):
+            assert await tailing.barrier(0, name, "own", -1) is None
 
 
-def test_a_response_never_seen_is_known_to_be_new_only_from_the_start_on() -> None:
-    state = tail.Partition(start=50, position=60, target=60)
-    tail._look(state)
-    assert state.caught_up.is_set()
-    assert state.entry(rid(49)).complete == 50 > ids.parse(rid(49)).offset
-    assert state.entry(rid(50)).complete <= ids.parse(rid(50)).offset
+async def test_garbage_moves_the_position_and_nothing_else() -> None:
+    memory = MemoryLog()
+    memory.put(topics.TOKENS, 0, b"k", b"{not json")
+    memory.put(topics.TOKENS, 0, None, None)
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 2)
+        await eventually(lambda: tailing.position(0) == 2, "read")
 
 
-async def test_a_reading_that_fails_half_way_gives_its_connection_back_at_once() -> None:
-    given_back = []
-
-    class Replays:
-        async def read(self, *_range: object) -> AsyncIterator[list[log.Record]]:
-            try:
-                for offset in range(2):
-                    yield [
-                        log.Record(
-                            topics.TOKENS,
-                            0,
-                            offset,
-                            0,
-                            rid(0).encode(),
-                            records.encode(claim(rid(0), f"own{offset}")),
-                            (),
-                        )
-                    ]
-            finally:
-                await asyncio.sleep(0)  # as closing a consumer takes time
-                given_back.append(True)
-
-    class Broken(tail.Entry):
-        def apply(self, *_record: object) -> None:
-            raise ValueError("ours")
-
-    parts: Any = Replays()
-    tailing = tail.Tail("nowhere:1", parts, clock.BrokerClock(), client_id="t")
-    tailing._replays = parts
-    with pytest.raises(ValueError, match="ours"):
-        await tailing._replay(Broken(0), 0, rid(0), 0, 2)
-    assert given_back == [True]
+async def test_a_response_whose_beginning_retention_deleted_is_lost() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    claim(memory, rid(memory, 1, 1), "x")
+    memory.delete_below(topics.TOKENS, 0, 1)
+    async with running(memory) as tailing:
+        tailing.follow(0, 1, 2)
+        with tailing.hold(0, name), pytest.raises(log.HistoryLost):
+            await tailing.known(0, name)
 
 
-async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_offsets_that_never_come(
+async def test_a_tail_that_retention_passed_goes_on_at_the_beginning_and_believes_no_old_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tail, "RETRY_S", 0.0)
+    memory = MemoryLog()
+    old, new = rid(memory, 0), rid(memory, 3, 1)
+    claim(memory, old, "a")
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 1)
+        await eventually(lambda: tailing.position(0) == 1, "caught up")
+        memory.lag(topics.TOKENS, 0, 1)
+        for own in ("b", "c"):
+            claim(memory, old, own, "a")
+        memory.delete_below(topics.TOKENS, 0, 3)
+        claim(memory, new, "n")
+        memory.catch_up(topics.TOKENS, 0)
+        await eventually(lambda: tailing.position(0) == 4, "it goes on")
+        with tailing.hold(0, new):
+            assert (await tailing.known(0, new)).fold.owner == "n"
+        with tailing.hold(0, old), pytest.raises(log.HistoryLost):
+            await tailing.known(0, old)
+
+
+async def test_a_log_that_is_away_is_read_on_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tail, "RETRY_S", 0.001)
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 0)
+        memory.go_away()
+        claim(memory, name, "a")
+        memory.come_back()
+        await eventually(lambda: tailing.position(0) == 1, "read")
+        with tailing.hold(0, name) as entry:
+            assert entry.fold.phase is fold.Phase.LIVE
+
+
+async def test_a_partition_that_was_left_and_followed_again_is_folded_afresh() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    async with running(memory) as tailing:
+        tailing.follow(0, 0, 1)
+        await eventually(lambda: tailing.position(0) == 1, "read")
+        tailing.leave(0)
+        assert (tailing.followed, tailing.position(0)) == ([], -1)
+        tailing.follow(0, 0, 1)
+        await eventually(lambda: tailing.position(0) == 1, "read again")
+        with tailing.hold(0, name) as entry:
+            assert entry.seen == {"a": True}
+
+
+async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_lost_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It looked again and again for offsets beyond the new log's end, and threw away every request
     of the new log as another log's."""
-
-    class Emptied:
-        async def start(self) -> None: ...
-
-        async def stop(self) -> None: ...
-
-        async def poll(self) -> list[log.Record]:
-            raise log.HistoryLost("beyond the end")
-
-    async def layout(_bootstrap: str) -> log.Layout:
-        return log.Layout("two", ids.incarnation_tag("two"), 1)
-
-    monkeypatch.setattr(log, "layout", layout)
     monkeypatch.setattr(tail, "RETRY_S", 0.0)
-    parts: Any = Emptied()
-    tailing = tail.Tail("nowhere:1", parts, clock.BrokerClock(), client_id="t")
-    tailing._replays = tailing._reader = parts
+    memory = MemoryLog("one")
+    claim(memory, rid(memory, 0), "a")
+    tailing = make(memory)
+    tailing.follow(0, 0, 1)
+    ends = asyncio.create_task(tailing.run())
+    await eventually(lambda: tailing.position(0) == 1, "caught up")
+    memory.replace("two")
     with pytest.raises(log.LogChanged):
-        await asyncio.wait_for(tailing.run("one"), 5)
+        await asyncio.wait_for(ends, 5)

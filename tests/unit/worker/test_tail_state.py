@@ -1,0 +1,116 @@
+"""What the tail knows of one partition: entries, and what may be forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.protocol import ids, records
+from worker import tail_state
+from worker.tail_state import Entry, Partition
+
+OWNER = records.Owner("i", "s")
+
+
+def rid(n: int) -> str:
+    return ids.mint(ids.Address(b"abcd", 0, n), n.to_bytes(11, "big"))
+
+
+def claim(name: str, own: str, prev: str | None = None) -> records.Claim:
+    return records.Claim(name, own, prev, OWNER, "w", "t", 0, "m", "t")
+
+
+def test_the_first_effective_record_is_remembered_and_lost_claims_differ_from_won_ones() -> None:
+    entry = Entry(0)
+    entry.apply(claim("r", "late", prev="nobody"), 5, 0)
+    assert entry.first == -1
+    entry.apply(claim("r", "a"), 6, 0)
+    entry.apply(claim("r", "b"), 7, 0)
+    assert (entry.begun, entry.first) == (5, 6)
+    assert entry.seen == {"late": False, "a": True, "b": False}
+
+
+def test_a_listener_hears_of_ownership_and_ends_but_not_of_every_token() -> None:
+    entry, heard = Entry(0), []
+    entry.listener = lambda: heard.append(entry.fold.next)
+    entry.apply(claim("r", "a"), 0, 0)
+    for seq in range(3):
+        entry.apply(records.Tok("r", "a", seq, [1], "x", entry.fold.h), 1 + seq, 0)
+    assert heard == [0]
+    entry.apply(records.Yield("r", "a", 3), 4, 0)
+    entry.apply(records.Cancel("r", OWNER), 5, 0)
+    assert heard == [0, 3, 3]
+
+
+async def test_a_waiter_returns_at_the_next_change() -> None:
+    entry = Entry(0)
+    waiting = asyncio.ensure_future(entry.changed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    entry.apply(claim("r", "a"), 0, 0)
+    await waiting
+
+
+def test_records_read_twice_change_nothing() -> None:
+    entry = Entry(0)
+    for _ in range(2):
+        entry.apply(claim("r", "a"), 0, 0)
+        entry.apply(records.Tok("r", "a", 0, [7], "x", "0" * 16), 1, 0)
+    assert entry.fold.ids == [7]
+    assert entry.fold.voids == {}
+    assert entry.seen == {"a": True}
+
+
+def test_a_second_copy_of_a_claim_does_not_make_it_lost() -> None:
+    """A worker stood down because its own claim came a second time."""
+    entry = Entry(0)
+    entry.apply(claim("r", "a"), 0, 1)
+    entry.apply(claim("r", "a"), 1, 2)
+    assert entry.seen == {"a": True}
+    assert entry.fold.owner == "a"
+
+
+def test_a_copy_of_a_claim_that_takes_effect_after_the_first_did_not_counts() -> None:
+    entry = Entry(0)
+    entry.apply(claim("r", "c", "b"), 0, 1)
+    assert entry.seen == {"c": False}
+    entry.apply(claim("r", "a"), 1, 2)
+    entry.apply(claim("r", "b", "a"), 2, 3)
+    entry.apply(claim("r", "c", "b"), 3, 4)
+    assert entry.seen == {"a": True, "b": True, "c": True}
+
+
+def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tail_state, "MAX_FOLDS", 2)
+    state = Partition(start=0, position=10, target=0)
+    for n in range(4):
+        state.entry(rid(n)).apply(claim(rid(n), f"own{n}"), n, 0)
+    state.entries[rid(0)].holds = 1
+
+    state.forget()
+
+    assert list(state.entries) == [rid(0), rid(3)]
+    assert state.start == 3
+    again = state.entry(rid(2))
+    assert ids.parse(rid(2)).offset < again.complete  # so `Tail.known` reads it back
+    assert ids.parse(rid(3)).offset >= state.entries[rid(3)].complete
+
+
+def test_a_response_never_seen_is_known_to_be_new_only_from_the_start_on() -> None:
+    state = Partition(start=50, position=60, target=60)
+    state.check_caught_up()
+    assert state.caught_up.is_set()
+    assert state.entry(rid(49)).complete == 50 > ids.parse(rid(49)).offset
+    assert state.entry(rid(50)).complete <= ids.parse(rid(50)).offset
+
+
+def test_after_a_gap_entries_are_complete_only_from_its_end_on() -> None:
+    state = Partition(start=0, position=10, target=10)
+    entry = state.entry(rid(0))
+    state.restart(70)
+    assert (state.start, state.position, entry.complete) == (70, 70, 70)
+    assert not state.expects(12)  # a record that a fetch from before the gap still brought
+    assert state.expects(70)

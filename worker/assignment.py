@@ -1,0 +1,134 @@
+"""The request partitions that the group has assigned to this worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tailrace import log
+from tailrace.log import interfaces
+from tailrace.protocol import topics
+from worker import commit_tracker
+
+
+@dataclass(slots=True)
+class AssignedPartition:
+    """One assigned partition of a request topic.
+
+    Attributes:
+        tracker: its offsets; dies with the assignment.
+        opened: the token partition is followed from the right place.
+        early: records that were read before that.
+    """
+
+    tracker: commit_tracker.Tracker = field(default_factory=commit_tracker.Tracker)
+    opened: bool = False
+    early: list[log.Record] = field(default_factory=list)
+
+
+class Assignment:
+    """What one rebalance assigned. It is replaced as a whole at the next one, never changed.
+
+    Attributes:
+        _revoked: the group took it back; set once.
+    """
+
+    def __init__(self, assigned: Iterable[interfaces.TopicPartition] = ()) -> None:
+        self._revoked = False
+        self._partitions = {tp: AssignedPartition() for tp in assigned}
+
+    def __iter__(self) -> Iterator[tuple[interfaces.TopicPartition, AssignedPartition]]:
+        return iter(self._partitions.items())
+
+    def get(self, tp: interfaces.TopicPartition) -> AssignedPartition | None:
+        """One partition; None if it is not assigned."""
+        return self._partitions.get(tp)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Partition numbers, of whatever topic."""
+        return sorted({p for _, p in self._partitions})
+
+    @property
+    def early_records(self) -> int:
+        """Records that were read and not accepted yet."""
+        return sum(len(each.early) for each in self._partitions.values())
+
+    def holds(self) -> bool:
+        """Whether the group has not taken it back."""
+        return not self._revoked
+
+    def end(self) -> None:
+        """It was revoked: its trackers commit nothing more."""
+        self._revoked = True
+        for each in self._partitions.values():
+            each.tracker.valid = False
+
+    def set_starts(self, committed: Mapping[interfaces.TopicPartition, tuple[int, str]]) -> None:
+        """Commits never go below what the group has committed."""
+        for tp, each in self._partitions.items():
+            if tp in committed:
+                each.tracker.start = committed[tp][0]
+
+    async def commit(self, member: interfaces.GroupMember, position: Callable[[int], int]) -> None:
+        """Commit what changed. `position` gives the tail's position in a token partition.
+
+        Raises:
+            LogUnavailable: no answer; the next commit says the same and more.
+        """
+        due: dict[
+            interfaces.TopicPartition, tuple[commit_tracker.Tracker, commit_tracker.Commit]
+        ] = {}
+        for tp, each in self._partitions.items():
+            if not each.opened:
+                continue
+            commit = each.tracker.next_commit(position(tp[1]))
+            if commit is not None:
+                due[tp] = each.tracker, commit
+        offsets = {tp: (commit.offset, commit.metadata) for tp, (_, commit) in due.items()}
+        if due and await member.commit(offsets):
+            for tracker, commit in due.values():
+                tracker.acknowledged(commit)
+
+    async def lags(self, offsets: interfaces.OffsetQueries, names: Sequence[str]) -> bool:
+        """Whether a partition holds records that were not read.
+
+        Raises:
+            LogUnavailable: no answer.
+        """
+        for name in names:
+            trackers = {p: each.tracker for (t, p), each in self._partitions.items() if t == name}
+            beginnings = await offsets.beginnings(name, trackers)
+            ends = await offsets.ends(name, trackers)
+            for p, tracker in trackers.items():
+                if ends[p] > max(tracker.last + 1, tracker.start, beginnings[p]):
+                    return True
+        return False
+
+
+async def find_fold_starts(
+    assignment: Assignment, offsets: interfaces.OffsetQueries, group: str, names: Sequence[str]
+) -> dict[int, int]:
+    """Where to fold each assigned token partition from.
+
+    It is the lowest token offset that a commit of any class names, and the beginning of the
+    partition where requests exist but no commit. The trackers learn what the group has committed.
+
+    Raises:
+        LogUnavailable: no answer.
+    """
+    partitions = assignment.numbers
+    committed = await offsets.committed(group)
+    beginnings = await offsets.beginnings(topics.TOKENS, partitions)
+    request_ends = {name: await offsets.ends(name, partitions) for name in names}
+    token_ends = await offsets.ends(topics.TOKENS, partitions)
+    assignment.set_starts(committed)
+    starts = {}
+    for p in partitions:
+        named = []
+        for name in names:
+            offset, metadata = committed.get((name, p), (0, ""))
+            if request_ends[name].get(p, 0) > offset or metadata:
+                named.append(commit_tracker.token_offset(metadata) or 0)
+        starts[p] = max(beginnings.get(p, 0), min(named, default=token_ends[p]))
+    return starts

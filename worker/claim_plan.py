@@ -1,0 +1,124 @@
+"""What a claim is for, and the records about it (pure).
+
+`worker.takeover` decides whether to claim. A `ClaimPlan` says what the claim does: generate from a
+prompt, or end the response at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tailrace.protocol import fold, records
+from worker import takeover
+from worker.delivery import Delivery
+
+
+class Ending(NamedTuple):
+    """How a response is ended: END's reason and, for a failure, its (code, message)."""
+
+    reason: str
+    error: tuple[str, str] | None = None
+
+
+EXPIRED: Final = Ending(
+    "expired",
+    ("expired", "The request waited longer than its time to live and was not started."),
+)
+ENGINE_FAILED: Final = Ending(
+    "failed",
+    ("server_error", "The model engine failed while it generated this response."),
+)
+ATTEMPTS_EXHAUSTED: Final = Ending(
+    "failed", ("server_error", "Every attempt to generate this response failed.")
+)
+MODEL_CHANGED: Final = Ending(
+    "failed",
+    ("server_error", "The model was replaced while it generated this response."),
+)
+WARM_UP: Final = Ending("warmup")
+
+# The dead letter's reason, by the error of END. Other errors make no dead letter.
+_DEAD_LETTER_REASONS: Final = {
+    ATTEMPTS_EXHAUSTED.error: "attempts_exhausted",
+    ENGINE_FAILED.error: "engine_failed",
+    MODEL_CHANGED.error: "model_changed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """A claim about to be made.
+
+    Attributes:
+        prev: fencing token of the owner it replaces; None for a first claim.
+        prompt_ids: ids of the prompt; empty when the response ends before the prompt was encoded.
+        ending: how to end the response at once; None to generate.
+        last: no further attempt that counts is left.
+    """
+
+    prev: str | None
+    prompt_ids: Sequence[int] = ()
+    ending: Ending | None = None
+    last: bool = False
+
+
+def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
+    """How the decision ends the response without an engine; None if it is to be generated."""
+    if isinstance(decision, takeover.Close):
+        return MODEL_CHANGED if decision.reason == "model_changed" else ATTEMPTS_EXHAUSTED
+    return EXPIRED if decision.expired else None
+
+
+def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str) -> str:
+    """The claim's kind for metrics and logs: closing, first, self or takeover."""
+    if plan.ending is not None:
+        return "closing"
+    if plan.prev is None:
+        return "first"
+    replaces_itself = bool(state.claims) and state.claims[-1][1] == worker
+    return "self" if replaces_itself else "takeover"
+
+
+def claim_record(
+    plan: ClaimPlan,
+    request: records.Request,
+    delivery: Delivery,
+    me: takeover.Self,
+    fencing_token: str,
+) -> records.Claim:
+    """The CLAIM. Only a first one carries the static part of the response object."""
+    return records.Claim(
+        request.rid,
+        fencing_token,
+        plan.prev,
+        request.owner,
+        me.worker,
+        delivery.topic,
+        delivery.offset,
+        me.model_rev,
+        me.tokenizer_digest,
+        prompt_tokens=len(plan.prompt_ids),
+        echo=request.echo if plan.prev is None else {},
+    )
+
+
+def dead_letter(
+    request: records.Request, delivery: Delivery, state: fold.Fold
+) -> records.Dead | None:
+    """The dead letter of a response that is DONE; None if its end makes none."""
+    assert state.ended is not None
+    reason = _DEAD_LETTER_REASONS.get(state.ended.error) if state.ended.error else None
+    if reason is None:
+        return None
+    return records.Dead(
+        request.rid,
+        request.owner,
+        request.model,
+        reason,
+        takeover.attempts(state.claims, state.yielded),
+        delivery.topic,
+        delivery.offset,
+        records.prompt_digest(request.messages),
+    )

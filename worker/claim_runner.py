@@ -1,0 +1,246 @@
+"""One claim, from its CLAIM to the fold's verdict on its END (log rule W2–W7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+
+from tailrace import log, telemetry
+from tailrace.protocol import fold, records
+from worker import claim_plan, generation
+from worker.attempt import Attempt, Stop
+from worker.claim_plan import ClaimPlan, Ending
+from worker.engines import base
+from worker.served_response import ServedResponse
+from worker.tail_state import Entry
+from worker.worker_context import WorkerContext
+
+DONE_S = 30.0  # how long an acknowledged END may take to appear in the tail
+_NO_LIMIT = 2**31
+
+
+class ClaimRunner:
+    """Carries one claim out. Whatever goes wrong, the caller looks at the fold again.
+
+    Attributes:
+        fencing_token: the claim's own; no other claim uses it.
+        _ending: how the response ends without the engine; None while it is generated.
+        _attempt: writes the claim's records; its generation is replaced after the barrier.
+    """
+
+    def __init__(
+        self, context: WorkerContext, response: ServedResponse, plan: ClaimPlan, entry: Entry
+    ) -> None:
+        self.fencing_token = secrets.token_hex(16)
+        self._context = context
+        self._response = response
+        self._plan = plan
+        self._entry = entry
+        self._ending: Ending | None = plan.ending
+        self._attempt = Attempt(
+            self._new_generation(fold.Fold()),
+            response.partition,
+            context.writer,
+            context.scheduler,
+            context.clock,
+            context.monotonic,
+        )
+
+    def interrupt(self, reason: Stop) -> None:
+        """Stop at the next token boundary."""
+        self._attempt.interrupt(reason)
+
+    def check_ownership(self) -> None:
+        """Stop when the response is over or another worker owns it (W6). Called at every change of
+        the fold."""
+        state = self._entry.fold
+        took_effect = self._entry.seen.get(self.fencing_token)
+        superseded = took_effect is True and state.owner != self.fencing_token
+        if superseded:
+            telemetry.log(
+                telemetry.Action.RESPONSE_LOST, response=self._response.rid, seq=state.next
+            )
+        if superseded or took_effect is False or state.phase is fold.Phase.DONE:
+            self._attempt.interrupt(Stop.OVER)
+
+    async def run(self) -> None:
+        """Append the CLAIM, pass the barrier, generate, append END and wait for the verdict."""
+        self._response.fencing_tokens.add(self.fencing_token)
+        me = self._context.claimant(self._response.abandoned)
+        delivery = self._response.deliveries[-1]
+        claim = claim_plan.claim_record(
+            self._plan, self._response.request, delivery, me, self.fencing_token
+        )
+        self._note_claim(me.worker)
+        try:
+            sent = self._attempt.write(claim, telemetry.trace_headers())
+            if self._plan.prev is not None:
+                if not await self._pass_barrier(sent):
+                    return
+                self._attempt.generation = self._new_generation(self._entry.fold)
+            elif not self._context.clock.settled:
+                # The first acknowledgement tells the broker's time. Only then it is known whether
+                # the request has expired.
+                await sent
+                if self._context.broker_now_ms() > self._response.expires_ms:
+                    self._ending = claim_plan.EXPIRED
+            if await self._generate():
+                await self._end()
+        except log.AppendFailed:
+            self._response.abandoned.add(self.fencing_token)
+
+    def _note_claim(self, worker: str) -> None:
+        state = self._entry.fold
+        kind = claim_plan.kind_of(self._plan, state, worker)
+        telemetry.CLAIMS.labels(kind=kind).inc()
+        if kind == "takeover":
+            telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()
+        telemetry.log(
+            telemetry.Action.RESPONSE_CLAIMED
+            if kind == "first"
+            else telemetry.Action.RESPONSE_TAKEN_OVER,
+            response=self._response.rid,
+            partition=self._response.partition,
+            kind=kind,
+            seq=state.next,
+            epoch=state.epoch + 1,
+        )
+
+    def _new_generation(self, state: fold.Fold) -> generation.Generation:
+        """A generation that goes on behind what `state` has accepted."""
+        engine, request = self._context.engine, self._response.request
+        return generation.Generation(
+            rid=request.rid,
+            fencing_token=self.fencing_token,
+            detokenizer=engine.detokenizer(request),
+            max_tokens=request.sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
+            stop=request.sampling.stop,
+            stop_ids=engine.stop_ids,
+            accepted=list(state.ids),
+            text_length=state.text_length,
+            h=state.h,
+        )
+
+    async def _pass_barrier(self, sent: asyncio.Future[log.Appended]) -> bool:
+        """Read up to this CLAIM (W3). Returns False when the worker must stand down."""
+        appended = await sent
+        accepted = await self._context.tail.barrier(
+            self._response.partition, self._response.rid, self.fencing_token, appended.offset
+        )
+        if accepted is None:
+            self._response.abandoned.add(self.fencing_token)
+        return accepted is True and self._attempt.stopped is None
+
+    # ---- the engine ------------------------------------------------------------------------------
+
+    async def _generate(self) -> bool:
+        """Run the engine unless the response ends without it. Returns whether to write END."""
+        attempt, made, engine = self._attempt, self._attempt.generation, self._context.engine
+        if self._ending is not None:
+            made.close(self._ending.reason)
+            return True
+        request = self._response.request
+        left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
+        so_far = list(self._entry.fold.ids) if self._plan.prev else ()
+        job = base.GenerationInput(request, self.fencing_token, self._plan.prompt_ids, so_far, left)
+        try:
+            with telemetry.span("generate", so_far=len(so_far)):
+                await attempt.run(engine, job, self._context.stall_detector, last=self._plan.last)
+        except Exception as error:
+            return await self._engine_failed(error)
+        finally:
+            self._response.cached_tokens = attempt.cached_tokens
+        finished = made.phase is generation.Phase.FINISHED
+        if attempt.stopped is None or (attempt.stopped is Stop.DRAIN and finished):
+            return True
+        await self._interrupted()
+        return False
+
+    async def _engine_failed(self, error: Exception) -> bool:
+        """Act on the engine's failure. Returns whether to write END."""
+        response, context = self._response, self._context
+        verdict = base.classify(error)
+        telemetry.log(
+            telemetry.Action.TASK_FAILED,
+            response=response.rid,
+            verdict=verdict.value,
+            exc_info=error,
+        )
+        self._attempt.flush()  # what was generated before the failure is good
+        if verdict is base.Verdict.FAIL:
+            assert isinstance(error, base.Refused)
+            return self._fail(Ending("failed", (error.code, error.message)))
+        if verdict is base.Verdict.DIE or context.engine.dead.is_set():
+            context.engine.dead.set()
+            await self._yield()
+            return False
+        pause_s = response.retry_pause_s()
+        if pause_s is None:
+            return self._fail(claim_plan.ENGINE_FAILED)
+        response.abandoned.add(self.fencing_token)
+        response.held_slots.release()
+        await asyncio.sleep(pause_s)
+        return False
+
+    def _fail(self, ending: Ending) -> bool:
+        self._ending = ending
+        self._attempt.generation.close(ending.reason)
+        return True
+
+    async def _interrupted(self) -> None:
+        if self._attempt.stopped is Stop.DRAIN:
+            self._attempt.flush()
+            await self._yield()
+            return
+        self._attempt.generation.stand_down()
+        if self._attempt.stopped is Stop.APPEND_FAILED:
+            self._response.abandoned.add(self.fencing_token)
+
+    async def _yield(self) -> None:
+        """Append YIELD: another worker may take over at once. This token writes nothing after it.
+
+        There is no YIELD when the engine died. That counts as an attempt, as the worker's own death
+        does: otherwise a request that kills engines would go through all of them.
+        """
+        seq = self._attempt.generation.stand_down()
+        if self._context.engine.dead.is_set():
+            return
+        with contextlib.suppress(log.AppendFailed):
+            await self._attempt.write(records.Yield(self._response.rid, self.fencing_token, seq))
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Append END and wait for the fold's verdict (W5)."""
+        attempt, response = self._attempt, self._response
+        response.held_slots.release()
+        response.wants_slot = False
+        attempt.flush()
+        if attempt.useless:
+            response.abandoned.add(self.fencing_token)
+            return
+        made = attempt.generation
+        # Where ids are characters, only the engine itself can count tokens.
+        counted = self._context.engine.ids_are_tokens
+        usage = attempt.usage or (
+            response.usage(made.total, attempt.cached_tokens) if counted else records.Usage()
+        )
+        error = self._ending.error if self._ending else None
+        appended = await attempt.write(made.end(usage, error), telemetry.trace_headers())
+        await self._await_verdict(appended)
+        if self._entry.fold.phase is not fold.Phase.DONE:
+            response.abandoned.add(self.fencing_token)
+
+    async def _await_verdict(self, appended: log.Appended) -> None:
+        """Return when the fold says DONE, or when this END can have no effect any more."""
+        give_up = time.monotonic() + DONE_S
+        while (
+            self._entry.fold.phase is not fold.Phase.DONE
+            and not self._attempt.useless
+            and time.monotonic() < give_up
+        ):
+            if self._context.tail.position(self._response.partition) > appended.offset >= 0:
+                return  # the END was read and had no effect
+            await self._entry.changed(1.0)

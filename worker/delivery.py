@@ -1,0 +1,30 @@
+"""One delivery of a request: where it was read, and under which assignment (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.protocol import log_words, topics
+from worker import commit_tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A request's delivery at an offset of a request topic.
+
+    Attributes:
+        timestamp: broker time of the request record in ms.
+        tracker: offsets of the assignment under which the request was read.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    tracker: commit_tracker.Tracker
+    headers: log_words.Headers
+
+    @property
+    def rank(self) -> int:
+        """Rank of the priority class: 0 is served first."""
+        return topics.CLASSES.index(self.topic.rsplit(".", 1)[-1])

@@ -1,0 +1,80 @@
+"""Tells gateways, by way of Redis, how this worker is. Best effort: Redis may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from tailrace import telemetry
+from tailrace.settings import WorkerSettings
+from tailrace.store.redis_store import StoreUnavailable
+from tailrace.store.workers import Workers
+from worker.engines import base
+from worker.status import Status
+from worker.worker_context import WorkerContext
+
+HEARTBEAT_S = 1.0
+_NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
+
+
+class Heartbeat:
+    """Writes one heartbeat a second.
+
+    Attributes:
+        context: the worker's parts; None until the engine is ready.
+        partitions: gives the partitions assigned now; none until the engine is ready.
+        _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
+    """
+
+    def __init__(
+        self, workers: Workers, settings: WorkerSettings, status: Status, engine: base.Engine
+    ) -> None:
+        self._workers = workers
+        self._settings = settings
+        self._status = status
+        self._engine = engine
+        self.context: WorkerContext | None = None
+        self.partitions: Callable[[], list[int]] = list
+        self._tokens_per_s = 0.0
+
+    async def run(self) -> None:
+        """Write heartbeats until cancelled."""
+        loop = asyncio.get_running_loop()
+        tokens_before, before = 0, loop.time()
+        while True:
+            tokens, now = self._tokens(), loop.time()
+            if now > before:
+                newest = (tokens - tokens_before) / (now - before)
+                self._tokens_per_s += _NEWEST_WEIGHT * (newest - self._tokens_per_s)
+            tokens_before, before = tokens, now
+            with contextlib.suppress(StoreUnavailable):
+                await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def forget(self) -> None:
+        """Remove this worker's entry at once, instead of when it expires."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._workers.forget_worker(self._settings.pool, self._settings.name)
+
+    def info(self) -> dict[str, Any]:
+        """The heartbeat's content; updates the engine's metrics."""
+        slots = self.context.engine_slots if self.context else None
+        running, queued = (slots.running, slots.queued) if slots else (0, 0)
+        telemetry.ENGINE_RUNNING.set(running)
+        telemetry.ENGINE_WAITING.set(queued)
+        telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
+        return {
+            "state": self._status.state.value,
+            "detail": self._status.detail,
+            "model": self._settings.model_name,
+            "capacity": self._engine.capacity,
+            "running": running,
+            "queued": queued,
+            "tokens_per_s": round(self._tokens_per_s, 1),
+            "partitions": self.partitions(),
+        }
+
+    def _tokens(self) -> int:
+        return self.context.stall_detector.tokens if self.context else 0

@@ -1,0 +1,67 @@
+"""How serving a response ended, and what is written about it."""
+
+from __future__ import annotations
+
+import enum
+
+from tailrace import telemetry
+from tailrace.protocol import fold
+from worker import claim_plan
+from worker.metering import Metering
+from worker.served_response import ServedResponse
+
+
+class Outcome(enum.Enum):
+    """How serving a response ended here."""
+
+    DONE = "done"  # the log says DONE
+    LOST = "lost"  # its beginning is no longer in the log, or it belongs to another log
+    LEFT = "left"  # the partition's present owner serves it
+
+
+async def record_done(response: ServedResponse, state: fold.Fold, metering: Metering) -> Outcome:
+    """Write what is due about a response that is DONE, then finish its offsets.
+
+    Every worker that finishes the request writes these records, before the offset is finished: the
+    worker that wrote END may have died right after it, or lost the partition in between. A crash
+    repeats the records and never loses them. They are a function of the log, so copies are equal,
+    and readers count a response once.
+    """
+    assert state.ended is not None
+    ended_here = state.owner in response.fencing_tokens
+    if ended_here:
+        _note_end(response, state, state.ended)
+    if state.first is not None:
+        letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
+        if letter is not None:
+            await metering.dead(letter)
+        await metering.finished(response.request, state)
+    if ended_here and state.next:
+        metering.prefix(response.request, response.partition, response.cached_tokens)
+    response.finish()
+    return Outcome.DONE
+
+
+def record_lost(response: ServedResponse, reason: str) -> Outcome:
+    """Finish the offsets of a response that nobody can serve any more."""
+    telemetry.log(telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason=reason)
+    response.finish()
+    return Outcome.LOST
+
+
+def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> None:
+    usage = ended.usage
+    telemetry.RESPONSES_ENDED.labels(status=ended.status).inc()
+    telemetry.TOKENS.labels(kind="prompt").inc(usage.input_tokens)
+    telemetry.TOKENS.labels(kind="cached").inc(usage.cached_tokens)
+    telemetry.TOKENS.labels(kind="output").inc(usage.output_tokens)
+    telemetry.log(
+        telemetry.Action.RESPONSE_ENDED,
+        response=response.rid,
+        status=ended.status,
+        reason=ended.reason,
+        epoch=state.epoch,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+    )

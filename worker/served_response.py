@@ -1,0 +1,83 @@
+"""One response as this worker serves it: what outlives a single claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tailrace.protocol import records
+from worker.delivery import Delivery
+from worker.slots import HeldSlots
+
+MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
+RETRY_S = 0.5  # pause before the second attempt; doubled each time
+
+
+@dataclass(slots=True)
+class ServedResponse:
+    """A response with its request.
+
+    Attributes:
+        deliveries: where its request was read, oldest first; all are finished together.
+        held_slots: slots it holds; empty between attempts.
+        wants_slot: it has an engine slot or will want one. False while another worker owns the
+            response, and after its END was written.
+        fencing_tokens: every token this process has claimed it with.
+        abandoned: those of them that write nothing more.
+        prompt_ids: None before the prompt was encoded.
+        cached_tokens: prompt tokens that the last attempt found in the engine's cache.
+        engine_failures: attempts that failed in the engine.
+    """
+
+    request: records.Request
+    deliveries: list[Delivery]
+    held_slots: HeldSlots = field(default_factory=HeldSlots)
+    wants_slot: bool = True
+    fencing_tokens: set[str] = field(default_factory=set)
+    abandoned: set[str] = field(default_factory=set)
+    prompt_ids: Sequence[int] | None = None
+    cached_tokens: int = 0
+    engine_failures: int = 0
+
+    @property
+    def rid(self) -> str:
+        """The response's id."""
+        return self.request.rid
+
+    @property
+    def partition(self) -> int:
+        """The partition of all its records."""
+        return self.deliveries[0].partition
+
+    @property
+    def expires_ms(self) -> float:
+        """Broker time after which its generation is not started any more."""
+        return self.deliveries[0].timestamp + self.request.ttl_ms
+
+    @property
+    def assigned(self) -> bool:
+        """Whether an assignment that delivered its request still holds."""
+        return any(delivery.tracker.valid for delivery in self.deliveries)
+
+    def begun_at(self, token_offset: int) -> None:
+        """Its first effective record lies at `token_offset`; commits must name it."""
+        for delivery in self.deliveries:
+            delivery.tracker.claimed(delivery.offset, token_offset)
+
+    def finish(self) -> None:
+        """Nothing is left to do: its offsets may be committed."""
+        for delivery in self.deliveries:
+            delivery.tracker.finish(delivery.offset)
+
+    def retry_pause_s(self) -> float | None:
+        """Count a failure of the engine. Returns the pause before the next attempt, or None when
+        no attempt is left."""
+        self.engine_failures += 1
+        if self.engine_failures > MAX_ENGINE_RETRIES:
+            return None
+        return float(RETRY_S * 2 ** (self.engine_failures - 1))
+
+    def usage(self, output_tokens: int, cached_tokens: int) -> records.Usage:
+        """Token counts, counted by ids."""
+        prompt = len(self.prompt_ids or ())
+        return records.Usage(prompt, output_tokens, min(cached_tokens, prompt))

@@ -1,0 +1,51 @@
+"""When a silent engine is given up (pure). Times are monotonic seconds."""
+
+from __future__ import annotations
+
+# Different responses that were given up in a row, without a sign of life between them. One response
+# may be at fault itself; so many are not.
+HUNG_RESPONSES = 2
+# One response may be silent so many times longer while the engine speaks for others: it waits in
+# the engine's queue, which is no stall.
+QUEUED_FACTOR = 10
+
+
+class StallDetector:
+    """Signs of life of the engine as a whole.
+
+    Attributes:
+        tokens: ids the engine made since the start.
+        last_sign: when the engine last said something; 0 before.
+        _stall_s: silence of the whole engine that counts as a stall.
+        _given_up: responses whose attempts were given up since the last sign of life.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self.tokens = 0
+        self.last_sign = 0.0
+        self._stall_s = stall_s
+        self._given_up: set[str] = set()
+
+    def record_output(self, tokens: int, now: float) -> None:
+        """The engine made `tokens` ids for one of its responses."""
+        self.tokens += tokens
+        self.last_sign = now
+        self._given_up.clear()
+
+    def stalled(self, last_step: float, now: float) -> bool:
+        """Whether a response must be given up whose last step from the engine came at
+        `last_step`."""
+        silence_s = now - last_step
+        engine_silence_s = now - max(last_step, self.last_sign)
+        return engine_silence_s > self._stall_s or silence_s > self._stall_s * QUEUED_FACTOR
+
+    def give_up(self, rid: str, now: float, *, last: bool = False) -> bool:
+        """Record that an attempt at `rid` stalled. Returns whether the engine itself hangs.
+
+        The engine hangs when several responses stalled in a row. It also hangs when a last attempt
+        stalls while the whole engine is silent: the request has seen two workers die, and the
+        requests behind it must not spend their last attempts on an engine that it hung.
+        """
+        self._given_up.add(rid)
+        silent = now - self.last_sign > self._stall_s
+        return len(self._given_up) >= HUNG_RESPONSES or (last and silent)

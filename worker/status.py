@@ -1,0 +1,53 @@
+"""Where a worker stands in its life, as `/ready` and the heartbeat tell it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace import telemetry
+
+
+class State(enum.Enum):
+    """LOADING -> READY -> DRAINING. FAILED from each of them."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Status:
+    """The worker's state.
+
+    Attributes:
+        detail: what the worker does or waits for; empty when READY.
+    """
+
+    state: State = State.LOADING
+    detail: str = "starting"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the worker cannot serve any more."""
+        return self.state is State.FAILED
+
+    def change(self, state: State, detail: str = "") -> None:
+        """Enter `state`."""
+        self.state, self.detail = state, detail
+
+    def fail(self, detail: str) -> None:
+        """The engine or its start failed; the worker ends with exit code 1."""
+        self.change(State.FAILED, detail)
+        telemetry.ENGINE_READY.set(0)
+        telemetry.log(telemetry.Action.ENGINE_FAILED, detail=detail)
+
+    def readiness(self) -> dict[str, Any]:
+        """The JSON of `/ready`."""
+        return {
+            "ready": self.state is State.READY,
+            "state": self.state.value,
+            "detail": self.detail,
+        }

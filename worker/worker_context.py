@@ -1,0 +1,61 @@
+"""What all responses served by one worker share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tailrace.log import interfaces
+from worker import clock, flush_scheduler, metering, slots, stall_detector, tail, takeover
+from worker.engines import base
+from worker.log_identity import LogIdentity
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """The worker's parts and limits.
+
+    Attributes:
+        incarnation: names this process in its claims.
+        models: model names that are served here.
+        writer: appends every record of this worker.
+        tail: the folds of the token partitions.
+        identity: checks that the log is still the one this worker started on.
+        clock: bound on the broker's time.
+        engine_slots: slots of the engine.
+        last_attempt_slot: the one slot for a last attempt (see `takeover`).
+        scheduler: decides when frames are written.
+        stall_detector: signs of life of the engine.
+        draining: no new claims; set once, when the worker drains.
+        monotonic: local time in seconds.
+    """
+
+    incarnation: str
+    models: frozenset[str]
+    engine: base.Engine
+    writer: interfaces.RecordWriter
+    tail: tail.Tail
+    identity: LogIdentity
+    clock: clock.BrokerClock
+    engine_slots: slots.Slots
+    last_attempt_slot: slots.Slots
+    scheduler: flush_scheduler.FlushScheduler
+    metering: metering.Metering
+    stall_detector: stall_detector.StallDetector
+    draining: bool = False
+    monotonic: Callable[[], float] = time.monotonic
+
+    @property
+    def leaving(self) -> bool:
+        """No new claims: the worker drains, or its engine is gone."""
+        return self.draining or self.engine.dead.is_set()
+
+    def broker_now_ms(self) -> float:
+        """Lower bound of the broker's time in ms."""
+        return self.clock.now_ms(self.monotonic())
+
+    def claimant(self, abandoned: set[str]) -> takeover.Self:
+        """This process as it claims; `abandoned` are its fencing tokens that write no more."""
+        engine = self.engine
+        return takeover.Self(self.incarnation, engine.model_rev, engine.tokenizer_digest, abandoned)
