@@ -1,0 +1,222 @@
+"""The composition root: start, failure and drain of a whole worker, on the in-memory log.
+
+Redis is away in all of them: a worker serves without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tailrace import log, settings
+from tailrace.protocol import fold, topics
+from tailrace.store.redis_store import RedisStore
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import (
+    ENDLESS,
+    MODEL,
+    REQUESTS,
+    Foreign,
+    answer,
+    cues,
+    new_request,
+)
+from tests.support.waiting import eventually
+from worker import app, request_consumer
+from worker.app import App
+from worker.connections import Connections
+from worker.engines import base, scripted
+from worker.status import State
+
+GROUP = topics.group("default")
+AWAY = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LAYOUT_RETRY_S", 0.005)
+    monkeypatch.setattr(request_consumer, "COMMIT_S", 0.005)
+    monkeypatch.setattr(request_consumer, "RETRY_S", 0.005)
+    monkeypatch.setattr(request_consumer, "POLL_MS", 5)
+
+
+class Engine(scripted.Scripted):
+    """The scripted engine, whose start may fail."""
+
+    def __init__(self, start_error: Exception | None = None) -> None:
+        super().__init__(capacity=4, max_model_len=8_192)
+        self._start_error = start_error
+        self.stopped = False
+
+    async def start(self) -> None:
+        if self._start_error is not None:
+            raise self._start_error
+
+    async def shutdown(self) -> None:
+        await super().shutdown()
+        self.stopped = True
+
+
+@dataclass
+class Running:
+    """A worker under test."""
+
+    memory: MemoryLog
+    engine: Engine
+    app: App
+    task: asyncio.Task[int]
+
+    async def exit_code(self) -> int:
+        return await asyncio.wait_for(self.task, 20)
+
+    async def ready(self) -> None:
+        await eventually(lambda: self.app.status.state is State.READY, "ready", every_s=0.005)
+
+    def ask(self, **options: Any) -> Any:
+        request = new_request(self.memory, **options)
+        self.memory.put_record(REQUESTS, 0, request, request.rid)
+        return request
+
+    def committed(self) -> int:
+        return self.memory.committed_offsets.get(GROUP, {}).get((REQUESTS, 0), (-1, ""))[0]
+
+    async def tokens(self, rid: str, n: int) -> None:
+        await eventually(lambda: answer(self.memory, rid).fold.next >= n, "tokens", every_s=0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    memory: MemoryLog | None = None, engine: Engine | None = None, **env: str
+) -> AsyncIterator[Running]:
+    memory, engine = memory or MemoryLog(partitions=1), engine or Engine()
+    chosen = settings.worker(
+        {
+            "TAILRACE_ENGINE": "scripted",
+            "TAILRACE_MODEL_NAME": MODEL,
+            "TAILRACE_NAME": "this",
+            "TAILRACE_REDIS": AWAY,
+            **env,
+        }
+    )
+    made = App(
+        chosen,
+        engine,
+        Connections(
+            writer=memory.writer(),
+            reader=memory.reader(topics.TOKENS, wait_ms=5),
+            replays=memory.replays(),
+            offsets=memory.offsets(),
+            layout=memory.read_layout,
+            group_consumer=memory.group_consumer,
+            redis=RedisStore(AWAY),
+        ),
+    )
+    task = asyncio.create_task(made.run())
+    try:
+        yield Running(memory, engine, made, task)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> None:
+    async with running() as it:
+        assert it.app.status.readiness()["ready"] is False
+        await it.ready()
+        assert it.app.status.readiness() == {"ready": True, "state": "ready", "detail": ""}
+        request = it.ask(metadata=cues(5))
+        await it.tokens(request.rid, 5)
+        await eventually(lambda: it.committed() == 1, "committed")
+        claim = answer(it.memory, request.rid).claims[0]
+        assert claim.worker.startswith("this/")
+
+        it.app.leave()
+        assert await it.exit_code() == 0
+        assert it.engine.stopped
+        assert it.app.status.state is State.DRAINING
+        with pytest.raises(log.AppendFailed):
+            await it.app.writer.append(topics.TOKENS, 0, "k", b"v")
+
+
+async def test_an_engine_that_does_not_start_ends_the_worker_with_exit_code_1() -> None:
+    async with running(engine=Engine(base.EngineDead("no model here"))) as it:
+        request = it.ask()
+        assert await it.exit_code() == 1
+        assert it.app.status.state is State.FAILED
+        assert "no model here" in it.app.status.detail
+        assert it.engine.stopped
+        assert answer(it.memory, request.rid).kinds == []
+
+
+async def test_an_engine_that_dies_ends_the_worker_without_yield_or_commit() -> None:
+    async with running() as it:
+        request = it.ask(metadata=cues(50, script_fault="engine_death", script_fault_at="5"))
+        assert await it.exit_code() == 1
+        assert it.app.status.detail == "the engine died"
+        found = answer(it.memory, request.rid)
+        assert found.kinds[-1] == "Tok"
+        assert found.fold.phase is fold.Phase.LIVE
+        assert it.committed() <= 0
+
+
+async def test_a_drain_finishes_what_runs_and_takes_nothing_more() -> None:
+    async with running(TAILRACE_DRAIN_S="20") as it:
+        await it.ready()
+        request = it.ask(metadata={"script_tokens": "100000", "script_pace_ms": "1"})
+        await it.tokens(request.rid, 3)
+        it.app.leave()
+        await eventually(lambda: it.app.status.state is State.DRAINING, "draining")
+        later = it.ask(metadata=cues(1))
+        Foreign(it.memory, request).cancel()  # its end: nothing keeps the worker any longer
+        assert await it.exit_code() == 0
+        assert it.committed() == 1
+        assert answer(it.memory, later.rid).kinds == []
+
+
+async def test_a_drain_that_is_over_yields_what_has_not_ended() -> None:
+    async with running(TAILRACE_DRAIN_S="0") as it:
+        request = it.ask(metadata=ENDLESS)
+        await it.tokens(request.rid, 3)
+        it.app.leave()
+        assert await it.exit_code() == 0
+        assert answer(it.memory, request.rid).kinds[-1] == "Yield"
+        assert it.committed() <= 0
+
+
+async def test_a_worker_told_to_leave_while_it_loads_leaves_at_once() -> None:
+    class Loading(Engine):
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    async with running(engine=Loading()) as it:
+        await eventually(lambda: it.app.status.detail == "loading the engine", "loading")
+        it.app.leave()
+        assert await it.exit_code() == 0
+        assert it.engine.stopped
+
+
+async def test_a_log_that_is_away_at_the_start_is_waited_for() -> None:
+    memory = MemoryLog(partitions=1)
+    memory.go_away()
+    async with running(memory) as it:
+        await eventually(lambda: it.app.status.detail == "the broker is away", "it waits")
+        assert it.app.status.state is State.LOADING
+        memory.come_back()
+        await it.ready()
+
+
+async def test_a_worker_whose_log_was_replaced_ends_with_an_error() -> None:
+    async with running() as it:
+        request = it.ask(metadata=cues(3))
+        await eventually(lambda: it.committed() == 1, "served")
+        it.memory.replace("two")
+        with pytest.raises(ExceptionGroup) as raised:
+            await it.exit_code()
+        assert raised.group_contains(log.LogChanged)
+        assert it.engine.stopped
+        assert answer(it.memory, request.rid).kinds == []

@@ -1,0 +1,313 @@
+"""The worker as a member of its group, on the in-memory log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tailrace.protocol import ids, records, topics
+from tests.support import memory_worker
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import (
+    ENDLESS,
+    POOL,
+    REQUESTS,
+    Foreign,
+    Time,
+    answer,
+    cues,
+    new_request,
+)
+from tests.support.waiting import eventually
+from worker import request_consumer, serving
+from worker.outcome import Outcome
+from worker.request_consumer import RequestConsumer, read_request
+from worker.servings import Servings
+from worker.worker_context import WorkerContext
+
+BATCH = topics.requests(POOL, "batch")
+GROUP = topics.group(POOL)
+
+
+@pytest.fixture(autouse=True)
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that happens now and then happens often."""
+    for name in ("COMMIT_S", "WATCH_S", "RETRY_S"):
+        monkeypatch.setattr(request_consumer, name, 0.005)
+    monkeypatch.setattr(request_consumer, "POLL_MS", 5)
+    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
+
+
+@dataclass
+class Member:
+    """One worker in the group."""
+
+    memory: MemoryLog
+    context: WorkerContext
+    servings: Servings
+    consumer: RequestConsumer
+
+    @property
+    def committed(self) -> tuple[int, str]:
+        """What the group has committed for partition 0 of the interactive requests."""
+        return self.memory.committed_offsets.get(GROUP, {}).get((REQUESTS, 0), (-1, ""))
+
+
+def ask(memory: MemoryLog, topic: str = REQUESTS, **options: Any) -> records.Request:
+    """A request as a gateway appends it."""
+    request = new_request(memory, **options)
+    memory.put_record(topic, ids.parse(request.rid).partition, request, request.rid)
+    return request
+
+
+async def done(memory: MemoryLog, request: records.Request) -> None:
+    await eventually(
+        lambda: answer(memory, request.rid).fold.ended, "the response is done", every_s=0.005
+    )
+
+
+@contextlib.asynccontextmanager
+async def member(
+    memory: MemoryLog, time: Time, *, name: str = "this", capacity: int = 4
+) -> AsyncIterator[Member]:
+    context = memory_worker.make_context(memory, time, name=name, capacity=capacity)
+    async with asyncio.TaskGroup() as tasks:
+        servings = Servings(context, tasks)
+        consumer = RequestConsumer(
+            memory.group_consumer,
+            memory.offsets(),
+            context,
+            servings,
+            tasks,
+            pool=POOL,
+            partitions=memory.layout.partitions,
+        )
+        tail = tasks.create_task(context.tail.run())
+        running = tasks.create_task(consumer.run())
+        try:
+            yield Member(memory, context, servings, consumer)
+        finally:
+            context.draining = True
+            await consumer.leave()
+            await servings.hand_over(0)
+            tail.cancel()
+            running.cancel()
+
+
+def one_partition() -> tuple[MemoryLog, Time]:
+    time = Time()
+    return MemoryLog(partitions=1, clock=time), time
+
+
+async def test_requests_of_both_classes_are_served_and_their_offsets_committed() -> None:
+    memory, time = one_partition()
+    first, batch = ask(memory, metadata=cues(3)), ask(memory, BATCH, metadata=cues(3))
+    async with member(memory, time) as it:
+        await done(memory, first)
+        await done(memory, batch)
+        await eventually(lambda: it.committed[0] == 1, "committed")
+        await eventually(
+            lambda: memory.committed_offsets[GROUP].get((BATCH, 0), (0,))[0] == 1, "batch too"
+        )
+        assert it.consumer.partitions == [0]
+        assert it.servings.outcomes == {Outcome.DONE: 2}
+
+
+async def test_commits_stop_below_the_first_unfinished_request_and_name_its_claim() -> None:
+    memory, time = one_partition()
+    async with member(memory, time) as it:
+        before = ask(memory, metadata=cues(1))
+        await done(memory, before)
+        await eventually(lambda: it.committed[0] == 1, "the first is committed")
+        endless = ask(memory, metadata=ENDLESS)
+        later = [ask(memory, metadata=cues(1)) for _ in range(5)]
+        for request in later:
+            await done(memory, request)
+        await eventually(lambda: it.servings.outcomes.get(Outcome.DONE) == 6, "all are finished")
+        claim = next(
+            r.offset for r in memory.records(topics.TOKENS, 0) if r.key == endless.rid.encode()
+        )
+        await eventually(lambda: it.committed == (1, str(claim)), "the commit names the claim")
+
+        Foreign(memory, endless).cancel()
+        await eventually(lambda: it.committed[0] == 7, "all is committed")
+
+
+async def test_records_that_are_no_requests_are_skipped_and_stall_nothing() -> None:
+    memory, time = one_partition()
+    good = new_request(memory)
+    memory.put(REQUESTS, 0, b"k", b"{not json")
+    memory.put(REQUESTS, 0, b"k", None)
+    bad_id = records.encode(good).replace(good.rid.encode(), b"resp_short")
+    memory.put(REQUESTS, 0, b"k", bad_id)
+    last = ask(memory, metadata=cues(1))
+    async with member(memory, time) as it:
+        await done(memory, last)
+        await eventually(lambda: it.committed[0] == 4, "everything is committed")
+        assert it.consumer.skipped == {"garbage": 2, "invalid_id": 1}
+
+
+def test_a_request_in_another_partition_than_its_id_names_is_none() -> None:
+    memory = MemoryLog(partitions=2)
+    request = ask(memory, partition=1)
+    (record,) = memory.records(REQUESTS, 1)
+    assert read_request(record, 2) == (request, "")
+    assert read_request(record._replace(partition=0), 2) == (None, "wrong_partition")
+    assert read_request(record, 1) == (None, "invalid_id")
+
+
+async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room() -> None:
+    memory, time = one_partition()
+    many = [ask(memory, metadata=ENDLESS) for _ in range(10)]
+    async with member(memory, time, capacity=2) as it:
+        # Two run, and two more wait in the worker, so that a free slot is used at once.
+        await eventually(lambda: it.servings.wanting_slots == 4, "the worker is full")
+        await eventually(lambda: answer(memory, many[1].rid).fold.next > 20, "time goes on")
+        assert len(it.servings) == 4
+        assert answer(memory, many[4].rid).kinds == []
+
+        for request in many:
+            Foreign(memory, request).cancel()
+        await eventually(lambda: it.committed[0] == 10, "all are finished")
+        assert it.context.engine_slots.running == 0
+
+
+async def test_batch_is_not_taken_while_interactive_requests_fill_the_engine() -> None:
+    memory, time = one_partition()
+    running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
+    async with member(memory, time, capacity=2) as it:
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        await eventually(lambda: answer(memory, running[1].rid).fold.next > 3, "both run")
+        batch = ask(memory, BATCH, metadata=cues(1))
+        urgent = ask(memory, metadata=cues(1))
+        await eventually(lambda: len(it.servings) == 3, "the urgent one is taken")
+        Foreign(memory, running[0]).cancel()
+        await done(memory, batch)
+        order = [r.key for r in memory.records(topics.TOKENS, 0)]
+        assert order.index(urgent.rid.encode()) < order.index(batch.rid.encode())
+        Foreign(memory, running[1]).cancel()
+
+
+async def test_a_rebalance_revokes_and_the_redelivered_request_joins_what_runs() -> None:
+    time = Time()
+    memory = MemoryLog(partitions=2, clock=time)
+    async with member(memory, time) as it:
+        await eventually(lambda: it.consumer.partitions == [0, 1], "both partitions")
+        kept, moved = (ask(memory, metadata=ENDLESS, partition=p) for p in (0, 1))
+        for request in (kept, moved):
+            await eventually(lambda rid=request.rid: answer(memory, rid).fold.next > 2, "both run")
+        async with member(memory, time, name="second") as second:
+            await eventually(lambda: second.consumer.partitions == [1], "one each")
+            await eventually(lambda: it.consumer.partitions == [0], "one each")
+            # The first goes on with both (P5) and follows the lost partition as long as it does.
+            assert it.context.tail.followed == [0, 1]
+            await eventually(lambda: len(second.servings) == 1, "the second knows of one")
+            Foreign(memory, moved).cancel()
+            await eventually(lambda: it.context.tail.followed == [0], "the partition is left")
+            await eventually(lambda: len(second.servings) == 0, "finished there, too")
+        assert [claim.worker for claim in answer(memory, moved.rid).claims] == ["this/1"]
+        Foreign(memory, kept).cancel()
+        await eventually(lambda: it.committed[0] == 1, "the redelivery is finished and committed")
+        assert [claim.worker for claim in answer(memory, kept.rid).claims] == ["this/1"]
+
+
+async def test_nothing_is_committed_by_a_tracker_of_a_revoked_assignment() -> None:
+    time = Time()
+    memory = MemoryLog(partitions=2, clock=time)
+    async with member(memory, time) as it:
+        await eventually(lambda: it.consumer.partitions == [0, 1], "both partitions")
+        moved = ask(memory, metadata=ENDLESS, partition=1)
+        await eventually(lambda: answer(memory, moved.rid).fold.next > 2, "it runs")
+        other = memory.group_consumer(GROUP, [REQUESTS, BATCH], assigned=ignore, revoked=ignore)
+        await other.start()
+        Foreign(memory, moved).cancel()
+        await eventually(lambda: len(it.servings) == 0, "it is finished")
+        later = ask(memory, metadata=cues(1), partition=0)
+        await done(memory, later)
+        await eventually(lambda: it.committed[0] == 1, "the kept partition is committed")
+        assert memory.committed_offsets[GROUP].get((REQUESTS, 1), (0, ""))[0] == 0
+        await other.stop()
+
+
+async def ignore(_partitions: set[tuple[str, int]]) -> None:
+    """A member that is told and does nothing."""
+
+
+async def test_a_successor_folds_from_the_commits_metadata_so_finished_ones_stay_finished() -> None:
+    memory, time = one_partition()
+    async with member(memory, time) as it:
+        endless = ask(memory, metadata=ENDLESS)
+        finished = ask(memory, metadata=cues(2))
+        await done(memory, finished)
+        await eventually(lambda: it.committed[0] == 0, "a commit below the endless one")
+    async with member(memory, time, name="second") as second:
+        await eventually(
+            lambda: second.servings.outcomes.get(Outcome.DONE) == 1, "the finished one is known"
+        )
+        Foreign(memory, endless).cancel()
+        await eventually(lambda: it.committed[0] == 2, "all is committed")
+    assert len(answer(memory, finished.rid).claims) == 1
+
+
+async def test_a_member_that_returns_nothing_although_there_are_records_joins_anew() -> None:
+    memory, time = one_partition()
+
+    class Stuck:
+        """A membership that returns nothing until it is given up."""
+
+        def __init__(self, member: Any) -> None:
+            self._member = member
+            self._stuck = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._member, name)
+
+        async def poll(self, max_records: int, timeout_ms: int = 50) -> list[Any]:
+            if not self._stuck:
+                return list(await self._member.poll(max_records, timeout_ms))
+            await asyncio.sleep(0)
+            return []
+
+        def rejoin(self) -> None:
+            self._stuck = False
+            self._member.rejoin()
+
+    make = memory.group_consumer
+    memory.group_consumer = lambda *given, **more: Stuck(make(*given, **more))  # type: ignore[assignment, method-assign, return-value]
+    async with member(memory, time) as it:
+        await eventually(lambda: it.consumer.partitions == [0], "assigned")
+        request = ask(memory, metadata=cues(2))
+        time.advance(request_consumer.QUIET_S + 1)
+        await done(memory, request)
+
+
+async def test_a_log_that_is_away_delays_the_start_and_nothing_else() -> None:
+    memory, time = one_partition()
+    request = ask(memory, metadata=cues(2))
+    memory.go_away()
+    async with member(memory, time) as it:
+        await asyncio.sleep(0)
+        assert it.consumer.partitions == []
+        memory.come_back()
+        await done(memory, request)
+        await eventually(lambda: it.committed[0] == 1, "committed")
+
+
+async def test_when_leaving_what_has_not_ended_is_yielded_and_stays_uncommitted() -> None:
+    memory, time = one_partition()
+    async with member(memory, time) as it:
+        request = ask(memory, metadata=ENDLESS)
+        await eventually(lambda: answer(memory, request.rid).fold.next > 2, "it runs")
+        it.context.draining = True
+        it.consumer.stop_taking()
+        untouched = ask(memory, metadata=cues(1))
+        await it.consumer.leave()
+        await it.servings.hand_over(0)
+        assert answer(memory, request.rid).kinds[-1] == "Yield"
+        assert answer(memory, untouched.rid).kinds == []
+        assert it.committed[0] <= 0

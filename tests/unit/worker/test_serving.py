@@ -1,0 +1,512 @@
+"""Serving one response, from its request to DONE, on the in-memory log."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tailrace import log
+from tailrace.protocol import fold, ids, records, topics
+from tests.support import memory_worker
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import ENDLESS, Foreign, Worker, answer, cues, new_request
+from tests.support.waiting import eventually
+from worker import claim_plan, served_response, serving
+from worker.attempt import Stop
+from worker.commit_tracker import Tracker
+from worker.engines import base, scripted
+from worker.outcome import Outcome
+
+GRACE_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response that waits for time alone looks again at once: time is the test's."""
+    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
+    monkeypatch.setattr(serving, "UNAVAILABLE_S", 0.005)
+    monkeypatch.setattr(served_response, "RETRY_S", 0.005)
+
+
+async def several_looks(worker: Worker) -> None:
+    """Return when the worker has looked at the clock several times more."""
+    before = worker.time.reads
+    await eventually(lambda: worker.time.reads > before + 20, "the worker looks", every_s=0.005)
+
+
+async def tokens(memory: MemoryLog, rid: str, n: int) -> None:
+    await eventually(
+        lambda: answer(memory, rid).fold.next >= n, f"{n} tokens in the log", every_s=0.005
+    )
+
+
+def metered(memory: MemoryLog, topic: str = topics.USAGE) -> list[records.Metered]:
+    """Usage records, of all partitions."""
+    return [
+        msgspec.json.decode(r.value, type=records.Metered)
+        for r in memory.appended
+        if r.topic == topic and r.value is not None
+    ]
+
+
+def dead_letters(memory: MemoryLog) -> list[records.Dead]:
+    return [
+        msgspec.json.decode(r.value, type=records.Dead)
+        for r in memory.records(topics.DLQ, 0)
+        if r.value is not None
+    ]
+
+
+async def test_a_new_request_becomes_one_claim_its_tokens_and_one_end() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20))
+        served = worker.serve(request)
+
+        assert await served.outcome() is Outcome.DONE
+
+        found = answer(worker.memory, request.rid)
+        assert found.kinds[0] == "Claim"
+        assert found.kinds[-1] == "End"
+        assert set(found.kinds[1:-1]) == {"Tok"}
+        assert found.text == scripted.expected_text(request.messages, 20)
+        assert found.ended.status == "completed"
+        assert found.ended.usage.output_tokens == 20
+        assert found.fold.voids == {}
+        claim = found.claims[0]
+        assert (claim.prev, claim.worker, claim.echo) == (None, "this/1", request.echo)
+        assert (claim.req_topic, claim.req_offset) == (served.delivery.topic, 0)
+        assert claim.prompt_tokens == found.ended.usage.input_tokens > 0
+
+
+async def test_a_finished_response_is_metered_once_and_gives_everything_back() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(3))
+        served = worker.serve(request)
+        await served.outcome()
+
+        assert [(m.rid, m.claims, m.status) for m in metered(worker.memory)] == [
+            (request.rid, 1, "completed")
+        ]
+        assert metered(worker.memory, topics.AUDIT) == metered(worker.memory)
+        assert dead_letters(worker.memory) == []
+        assert served.delivery.tracker.in_flight == 0
+        assert served.delivery.tracker.next_commit(99) == (1, 99)
+        assert worker.context.engine_slots.running == 0
+
+
+async def test_the_offset_is_not_finished_before_usage_and_audit_are_in_the_log() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(1))
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.cancel()
+        worker.memory.hold_acknowledgements()
+        await worker.caught_up()
+        served = worker.serve(request)
+        await eventually(lambda: metered(worker.memory), "a usage record", every_s=0.005)
+
+        assert served.delivery.tracker.in_flight == 1
+        worker.memory.release_acknowledgements()
+        assert await served.outcome() is Outcome.DONE
+        assert served.delivery.tracker.in_flight == 0
+
+
+async def test_a_redelivered_finished_request_is_finished_without_a_claim() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(3))
+        await worker.serve(request).outcome()
+        again = worker.serve(request)
+
+        assert await again.outcome() is Outcome.DONE
+
+        assert len(answer(worker.memory, request.rid).claims) == 1
+        assert again.delivery.tracker.in_flight == 0
+        # Each worker that finishes it writes the bill; copies are equal and count once.
+        first, second = metered(worker.memory)
+        assert first == second
+
+
+async def test_a_redelivery_joins_and_both_deliveries_are_finished_together() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 3)
+        later = Tracker()
+        served.serving.join(worker.deliver(request, later))
+        Foreign(worker.memory, request).cancel()
+
+        assert await served.outcome() is Outcome.DONE
+        assert served.delivery.tracker.in_flight == later.in_flight == 0
+        assert later.next_commit(99) is not None
+
+
+async def test_a_response_cancelled_before_any_claim_is_never_claimed() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory)
+        Foreign(worker.memory, request).cancel()
+        await worker.caught_up()
+
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).kinds == ["Cancel"]
+        assert metered(worker.memory) == []
+
+
+async def test_a_silent_owner_is_replaced_after_the_grace_and_not_before() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20))
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.tokens("a", 7)
+        await worker.caught_up()
+        served = worker.serve(request)
+
+        await several_looks(worker)
+        assert len(answer(worker.memory, request.rid).claims) == 1
+        assert not served.serving.response.wants_slot
+        worker.time.advance(GRACE_S - 0.1)
+        await several_looks(worker)
+        assert len(answer(worker.memory, request.rid).claims) == 1
+        worker.time.advance(0.2)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert [(claim.prev, claim.worker) for claim in found.claims] == [
+            (None, "other/1"),
+            ("a", "this/1"),
+        ]
+        assert found.claims[1].echo == {}
+        assert found.text == scripted.expected_text(request.messages, 20)
+        assert found.fold.voids == {}
+
+
+async def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(9))
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.tokens("a", 4)
+        other.yield_("a")
+        await worker.caught_up()
+
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).text == scripted.expected_text(
+            request.messages, 9
+        )
+
+
+async def test_a_takeover_goes_on_behind_what_landed_before_its_claim() -> None:
+    """The tail lags behind; only the barrier makes the worker read up to its own CLAIM (W3)."""
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20))
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.tokens("a", 5)
+        await worker.caught_up()
+        worker.memory.lag(topics.TOKENS, 0, worker.context.tail.position(0))
+        other.tokens("a", 6)
+        worker.time.advance(GRACE_S + 1)
+        worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 12)
+        worker.memory.catch_up(topics.TOKENS, 0)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.text == scripted.expected_text(request.messages, 20)
+        assert found.fold.voids == {}
+
+
+async def test_the_loser_of_a_race_stands_down_and_the_winner_s_end_finishes_the_request() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        worker.memory.lag(topics.TOKENS, 0, 0)  # so that the worker does not see the other's claim
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        served = worker.serve(request)
+        await eventually(
+            lambda: len(answer(worker.memory, request.rid).claims) == 2, "two claims in the log"
+        )
+        worker.memory.catch_up(topics.TOKENS, 0)
+        await eventually(lambda: not served.serving.response.wants_slot, "it stands down")
+        assert worker.engine.running == 0
+        assert worker.context.engine_slots.running == 0
+        other.tokens("a", 5)
+        other.end("a")
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.fold.ids == scripted.expected_ids(request.messages, 5)
+        assert found.fold.claims == [("a", "other/1")]
+
+
+async def test_a_worker_that_is_superseded_stops_generating() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 3)
+        mine = answer(worker.memory, request.rid).claims[0].own
+        other = Foreign(worker.memory, request)
+        other.claim("b", prev=mine)
+
+        await eventually(lambda: worker.engine.running == 0, "the engine stops")
+        assert worker.context.engine_slots.running == 0
+        other.end("b")
+        assert await served.outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).fold.owner == "b"
+
+
+async def test_a_cancel_stops_the_engine_and_no_end_is_written() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 3)
+        Foreign(worker.memory, request).cancel()
+
+        assert await served.outcome() is Outcome.DONE
+        assert worker.engine.running == 0
+        found = answer(worker.memory, request.rid)
+        assert "End" not in found.kinds
+        assert len(found.claims) == 1
+        assert found.ended.status == "cancelled"
+        assert [m.status for m in metered(worker.memory)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_a_failed_claim_is_followed_by_a_new_one_with_a_new_token(landed: bool) -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20))
+        worker.memory.fail_next_append(landed=landed)
+
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        claims = answer(worker.memory, request.rid).claims
+        # A claim that landed all the same makes the next one lose; the one after it replaces it.
+        assert claims[-1].prev == (claims[0].own if landed else None)
+        assert len({claim.own for claim in claims}) == len(claims)
+        assert answer(worker.memory, request.rid).text == scripted.expected_text(
+            request.messages, 20
+        )
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_after_a_failed_frame_the_token_is_abandoned_and_the_worker_succeeds_itself(
+    landed: bool,
+) -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(
+            worker.memory, metadata={"script_tokens": "60", "script_pace_ms": "1"}
+        )
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 3)
+        worker.memory.fail_next_append(landed=landed)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        first, second = found.claims
+        assert second.prev == first.own
+        assert second.worker == first.worker
+        at = found.records.index(second)
+        assert all(getattr(r, "own", None) != first.own for r in found.records[at:])
+        assert found.text == scripted.expected_text(request.messages, 60)
+        assert served.serving.response.abandoned == {first.own}
+
+
+async def test_a_drained_response_is_yielded_at_a_token_boundary_and_left() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 3)
+        worker.context.draining = True
+        served.serving.interrupt(Stop.DRAIN)
+
+        assert await served.outcome() is Outcome.LEFT
+        found = answer(worker.memory, request.rid)
+        assert found.kinds[-1] == "Yield"
+        last = found.records[-1]
+        assert isinstance(last, records.Yield)
+        assert last.seq == found.fold.next
+        assert found.fold.voids == {}
+        assert served.delivery.tracker.in_flight == 1  # it stays unfinished
+        assert worker.engine.running == worker.context.engine_slots.running == 0
+
+
+async def test_a_draining_worker_claims_nothing() -> None:
+    async with memory_worker.worker() as worker:
+        worker.context.draining = True
+        request = new_request(worker.memory, metadata=cues(3))
+        assert await worker.serve(request).outcome() is Outcome.LEFT
+        assert answer(worker.memory, request.rid).kinds == []
+
+
+async def test_a_response_of_a_revoked_partition_is_left_unless_it_runs() -> None:
+    async with memory_worker.worker() as worker:
+        running, waiting = (new_request(worker.memory, metadata=ENDLESS) for _ in range(2))
+        Foreign(worker.memory, waiting).claim("a")
+        await worker.caught_up()
+        goes_on, left = worker.serve(running), worker.serve(waiting)
+        await tokens(worker.memory, running.rid, 3)
+        goes_on.delivery.tracker.valid = left.delivery.tracker.valid = False
+
+        assert await left.outcome() is Outcome.LEFT
+        await tokens(worker.memory, running.rid, answer(worker.memory, running.rid).fold.next + 3)
+
+
+async def test_when_the_attempts_are_used_up_the_response_fails_with_one_dead_letter() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20))
+        prev = None
+        for own in ("a", "b", "c"):
+            Foreign(worker.memory, request, name=f"other-{own}/1").claim(own, prev)
+            prev = own
+        Foreign(worker.memory, request).tokens("c", 2)
+        await worker.caught_up()
+        served = worker.serve(request)
+        await several_looks(worker)
+        worker.time.advance(GRACE_S + 1)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.kinds[-2:] == ["Claim", "End"]
+        assert (found.ended.status, found.ended.error) == (
+            "failed",
+            claim_plan.ATTEMPTS_EXHAUSTED.error,
+        )
+        assert found.fold.next == 2
+        (letter,) = dead_letters(worker.memory)
+        assert (letter.rid, letter.reason, letter.attempts) == (
+            request.rid,
+            "attempts_exhausted",
+            4,
+        )
+        assert worker.engine.running == 0
+
+
+async def test_the_last_attempt_waits_for_the_one_slot_of_last_attempts() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(5))
+        Foreign(worker.memory, request, name="other-a/1").claim("a")
+        Foreign(worker.memory, request, name="other-b/1").claim("b", "a")
+        await worker.caught_up()
+        holder = worker.context.last_attempt_slot.acquire(0)
+        assert holder.done()
+        served = worker.serve(request)
+        worker.time.advance(GRACE_S + 1)
+        worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
+
+        await eventually(lambda: worker.context.last_attempt_slot.queued == 1, "it queues")
+        assert len(answer(worker.memory, request.rid).claims) == 2
+        worker.context.last_attempt_slot.release()
+        assert await served.outcome() is Outcome.DONE
+        assert worker.context.last_attempt_slot.running == 0
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_an_expired_request_is_claimed_only_to_be_ended(known: bool) -> None:
+    """If the broker's time is not known before, the CLAIM's acknowledgement tells it."""
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20), ttl_ms=1_000)
+        delivery = worker.deliver(request)
+        worker.time.advance(1.5)
+        if known:
+            worker.context.clock.acknowledged(int(worker.time.now * 1000), worker.time.now)
+        else:
+            # The worker has just started; it knows of no time but that of the request.
+            worker.time.advance(-1.5)
+            worker.memory.clock = lambda: worker.time.now + 1.5
+
+        assert await worker.serve(request, delivery).outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.kinds == ["Claim", "End"]
+        assert (found.ended.reason, found.ended.status) == ("expired", "failed")
+        assert found.ended.usage.output_tokens == 0
+        assert dead_letters(worker.memory) == []
+
+
+async def test_a_warm_up_ends_at_once_without_the_engine() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(20), generate=False)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.kinds == ["Claim", "End"]
+        assert (found.ended.reason, found.ended.status) == ("warmup", "completed")
+
+
+async def test_a_model_that_is_not_served_here_fails_the_response() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, model="another")
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        error = answer(worker.memory, request.rid).ended.error
+        assert error is not None
+        assert error[0] == "model_not_found"
+
+
+async def test_an_engine_that_fails_again_and_again_ends_the_response_with_a_dead_letter() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(
+            worker.memory, metadata=cues(20, script_fault="error", script_fault_at="4")
+        )
+        served = worker.serve(request)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.ended.error == claim_plan.ENGINE_FAILED.error
+        assert len(found.claims) == served_response.MAX_ENGINE_RETRIES + 1
+        assert found.text == scripted.expected_text(request.messages, 4)
+        assert [letter.reason for letter in dead_letters(worker.memory)] == ["engine_failed"]
+
+
+async def test_a_dead_engine_is_no_yield_and_the_request_is_left() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(
+            worker.memory, metadata=cues(20, script_fault="engine_death", script_fault_at="4")
+        )
+        assert await worker.serve(request).outcome() is Outcome.LEFT
+        found = answer(worker.memory, request.rid)
+        assert "Yield" not in found.kinds
+        assert found.fold.phase is fold.Phase.LIVE
+        assert worker.context.leaving
+
+
+async def test_a_request_of_another_log_is_finished_without_a_claim() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory)
+        foreign = ids.mint(ids.Address(b"else", 0, 0), b"x" * ids.RANDOM_BYTES)
+        request = msgspec.structs.replace(request, rid=foreign)
+        served = worker.serve(request)
+        assert await served.outcome() is Outcome.LOST
+        assert served.delivery.tracker.in_flight == 0
+
+
+async def test_a_worker_whose_log_was_replaced_finishes_no_request_of_the_new_log() -> None:
+    async with memory_worker.worker() as worker:
+        worker.memory.replace("two")
+        request = new_request(worker.memory)
+        served = worker.serve(request)
+        with pytest.raises(log.LogChanged):
+            await served.outcome()
+        assert served.delivery.tracker.in_flight == 1
+
+
+async def test_a_response_whose_beginning_is_lost_is_finished_without_a_claim() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory)
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.tokens("a", 3)
+        worker.context.tail.leave(0)
+        worker.memory.delete_below(topics.TOKENS, 0, 1)
+        worker.context.tail.follow(0, 1, 2)
+        served = worker.serve(request)
+        assert await served.outcome() is Outcome.LOST
+        assert len(answer(worker.memory, request.rid).claims) == 0
+
+
+async def test_a_request_that_the_engine_refuses_fails_with_the_engine_s_words() -> None:
+    class Refusing(scripted.Scripted):
+        async def encode(self, request: records.Request) -> list[int]:
+            raise base.Refused("invalid_prompt", "no")
+
+    engine = Refusing(capacity=1, max_model_len=100)
+    async with memory_worker.worker(engine=engine) as worker:
+        request = new_request(worker.memory)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).ended.error == ("invalid_prompt", "no")
