@@ -20,6 +20,7 @@ import functools
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -328,3 +329,10 @@ def test_live_references_are_not_reported() -> None:
         "WHATWG HTML §9.2, docs/operations.md, Settings."
     )
     assert _found_in_code(text) == []
+
+
+def test_the_design_lists_every_import_contract_and_no_other() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    chapter = _document("docs/design.md").split("| contract | meaning |")[1].split("\n\n")[0]
+    listed = re.findall(r"^\| (.*?) \| ", chapter.split("|---|---|\n")[1], re.MULTILINE)
+    assert listed == [each["name"] for each in contracts["contracts"]]
