@@ -52,9 +52,9 @@ class Entry:
         if self.begun < 0:
             self.begun = offset
         outcome = self.fold.apply(record, offset, timestamp)
-        if outcome is fold.Void.SEEN:
+        if outcome is fold.Ignored.SEEN:
             return
-        if isinstance(outcome, fold.Void):
+        if isinstance(outcome, fold.Ignored):
             telemetry.IGNORED_RECORDS.labels(reason=outcome.value).inc()
         if isinstance(outcome, fold.Claimed | fold.Ended) and self.first < 0:
             self.first = offset

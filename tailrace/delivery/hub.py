@@ -79,7 +79,7 @@ class Stream:
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome:
         """Fold one record and emit what follows from it."""
         outcome = self.state.apply(record, offset, timestamp)
-        if isinstance(outcome, fold.Void):
+        if isinstance(outcome, fold.Ignored):
             return outcome
         if isinstance(record, records.Claim):
             self.identify(record.owner, record.echo)
@@ -152,11 +152,8 @@ UNWATCHED_BYTES = 64 << 20
 
 class Hub:
     """All streams of this instance, by the bytes of their key, so that foreign records are skipped
-    before they are decoded.
-
-    Attributes:
-        voids: records without effect, by reason; `garbage` counts what did not decode.
-    """
+    before they are decoded. `on_ignored(reason)` is called for each ignored record; `garbage` is
+    one that did not decode."""
 
     def __init__(self, on_ignored: Callable[[str], None] | None = None) -> None:
         self._streams: dict[bytes, Stream] = {}
@@ -203,7 +200,7 @@ class Hub:
             return
         stream.now = now
         outcome = stream.live(decoded, record.offset, record.timestamp)
-        if isinstance(outcome, fold.Void):
+        if isinstance(outcome, fold.Ignored):
             self._on_ignored(outcome.value)
 
     def sweep(self, now: float) -> None:

@@ -3,10 +3,10 @@
     phase NEW  --CLAIM prev==null-->  LIVE  --END of the owner, complete-->  DONE
                                       LIVE  --CLAIM prev==owner-->           LIVE (epoch + 1)
     phase NEW or LIVE                 --CANCEL-->                            DONE
-    everything else                   void, counted by reason, no effect
+    everything else                   ignored: counted by reason, no effect
 
-Every reader that applies the same prefix of the partition holds the same state; what was accepted
-is never taken back; there is at most one end.
+Readers that apply the same prefix of the partition hold the same state. What was accepted is never
+taken back. There is at most one end. The rule itself: log rule §4.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
-class Void(enum.Enum):
-    """Why a record had no effect."""
+class Ignored(enum.Enum):
+    """Why a record was ignored, that is, had no effect."""
 
     SEEN = "seen"
     AFTER_DONE = "after_done"
@@ -44,8 +44,8 @@ class Void(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A CLAIM took effect; `epoch` 1 is the first, a higher one is a takeover (readers may tell
-    "resumed")."""
+    """A CLAIM took effect. `epoch` 1 is the first claim; a higher one is a takeover, which readers
+    show as "resumed"."""
 
     claim: records.Claim
     epoch: int
@@ -53,7 +53,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Tokens `seq .. seq+len(ids)-1`, for good."""
+    """Tokens `seq .. seq+len(ids)-1` are accepted."""
 
     seq: int
     ids: list[int]
@@ -62,8 +62,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The one end. `status` is the client's: completed, incomplete, failed, cancelled; `timestamp`
-    the broker's clock in ms."""
+    """The end. `status` is the one clients see: completed, incomplete, failed or cancelled.
+    `timestamp` is the broker's, in ms."""
 
     reason: str
     status: str
@@ -81,7 +81,7 @@ class Yielded:
 
 
 Effect = Claimed | Accepted | Ended | Yielded
-Outcome = Effect | Void
+Outcome = Effect | Ignored
 
 STATUS_OF_REASON = {
     "stop": "completed",
@@ -93,8 +93,8 @@ STATUS_OF_REASON = {
 
 
 def roll(h: str, ids: Iterable[int]) -> str:
-    """The rolling 8-byte hash after `ids`; per token, so that it does not depend on how tokens were
-    cut into frames."""
+    """The rolling 8-byte hash after `ids`. It is rolled per token, so that it does not depend on
+    how tokens were cut into frames."""
     state = bytes.fromhex(h)
     for token in ids:
         state = hashlib.blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
@@ -106,7 +106,7 @@ class Fold:
     """State of one response under the reader rule.
 
     Attributes:
-        owner: nonce of the accepted claim; None while NEW.
+        owner: fencing token of the accepted claim; None while NEW.
         epoch: number of accepted claims.
         next: index of the next token.
         h: rolling hash of all accepted ids.
@@ -115,13 +115,13 @@ class Fold:
             does not), else empty.
         text_length: characters of text accepted so far.
         first: the first accepted claim; None while NEW.
-        claims: accepted claims in order as (own, worker).
-        yielded: nonces that asked to be taken over.
+        claims: accepted claims in order, as (fencing token, worker).
+        yielded: fencing tokens whose workers asked to be taken over.
         ended: the end; None until DONE.
-        last_offset: offset of the last applied record, -1 before; older offsets were seen before
-            (reconnects re-read).
-        last_active: broker time (ms) of the last accepted record, 0 before.
-        voids: count by reason.
+        last_offset: offset of the last applied record, -1 before the first. After a reconnect
+            records at older offsets come again.
+        last_active: broker time in ms of the last record that had an effect; 0 before.
+        ignored: ignored records, counted by reason.
     """
 
     keep_ids: bool = False
@@ -138,23 +138,23 @@ class Fold:
     ended: Ended | None = None
     last_offset: int = -1
     last_active: int = 0
-    voids: dict[Void, int] = field(default_factory=dict)
+    ignored: dict[Ignored, int] = field(default_factory=dict)
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int = 0) -> Outcome:
         """Apply the record at `offset`; `timestamp` is the broker's, in ms."""
         if offset <= self.last_offset:
-            return Void.SEEN  # not counted: it is not a fault of any writer
+            return Ignored.SEEN  # not counted: no writer caused it
         self.last_offset = offset
         outcome = self._decide(record, timestamp)
-        if isinstance(outcome, Void):
-            self.voids[outcome] = self.voids.get(outcome, 0) + 1
+        if isinstance(outcome, Ignored):
+            self.ignored[outcome] = self.ignored.get(outcome, 0) + 1
         elif not isinstance(outcome, Yielded):
             self.last_active = timestamp
         return outcome
 
     def _decide(self, record: records.TokenRecord, timestamp: int) -> Outcome:
         if self.phase is Phase.DONE:
-            return Void.AFTER_DONE
+            return Ignored.AFTER_DONE
         if isinstance(record, records.Tok):
             return self._token(record)
         if isinstance(record, records.Claim):
@@ -170,7 +170,7 @@ class Fold:
 
     def _claim(self, record: records.Claim) -> Outcome:
         if record.prev != self.owner:
-            return Void.LOST_RACE
+            return Ignored.LOST_RACE
         self.owner = record.own
         self.epoch += 1
         self.phase = Phase.LIVE
@@ -180,13 +180,13 @@ class Fold:
 
     def _token(self, record: records.Tok) -> Outcome:
         if record.own != self.owner:
-            return Void.STALE_OWNER
+            return Ignored.STALE_OWNER
         if record.seq < self.next:
-            return Void.DUPLICATE
+            return Ignored.DUPLICATE
         if record.seq > self.next:
-            return Void.GAP
+            return Ignored.GAP
         if record.parent != self.h:
-            return Void.CHAIN
+            return Ignored.CHAIN
         self.next += len(record.ids)
         self.h = roll(self.h, record.ids)
         self.text_length += len(record.text)
@@ -196,7 +196,7 @@ class Fold:
 
     def _end(self, record: records.End, timestamp: int) -> Outcome:
         if record.own != self.owner or record.seq != self.next or record.digest != self.h:
-            return Void.END
+            return Ignored.END
         status = STATUS_OF_REASON.get(record.reason, "failed")
         return self._finish(
             Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
@@ -209,6 +209,6 @@ class Fold:
 
     def _yield(self, record: records.Yield) -> Outcome:
         if record.own != self.owner:
-            return Void.STALE_OWNER
+            return Ignored.STALE_OWNER
         self.yielded.add(record.own)
         return Yielded(record.own)

@@ -28,13 +28,13 @@ _MAX_OFFSET = 2**48 - 1
 
 
 class InvalidId(ValueError):
-    """Not an id this format can have minted; to a client it is the same 404 as an unknown response
+    """This format cannot have minted the id. A client gets the same 404 as for an unknown response
     (log rule P8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a response lives: everything a cold instance needs to find it."""
+    """Where a response is in the log: all that any instance needs to find it."""
 
     incarnation: bytes
     partition: int
@@ -42,13 +42,16 @@ class Address:
 
 
 def incarnation_tag(incarnation: str) -> bytes:
-    """The four bytes of a log's incarnation that travel in every id minted on it."""
+    """The four bytes of a log's incarnation that are part of every id minted on it."""
     return hashlib.blake2b(incarnation.encode(), digest_size=4).digest()
 
 
 def mint(address: Address, entropy: bytes) -> str:
-    """Write an id. `entropy` is 11 fresh random bytes: ids come in as arguments, never from a
-    clock."""
+    """An id. `entropy` is 11 fresh random bytes.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
     if len(entropy) != RANDOM_BYTES or len(address.incarnation) != 4:
         raise ValueError("an id takes 11 random bytes and a 4-byte incarnation tag")
     if not (0 <= address.partition <= _MAX_PARTITION and 0 <= address.offset <= _MAX_OFFSET):
@@ -66,7 +69,7 @@ def mint(address: Address, entropy: bytes) -> str:
 
 
 def parse(rid: str, partitions: int | None = None) -> Address:
-    """Read the address out of an id; `partitions` bounds p (log rule P8).
+    """The address in an id. `partitions` is the number of partitions, if known (log rule P8).
 
     Raises:
         InvalidId: wrong shape, unknown format version, or a partition this log does not have.
@@ -75,10 +78,9 @@ def parse(rid: str, partitions: int | None = None) -> Address:
         raise InvalidId("not a response id")
     try:
         raw = base64.urlsafe_b64decode(rid[len(PREFIX) :])
-    except (
-        binascii.Error,
-        ValueError,
-    ) as error:  # the shape admits only the alphabet; kept so that no text can raise otherwise
+    except (binascii.Error, ValueError) as error:
+        # Cannot happen, because the shape admits only the alphabet; kept so that no text whatever
+        # raises another error.
         raise InvalidId("not a response id") from error
     if raw[0] != FORMAT:
         raise InvalidId(f"unknown id format {raw[0]}")
@@ -89,5 +91,5 @@ def parse(rid: str, partitions: int | None = None) -> Address:
 
 
 def item_id(rid: str, prefix: str = "msg_") -> str:
-    """The id of a response's one output item: derived, so every reader names it alike."""
+    """The id of a response's output item. It is derived, so that every reader uses the same one."""
     return prefix + rid[len(PREFIX) :]

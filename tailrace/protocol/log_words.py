@@ -1,4 +1,4 @@
-"""The words of the log client: records as appended and as read, and how it fails (pure)."""
+"""Records as appended and as read, and how the log fails (pure)."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ class LogUnavailable(Exception):
 
 
 class AppendFailed(LogUnavailable):
-    """An append failed or is ambiguous: the record may or may not be in the log. Its owner nonce
-    must never be used again (log rule W4)."""
+    """An append failed or is ambiguous: the record may or may not be in the log. The fencing token
+    in it must never be used again (log rule W4)."""
 
 
 class TooLarge(AppendFailed):
-    """The record is larger than the log takes. It is not in the log, and nothing else was
-    disturbed."""
+    """The record is larger than the log accepts. It is not in the log, and no other append is
+    affected."""
 
 
 class HistoryLost(Exception):
-    """The log no longer holds what was asked for, or is another log (retention, incarnation)."""
+    """The log no longer holds the records (retention), or it is another log (incarnation)."""
 
 
 class LogChanged(Exception):
-    """The log under this process is another one (its incarnation changed): every position held is
-    meaningless. The process must start anew."""
+    """The log under this process was replaced (its incarnation changed). Every position that the
+    process holds is meaningless; it must start again."""
 
 
 class Appended(NamedTuple):
-    """Where a record went: offset, and the broker's timestamp in ms (LogAppendTime)."""
+    """Where a record was written. `timestamp` is the broker's in ms (LogAppendTime)."""
 
     offset: int
     timestamp: int
 
 
 class Record(NamedTuple):
-    """One record as read. `timestamp` is the broker's, ms."""
+    """One record as read. `timestamp` is the broker's in ms."""
 
     topic: str
     partition: int
@@ -51,5 +51,5 @@ class Record(NamedTuple):
 
 
 def record(r: Any) -> Record:
-    """A record of aiokafka's as one of ours."""
+    """A `Record` from a consumer record of aiokafka."""
     return Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)

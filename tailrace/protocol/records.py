@@ -1,8 +1,11 @@
 """Records of the log: JSON by msgspec, tagged by `t`, versioned by `v` (pure).
 
-JSON, so that Flink SQL, kcat and any console can read them. A record that does not parse, or has an
-unknown type or version, is *garbage*: `decode` says so by returning None and never raises, because
-one bad record must not stall a partition (log rule §4).
+JSON, so that Flink SQL, kcat and any console can read them. Field names are short, because they are
+in every record. A record that does not parse, or has an unknown type or version, is *garbage*: the
+`decode` functions return None for it and never raise, because one bad record must not stall a
+partition (log rule §4).
+
+`own` in a record is the writer's fencing token: a random text, new for each claim.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ VERSION: Final = 1
 MAX_RECORD_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 64  # nesting of arrays and objects in one record; a Response object needs five
 
-# Exact in every JSON reader, JavaScript's included; a larger number could not be shown to a client.
+# Exact in every JSON reader, also in JavaScript. A client could not read a larger number.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
@@ -32,7 +35,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whose response it is: the principal's identity, without scopes or expiry."""
+    """Who owns a response: the principal's identity, without scopes and expiry."""
 
     issuer: str
     subject: str
@@ -40,13 +43,13 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Stable text for maps, metrics-free: `issuer|tenant|subject`."""
+        """Stable text for maps and record keys: `issuer|tenant|subject`. Never a metric label."""
         return f"{self.issuer}|{self.tenant}|{self.subject}"
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bounded sampling parameters, already checked by the gateway. `max_tokens` counts output
-    tokens of the whole response."""
+    """Sampling parameters, checked by the gateway. `max_tokens` counts the output tokens of the
+    whole response."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -62,11 +65,11 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
     """What to generate; on `llm.requests.<pool>.<class>[p]`, key = rid.
 
-    `messages` is the whole resolved context (chat messages, instructions first), so that a lost
-    session is rebuilt from one record and the answer. `echo` is the static part of the public
-    Response object; it is copied verbatim into the first CLAIM so that `llm.tokens` explains
-    itself. `input` are this turn's items as the client gave them; `generate` false is a warm-up
-    that ends at once with no output.
+    `messages` is the whole context (chat messages, instructions first), so that a lost session can
+    be rebuilt from this record and the answer. `echo` is the static part of the public Response
+    object. The first CLAIM holds a copy of it, so that `llm.tokens` can be read alone. `input` is
+    this turn's items as the client gave them. With `generate` false the response is a warm-up: it
+    ends at once and has no output.
     """
 
     rid: str
@@ -86,9 +89,10 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 
 
 class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaults=True):
-    """A worker takes the response over from `prev` (null: nobody).
+    """A worker with fencing token `own` takes the response over from `prev` (null: from nobody).
 
-    `worker` names one process incarnation; `prompt_tokens` is for the usage of a cancel.
+    `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
+    response.
     """
 
     rid: str
@@ -106,8 +110,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
 
 
 class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=True):
-    """One frame: `ids[0]` is token `seq`; `parent` is the rolling hash before it; `ts` the worker's
-    send time in ms (for measuring hops only)."""
+    """One frame. `ids[0]` is token number `seq`; `parent` is the rolling hash before it. `ts` is
+    the worker's send time in ms, for measurements only."""
 
     rid: str
     own: str
@@ -120,7 +124,7 @@ class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=T
 
 
 class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=True):
-    """The end, written once. `reason`: stop, length, expired, failed, warmup. `error` is (code,
+    """The end, written once. `reason` is stop, length, expired, failed or warmup. `error` is (code,
     message) for failed."""
 
     rid: str
@@ -135,8 +139,8 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
 
 
 class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defaults=True):
-    """Cancel, by the owner `by`. `echo` makes a response that was cancelled before any CLAIM
-    readable from `llm.tokens` alone."""
+    """The response's owner `by` cancels it. With `echo`, a response that was cancelled before any
+    CLAIM can be read from `llm.tokens` alone."""
 
     rid: str
     by: Owner
@@ -145,7 +149,7 @@ class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defa
 
 
 class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaults=True):
-    """A draining worker asks to be taken over now; it changes no ownership."""
+    """A draining worker asks to be taken over now. It does not change the owner."""
 
     rid: str
     own: str
@@ -154,7 +158,7 @@ class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaul
 
 
 class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_defaults=True):
-    """On `llm.conversations`, key = rid: the owner deleted the response; reads answer 404 from here
+    """On `llm.conversations`, key = rid: the owner deleted the response. Reads answer 404 from now
     on."""
 
     rid: str
@@ -173,7 +177,7 @@ class Incarnation(
 
 
 class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defaults=True):
-    """On `llm.usage`, key = owner: one finished response; billed once per rid."""
+    """On `llm.usage`, key = owner: one finished response. It is billed once per rid."""
 
     rid: str
     owner: Owner
@@ -190,7 +194,7 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
 
 
 class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults=True):
-    """On `llm.dlq`, key = rid: a response that failed by attempts. Never holds the prompt."""
+    """On `llm.dlq`, key = rid: a response whose attempts all failed. Without its prompt."""
 
     rid: str
     owner: Owner
@@ -239,12 +243,11 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 def _too_deep(value: bytes) -> bool:
     """Whether arrays and objects are nested deeper than MAX_DEPTH.
 
-    The parser's own bound depends on how deep the caller's stack is, so two readers could disagree
-    on whether a record is garbage.
+    The parser's limit depends on the depth of the caller's stack, so two readers could disagree on
+    whether a record is garbage.
     """
-    if (
-        value.count(b"[") + value.count(b"{") <= MAX_DEPTH
-    ):  # nearly every record; brackets inside text only cost the walk below
+    # True for nearly every record. Brackets inside a text only cost the walk below.
+    if value.count(b"[") + value.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", value)):
@@ -260,8 +263,8 @@ def decode_token(value: bytes | None) -> TokenRecord | None:
 
 
 def token_of(key: bytes | None, value: bytes | None) -> TokenRecord | None:
-    """As `decode_token`, and None where the key names another response: readers that look at keys
-    and readers that do not must agree."""
+    """Like `decode_token`, but also None where the key names another response: readers that look
+    at keys and readers that do not must agree."""
     record = decode_token(value)
     return record if record is not None and key == record.rid.encode() else None
 
@@ -282,7 +285,7 @@ def decode_meta(value: bytes | None) -> Incarnation | None:
 
 
 def prompt_digest(messages: list[dict[str, Any]]) -> str:
-    """Digest of a prompt, for audit and dead letters, which must not hold the prompt itself."""
+    """Digest of a prompt, for audit records and dead letters, which must not hold the prompt."""
     return hashlib.blake2b(
         msgspec.json.encode(messages, order="sorted"), digest_size=16
     ).hexdigest()

@@ -1,7 +1,7 @@
 """The table of topics: names, partitions, clean-up, writers and readers (pure).
 
-It is applied by one command (`tailrace topics apply`), never by a service at import. `k8s/` and the
-ACL matrix are checked against it.
+One command applies it (`tailrace topics apply`); no service creates topics. The gate in `k8s/`
+compares the cluster's topics, users and ACLs with it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Service = Literal["gateway", "push", "worker", "operator"]
 class Topic:
     """One row of the table.
 
-    `partitions` 0 means "the log's partition count" (co-partitioned with `llm.tokens`, log rule
-    P1); `config` are Kafka topic settings.
+    `partitions` 0 means the log's partition count: co-partitioned with `llm.tokens` (log rule P1).
+    `config` holds Kafka topic settings.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Topic:
 
 
 def requests(pool: str, priority: str) -> str:
-    """Name of a pool's request topic for one class."""
+    """The name of a pool's request topic for one priority class. Raises ValueError."""
     if not _POOL.match(pool) or priority not in CLASSES:
         raise ValueError(f"no such pool or class: {pool!r}, {priority!r}")
     return f"llm.requests.{pool}.{priority}"
@@ -73,16 +73,15 @@ _COMPACTED = {
 def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
     """All topics of a deployment with these pools.
 
-    Retention: tokens outlive requests by an hour, so a redelivered request never looks new because
-    its first records expired before it did.
+    Tokens are kept an hour longer than requests. Otherwise a redelivered request could look new,
+    because its first token records had expired before it.
     """
     rows = [
         Topic(
             requests(pool, priority),
             0,
-            _deleted_after(
-                DAY_MS, **{"segment.ms": "600000"}
-            ),  # else a busy partition keeps requests for days (7 by default) beyond their tokens
+            # Without short segments a busy partition keeps requests days longer than their tokens.
+            _deleted_after(DAY_MS, **{"segment.ms": "600000"}),
             frozenset({"gateway"}),
             frozenset({"gateway", "push", "worker", "operator"}),
         )

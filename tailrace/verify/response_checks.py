@@ -164,7 +164,7 @@ def _emitted(
     real, expected, ends = fold_class(), 0, 0
     for at, e in enumerate(entries):
         outcome = real.apply(e.record, e.offset, e.timestamp)
-        if isinstance(outcome, fold.Void | fold.Yielded):
+        if isinstance(outcome, fold.Ignored | fold.Yielded):
             continue
         if ends:
             return (

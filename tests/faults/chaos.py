@@ -134,7 +134,7 @@ async def write_garbage(d: drill.Drill) -> None:
 
 async def replay(d: drill.Drill, most: int = 6) -> None:
     """Records arrive a second time, late: what a producer's retry or a healed partition may do. All
-    of it is void by the log rule."""
+    of it is ignored by the log rule."""
     d.fault("replay", "llm.tokens")
     writer = log.Writer(d.stage.kafka.bootstrap, client_id="replay")
     running = asyncio.ensure_future(writer.run())

@@ -64,7 +64,7 @@ def no_seq_check() -> None:
 
     def token(self: fold.Fold, record: records.Tok) -> fold.Outcome:
         if record.own != self.owner:
-            return fold.Void.STALE_OWNER
+            return fold.Ignored.STALE_OWNER
         self.next += len(record.ids)
         self.h = fold.roll(self.h, record.ids)
         self.text_length += len(record.text)

@@ -43,7 +43,7 @@ def yield_(own: str, seq: int = 0) -> records.Yield:
 
 
 def word(outcome: fold.Outcome) -> str:
-    return outcome.value if isinstance(outcome, fold.Void) else type(outcome).__name__.lower()
+    return outcome.value if isinstance(outcome, fold.Ignored) else type(outcome).__name__.lower()
 
 
 def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
@@ -60,7 +60,7 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert (real.first.own if real.first else None) == (
         history.claims(n)[0][0] if history.claims(n) else None
     )
-    assert {reason.value: count for reason, count in real.voids.items()} == history.voids(n)
+    assert {reason.value: count for reason, count in real.ignored.items()} == history.ignored(n)
     ended = history.end(n)
     assert (real.phase is fold.Phase.DONE) == (ended is not None)
     assert (real.phase is fold.Phase.NEW) == (ended is None and not history.claims(n))
@@ -78,7 +78,7 @@ def fold_all(entries: Sequence[second_fold.Entry]) -> fold.Fold:
     real, history, i = fold.Fold(keep_ids=True), second_fold.History(entries), 0
     for entry in entries:
         outcome = real.apply(entry.record, entry.offset, entry.timestamp)
-        if outcome is fold.Void.SEEN:
+        if outcome is fold.Ignored.SEEN:
             continue
         assert word(outcome) == history.outcome(i), (i, entry)
         i += 1

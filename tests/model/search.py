@@ -8,9 +8,9 @@ more, and a zombie one whose records arrive late. Two reductions lose no interle
 - a worker appends all frames it will ever append for a claim as soon as it knows its context (any
   number of them, for it may stop or claim again at any point), because later is the same as a
   longer delay;
-- a record that can only be void whenever it arrives, because its owner can never be owner (again)
-  or the response has ended, leaves the flight at once. That it is void now is checked on the real
-  fold. Broken folds and writers are searched without this.
+- a record that is ignored whenever it arrives, because its owner can never be owner (again) or the
+  response has ended, leaves the flight at once. That it is ignored now is checked on the real fold.
+  Broken folds and writers are searched without this reduction.
 
 Checked at every arrival: an accepted token was generated from exactly the accepted prefix before
 it; what was shown is never taken back; at most one end, after which nothing is accepted; an end
@@ -55,7 +55,7 @@ def token(worker: int, before: tuple[int, ...]) -> int:
 
 
 class Worker(NamedTuple):
-    """`waiting` is the nonce of the claim it waits for at the barrier, None otherwise."""
+    """`waiting` is the fencing token of the claim it waits for at the barrier, None otherwise."""
 
     claims: int = 0
     waiting: str | None = None
@@ -87,8 +87,8 @@ class Violation(Exception):
     """The rule was broken; the message says how."""
 
 
-def nonces(worker: int, before: Worker, log: Log) -> str:
-    """A fresh nonce for every claim."""
+def fresh_tokens(worker: int, before: Worker, log: Log) -> str:
+    """A fresh fencing token for every claim."""
     return f"{worker}.{before.claims}"
 
 
@@ -110,7 +110,7 @@ class Search:
 
     setting: Setting
     fold_class: type[fold.Fold] = fold.Fold
-    name_claim: Callable[[int, Worker, Log], str] = nonces
+    name_claim: Callable[[int, Worker, Log], str] = fresh_tokens
     barrier: bool = True
     prune: bool = True
     visited: set[State] = field(default_factory=set)
@@ -257,10 +257,10 @@ class Search:
     ) -> None:
         if after.ids[: len(before.ids)] != before.ids:
             raise Violation(f"taken back: {before.ids} became {after.ids}")
-        if before.done and not isinstance(outcome, fold.Void):
+        if before.done and not isinstance(outcome, fold.Ignored):
             raise Violation(f"after the end: {outcome}")
-        if isinstance(outcome, fold.Void) and after != before:
-            raise Violation(f"a void record had an effect: {record}")
+        if isinstance(outcome, fold.Ignored) and after != before:
+            raise Violation(f"an ignored record had an effect: {record}")
         prefix = before.ids
         for id_ in after.ids[len(before.ids) :]:
             if id_ not in {token(w, prefix) for w in range(self.setting.workers)}:
@@ -299,7 +299,7 @@ def _append(state: State, w: int, messages: list[Message]) -> State:
 
 
 def _hopeless(message: Message, coming: set[str | None]) -> bool:
-    """Whether it is void whenever it arrives; `coming` are the owner and all nonces that may still
+    """Whether it is ignored whenever it arrives; `coming` are the owner and all tokens that may
     become it."""
     named = message[2] if message[0] == "CLAIM" else message[1]  # whom it must find as owner
     return named not in coming

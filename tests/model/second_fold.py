@@ -1,9 +1,9 @@
-"""The reader rule a second time, written from the document and in another shape than
-tailrace.protocol.fold, so that a slip in one shows in the other.
+"""The reader rule a second time, written from docs/log-rule.md and in another shape than
+tailrace.protocol.fold, so that a mistake in one shows in the other.
 
-Nothing here has state that changes. The whole history is given, and every quantity is a question
-about its first `n` records: who owns the response then, which ids are accepted, where it ended.
-Answers are defined by the answers for `n - 1` and remembered.
+No state changes here. The whole history is given, and every quantity is a question about its
+first `n` records: who owns the response then, which ids are accepted, where it ended. An answer is
+defined by the answer for `n - 1`, and cached.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def chain(ids: Sequence[int]) -> str:
 
 class History:
     """Questions about the first `n` records of one response, in offset order. A record at an offset
-    already passed is not part of it."""
+    that was passed already is not part of the history."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = [
@@ -56,16 +56,15 @@ class History:
         self.owner = functools.cache(self._owner)
         self.tokens = functools.cache(self._tokens)
         self.end = functools.cache(self._end)
-        for n in range(
-            len(self.entries)
-        ):  # answers in order, so that no question recurses deeper than one step
+        # In order, so that no question recurses deeper than one step.
+        for n in range(len(self.entries)):
             self.owner(n), self.tokens(n), self.end(n)
 
     def _last(self, n: int) -> records.TokenRecord:
         return self.entries[n - 1].record
 
     def _owner(self, n: int) -> str | None:
-        """The nonce whose records count."""
+        """The fencing token whose records count."""
         if n == 0:
             return None
         before, last = self.owner(n - 1), self._last(n)
@@ -114,8 +113,8 @@ class History:
         ]
 
     def _retaken(self, i: int) -> bool:
-        """A claim that replaces a nonce by the same nonce: the rule takes it (writers never do it),
-        though the owner does not change."""
+        """A claim that replaces a fencing token by the same token. The rule accepts it, though the
+        owner does not change; writers never do it."""
         last = self.entries[i].record
         return (
             isinstance(last, records.Claim)
@@ -124,7 +123,7 @@ class History:
         )
 
     def outcome(self, i: int) -> str:
-        """What record `i` came to: a word for its effect, or the reason it is void."""
+        """What record `i` came to: a word for its effect, or the reason it is ignored."""
         record = self.entries[i].record
         if self.end(i) is not None:
             return "after_done"
@@ -153,7 +152,7 @@ class History:
             r.text for r in (self.entries[i].record for i in brought) if isinstance(r, records.Tok)
         )
 
-    def voids(self, n: int) -> Counter[str]:
-        """Void records by reason."""
+    def ignored(self, n: int) -> Counter[str]:
+        """Ignored records, counted by reason."""
         effects = {"ended", "accepted", "claimed", "yielded"}
         return Counter(o for o in map(self.outcome, range(n)) if o not in effects)

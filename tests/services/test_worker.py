@@ -51,7 +51,7 @@ async def test_a_request_becomes_one_claim_its_tokens_and_one_end_in_this_order(
     assert answer.text == scripted.expected_text(request.messages, 50)
     assert answer.ended.status == "completed"
     assert answer.ended.usage.output_tokens == 50
-    assert answer.fold.voids == {}
+    assert answer.fold.ignored == {}
     assert answer.fold.first is not None
     assert answer.fold.first.echo == request.echo
 
@@ -119,7 +119,7 @@ async def test_a_cancel_in_mid_answer_stops_the_engine_and_nothing_is_written_af
     tokens_after = sum(
         len(r.ids)
         for _, r, outcome in later.records
-        if isinstance(r, records.Tok) and outcome is fold.Void.AFTER_DONE
+        if isinstance(r, records.Tok) and outcome is fold.Ignored.AFTER_DONE
     )
     assert (
         tokens_after < 100

@@ -193,7 +193,7 @@ async def test_a_successor_goes_on_behind_what_landed_just_before_its_claim(
     assert late == []
     assert done.text == scripted.expected_text(request.messages, 40)
     assert done.fold.ids == answer
-    assert done.fold.voids == {}
+    assert done.fold.ignored == {}
 
 
 async def test_two_workers_that_claim_at_once_agree_on_one(bench: workers.Bench) -> None:
@@ -238,7 +238,7 @@ async def test_two_workers_that_claim_at_once_agree_on_one(bench: workers.Bench)
     lost = sum(
         len(r.ids)
         for _, r, outcome in answer.records
-        if isinstance(r, records.Tok) and outcome is fold.Void.STALE_OWNER
+        if isinstance(r, records.Tok) and outcome is fold.Ignored.STALE_OWNER
     )
     assert (
         lost < 100

@@ -16,7 +16,7 @@ def kafka_of(stack: Any) -> str:
 
 
 def records_of(bootstrap: str, rid: str) -> list[records.TokenRecord]:
-    """All records of a response, in log order, void ones included."""
+    """All records of a response, in log order, ignored ones included."""
 
     async def read() -> list[records.TokenRecord]:
         address = ids.parse(rid)

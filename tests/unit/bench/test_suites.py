@@ -30,7 +30,7 @@ def test_former_responses_are_well_formed() -> None:
     state = fold.Fold()
     outcomes = [state.apply(record, offset) for offset, record in enumerate(history.former(RID))]
     assert state.phase is fold.Phase.DONE
-    assert not state.voids
+    assert not state.ignored
     assert len(outcomes) == history.FRAMES + 2
     assert all(
         records.decode_token(records.encode(record)) is not None for record in history.former(RID)

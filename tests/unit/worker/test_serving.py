@@ -71,7 +71,7 @@ async def test_a_new_request_becomes_one_claim_its_tokens_and_one_end() -> None:
         assert found.text == scripted.expected_text(request.messages, 20)
         assert found.ended.status == "completed"
         assert found.ended.usage.output_tokens == 20
-        assert found.fold.voids == {}
+        assert found.fold.ignored == {}
         claim = found.claims[0]
         assert (claim.prev, claim.worker, claim.echo) == (None, "this/1", request.echo)
         assert (claim.req_topic, claim.req_offset) == (served.delivery.topic, 0)
@@ -176,7 +176,7 @@ async def test_a_silent_owner_is_replaced_after_the_grace_and_not_before() -> No
         ]
         assert found.claims[1].echo == {}
         assert found.text == scripted.expected_text(request.messages, 20)
-        assert found.fold.voids == {}
+        assert found.fold.ignored == {}
 
 
 async def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
@@ -213,7 +213,7 @@ async def test_a_takeover_goes_on_behind_what_landed_before_its_claim() -> None:
         assert await served.outcome() is Outcome.DONE
         found = answer(worker.memory, request.rid)
         assert found.text == scripted.expected_text(request.messages, 20)
-        assert found.fold.voids == {}
+        assert found.fold.ignored == {}
 
 
 async def test_the_loser_of_a_race_stands_down_and_the_winner_s_end_finishes_the_request() -> None:
@@ -324,7 +324,7 @@ async def test_a_drained_response_is_yielded_at_a_token_boundary_and_left() -> N
         last = found.records[-1]
         assert isinstance(last, records.Yield)
         assert last.seq == found.fold.next
-        assert found.fold.voids == {}
+        assert found.fold.ignored == {}
         assert served.delivery.tracker.in_flight == 1  # it stays unfinished
         assert worker.engine.running == worker.context.engine_slots.running == 0
 

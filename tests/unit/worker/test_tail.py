@@ -97,7 +97,7 @@ async def test_records_that_come_while_a_response_is_read_back_are_applied_after
             entry = await known
             assert entry.fold.owner == "b"
             assert entry.seen == {"a": True, "b": True}
-            assert entry.fold.voids == {}
+            assert entry.fold.ignored == {}
 
 
 async def test_the_barrier_reads_past_a_tail_that_lags() -> None:

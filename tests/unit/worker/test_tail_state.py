@@ -58,7 +58,7 @@ def test_records_read_twice_change_nothing() -> None:
         entry.apply(claim("r", "a"), 0, 0)
         entry.apply(records.Tok("r", "a", 0, [7], "x", "0" * 16), 1, 0)
     assert entry.fold.ids == [7]
-    assert entry.fold.voids == {}
+    assert entry.fold.ignored == {}
     assert entry.seen == {"a": True}
 
 

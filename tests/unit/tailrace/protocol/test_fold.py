@@ -109,16 +109,19 @@ def test_rule(line: str) -> None:
     history, expected = RULES[line]
     state, seen = outcomes(*history)
     assert seen[-1] == expected
-    if isinstance(expected, str) and expected in {void.value for void in fold.Void}:
+    if isinstance(expected, str) and expected in {reason.value for reason in fold.Ignored}:
         before, _ = outcomes(*history[:-1])
-        assert state.voids.pop(fold.Void(expected)) == before.voids.pop(fold.Void(expected), 0) + 1
+        assert (
+            state.ignored.pop(fold.Ignored(expected))
+            == before.ignored.pop(fold.Ignored(expected), 0) + 1
+        )
         assert observable(state) == observable(before)
 
 
 def observable(state: fold.Fold) -> tuple[object, ...]:
-    """All that a void record must leave as it was."""
+    """All that an ignored record must leave as it was."""
     return (state.owner, state.epoch, state.next, state.h, state.phase, state.ids, state.text_length, state.first, state.claims, state.yielded,
-            state.ended, state.last_active, state.voids)  # fmt: skip
+            state.ended, state.last_active, state.ignored)  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -127,7 +130,7 @@ def test_rule_1_nothing_has_an_effect_after_the_end(ending: str, late: records.T
     before, _ = outcomes(*ENDINGS[ending])
     state, seen = outcomes(*ENDINGS[ending], late, late)
     assert seen[-2:] == ["after_done"] * 2
-    assert state.voids.pop(fold.Void.AFTER_DONE) == 2
+    assert state.ignored.pop(fold.Ignored.AFTER_DONE) == 2
     assert observable(state) == observable(before)
 
 
@@ -136,7 +139,7 @@ def test_rule_0_records_seen_before_a_reconnect_are_passed_over_and_not_counted(
     state, _ = outcomes(*history)
     before = observable(state)
     for offset, record in enumerate(history):
-        assert state.apply(record, offset) is fold.Void.SEEN
+        assert state.apply(record, offset) is fold.Ignored.SEEN
     assert observable(state) == before
     assert compare.word(state.apply(end("a", [1, 2]), 4)) == "ended"
 
@@ -168,7 +171,7 @@ def test_what_a_fold_tells_of_a_whole_response() -> None:
 
 
 def test_activity_is_the_time_of_the_last_record_that_counted() -> None:
-    """Takeover waits by it: void records of others, or a yield, must not look like a living
+    """Takeover waits by it: ignored records of others, or a yield, must not look like a living
     owner."""
     state = fold.Fold()
     for offset, (record, expected) in enumerate(
@@ -360,16 +363,16 @@ def test_the_hash_does_not_depend_on_how_tokens_were_cut_into_frames() -> None:
 
 
 def test_the_hash_is_frozen() -> None:
-    """It lies in recorded logs: another function would void every frame of a response that runs
-    during an upgrade."""
+    """It lies in recorded logs. With another function readers would ignore every frame of a response
+    that runs during an upgrade."""
     assert fold.roll(fold.H0, [0]) == "24f29c3559b2b01f"
     assert fold.roll(fold.H0, [1, 2**32 - 1]) == "2f7dcd16dca2ca1c"
 
 
-# Any history: records that hit the rule's conditions often, because they draw from few nonces, few
+# Any history: records that hit the rule's conditions often, because they draw from few tokens, few
 # indices, and prefixes that may be right.
 
-nonces = st.sampled_from("abc")
+fencing_tokens = st.sampled_from("abc")
 NO_TOKENS: list[int] = []
 
 
@@ -389,7 +392,7 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
             st.sampled_from(
                 [
                     claim(
-                        draw(nonces),
+                        draw(fencing_tokens),
                         draw(st.sampled_from([state.owner, None, "a", "b"])),
                         draw(st.sampled_from(["w1", "w2"])),
                     ),
@@ -459,7 +462,7 @@ def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(
 
 def test_every_outcome_is_named_by_the_second_fold() -> None:
     """Should the rule grow a case, this list and the second fold must grow with it."""
-    named = {void.value for void in fold.Void} - {"seen"} | {
+    named = {reason.value for reason in fold.Ignored} - {"seen"} | {
         "claimed",
         "accepted",
         "ended",

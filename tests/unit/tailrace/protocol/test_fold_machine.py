@@ -3,8 +3,8 @@ real fold beside the second one, step by step.
 
 The writers are honest but unlucky: they stall for as long as they like and come back as zombies,
 their records arrive late, twice or never, they claim again, yield, race and are cancelled. Each
-token id is a hash of its writer's nonce and of all ids before it, so a token that was generated
-from another prefix than the accepted one shows.
+token id is a hash of its writer's fencing token and of all ids before it. So a token that was
+generated from another prefix than the accepted one shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Worker:
     """One worker as the writer rule has it.
 
     Attributes:
-        own: nonce of its newest claim; None before the first.
+        own: fencing token of its newest claim; None before the first.
         ids: the context: accepted ids at its claim, and what it generated since; None while it
             waits for its claim to appear (the barrier).
         flight: records it appended that have not arrived, oldest first.
@@ -198,7 +198,9 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         """It reads a part of the log again; nothing of that has an effect."""
         again = self.log[round(start * len(self.log)) :]
         for entry in again:
-            assert self.reader.apply(entry.record, entry.offset, entry.timestamp) is fold.Void.SEEN
+            assert (
+                self.reader.apply(entry.record, entry.offset, entry.timestamp) is fold.Ignored.SEEN
+            )
 
     @stateful.invariant()
     def nothing_shown_is_ever_taken_back(self) -> None:
@@ -215,8 +217,8 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         assert late.ids == self.shown
         hypothesis.event(f"claims that counted: {min(late.epoch, 3)}")
         hypothesis.event(f"ended: {late.ended.status if late.ended else None}")
-        for reason in late.voids:
-            hypothesis.event(f"void: {reason.value}")
+        for reason in late.ignored:
+            hypothesis.event(f"ignored: {reason.value}")
 
 
 HonestWorkers.TestCase.settings = hypothesis.settings(

@@ -54,8 +54,8 @@ def test_no_interleaving_breaks_the_rule(setting: search.Setting) -> None:
     "setting", [SMALL, search.Setting(workers=2, claims=2, tokens=1, doubles=1)], ids=name
 )
 def test_what_the_search_leaves_out_makes_no_difference(setting: search.Setting) -> None:
-    """Records that can only be void are not followed on; with them the log comes to the same, in
-    many more states."""
+    """Records that are certain to be ignored are not followed. With them the log comes to the same
+    results, in many more states."""
     short, whole = search.Search(setting), search.Search(setting, prune=False)
     short.run()
     whole.run()
@@ -111,7 +111,7 @@ class EndUnchecked(fold.Fold):
 REMOVED: dict[str, dict[str, Any]] = {
     "the barrier": {"barrier": False},
     "compare-and-set": {"fold_class": LatestClaimWins},
-    "nonces": {"name_claim": search.integer_epochs},
+    "fencing tokens": {"name_claim": search.integer_epochs},
     "the seq check": {"fold_class": NoSeqCheck},
     "the own check": {"fold_class": NoOwnCheck},
     "the check of an end": {"fold_class": EndUnchecked},

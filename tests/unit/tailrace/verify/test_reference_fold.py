@@ -121,7 +121,7 @@ class NoOwnCheck(fold.Fold):
 class NoSeqCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
         if record.own != self.owner:
-            return fold.Void.STALE_OWNER
+            return fold.Ignored.STALE_OWNER
         self.next += len(record.ids)
         self.ids.extend(record.ids)
         return fold.Accepted(record.seq, record.ids, record.text)
@@ -162,7 +162,7 @@ class GoesOnAfterTheEnd(fold.Fold):
 class CancelIsAHint(fold.Fold):
     def _decide(self, record: records.TokenRecord, timestamp: int) -> fold.Outcome:
         return (
-            fold.Void.STALE_OWNER
+            fold.Ignored.STALE_OWNER
             if isinstance(record, records.Cancel)
             else super()._decide(record, timestamp)
         )

@@ -1,0 +1,92 @@
+"""Records on the wire: the bytes of version 1, as they lie in recorded logs.
+
+A failure here means that new writers and old readers would not understand each other. Field names
+and defaults change only with a new record version.
+"""
+
+from typing import Any
+
+import pytest
+
+from tailrace.protocol import records
+
+OWNER = records.Owner("i", "s", "t")
+OWNER_JSON = b'{"issuer":"i","subject":"s","tenant":"t"}'
+USAGE = records.Usage(3, 2, 1)
+USAGE_JSON = b'{"input_tokens":3,"output_tokens":2,"cached_tokens":1}'
+
+RECORDED: list[tuple[Any, bytes]] = [
+    (
+        records.Request(
+            "resp_a",
+            OWNER,
+            "m",
+            [{"role": "user", "content": "h"}],
+            records.Sampling(9, stop=("x",)),
+            {"id": "resp_a"},
+            previous="resp_b",
+            idempotency_key="k",
+            prefix=["d"],
+        ),
+        b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
+        b'"messages":[{"role":"user","content":"h"}],"sampling":{"max_tokens":9,"stop":["x"]},'
+        b'"echo":{"id":"resp_a"},"previous":"resp_b","idempotency_key":"k","prefix":["d"]}',
+    ),
+    (
+        records.Claim(
+            "resp_a", "n2", "n1", OWNER, "w/1", "q", 7, "rev", "tok", 3, {"id": "resp_a"}
+        ),
+        b'{"t":"CLAIM","rid":"resp_a","own":"n2","prev":"n1","owner":' + OWNER_JSON + b","
+        b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'
+        b'"tokenizer_digest":"tok","prompt_tokens":3,"echo":{"id":"resp_a"}}',
+    ),
+    (
+        records.Tok("resp_a", "n1", 4, [5, 6], "hi", "0" * 16, 1.5),
+        b'{"t":"TOK","rid":"resp_a","own":"n1","seq":4,"ids":[5,6],"text":"hi",'
+        b'"parent":"0000000000000000","ts":1.5}',
+    ),
+    (
+        records.End("resp_a", "n1", 6, "failed", "0" * 16, "t", USAGE, ("c", "m")),
+        b'{"t":"END","rid":"resp_a","own":"n1","seq":6,"reason":"failed",'
+        b'"digest":"0000000000000000","text_tail":"t","usage":' + USAGE_JSON + b","
+        b'"error":["c","m"]}',
+    ),
+    (
+        records.Cancel("resp_a", OWNER, {"id": "resp_a"}),
+        b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"echo":{"id":"resp_a"}}',
+    ),
+    (
+        records.Yield("resp_a", "n1", 6),
+        b'{"t":"YIELD","rid":"resp_a","own":"n1","seq":6}',
+    ),
+    (
+        records.Deleted("resp_a", OWNER),
+        b'{"t":"DELETED","rid":"resp_a","by":' + OWNER_JSON + b"}",
+    ),
+    (records.Incarnation("inc"), b'{"t":"INCARNATION","id":"inc"}'),
+    (
+        records.Metered(
+            "resp_a", OWNER, "m", "rev", "completed", USAGE, 1, "w/1", 9, "digest", "h"
+        ),
+        b'{"t":"USAGE","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
+        b'"model_rev":"rev","status":"completed","usage":' + USAGE_JSON + b","
+        b'"claims":1,"worker":"w/1","ts":9,"prompt_digest":"digest","ids_digest":"h"}',
+    ),
+    (
+        records.Dead("resp_a", OWNER, "m", "attempts", 3, "q", 7, "digest"),
+        b'{"t":"DEAD","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
+        b'"reason":"attempts","attempts":3,"req_topic":"q","req_offset":7,'
+        b'"prompt_digest":"digest"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "recorded"), [pytest.param(*pair, id=type(pair[0]).__name__) for pair in RECORDED]
+)
+def test_a_record_has_the_bytes_of_recorded_logs(record: Any, recorded: bytes) -> None:
+    assert records.encode(record) == recorded
+
+
+def test_every_record_type_has_recorded_bytes() -> None:
+    assert {type(record) for record, _ in RECORDED} == set(records.Record.__args__)
