@@ -80,9 +80,10 @@ def gates(*, tests: bool) -> list[Gate]:
 
 
 def environment() -> dict[str, str]:
-    from tailrace.local import install
+    """The caller's environment, with Node on PATH."""
+    from tailrace.local import install_page
 
-    return {**os.environ, "PATH": install.node_path() or os.environ.get("PATH", "")}
+    return {**os.environ, "PATH": install_page.node_path() or os.environ.get("PATH", "")}
 
 
 def perform(gate: Gate) -> Outcome:

@@ -117,9 +117,9 @@ def perform(tier: str, options: list[str]) -> Result:
 
 def environment() -> dict[str, str]:
     """The caller's environment, with Node and the development environment on PATH."""
-    from tailrace.local import install
+    from tailrace.local import install_page
 
-    path = install.node_path() or os.environ.get("PATH", "")
+    path = install_page.node_path() or os.environ.get("PATH", "")
     return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}"}
 
 

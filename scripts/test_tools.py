@@ -52,7 +52,7 @@ def prepare(tiers: Sequence[str], tools: Sequence[Tool] = TOOLS) -> list[str]:
 
     Returns one line for each tool that cannot be installed: what is skipped, and why.
     """
-    from tailrace.local import install
+    from tailrace.local import install_steps
 
     missing = []
     for tool in tools:
@@ -60,8 +60,8 @@ def prepare(tiers: Sequence[str], tools: Sequence[Tool] = TOOLS) -> list[str]:
             continue
         ask = f"ask for: apt-get install {tool.package}"
         try:
-            install.apt(tool.package, [tool.package], ask)
-        except install.InstallError as error:
+            install_steps.apt(tool.package, [tool.package], ask)
+        except install_steps.InstallError as error:
             reason = str(error).splitlines()[0]
             missing.append(
                 f"{tool.tests} are skipped: {reason}{'' if ask in reason else f'; {ask}'}"

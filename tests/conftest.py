@@ -32,10 +32,10 @@ def _chromium() -> str | None:
 
 def _missing(marker: str) -> str | None:
     """Why tests with this marker cannot run here; None when they can."""
-    from tailrace.local import install, paths
+    from tailrace.local import install_engine, install_page, paths
 
     if marker == "engine":
-        if not (install.ENGINE_ENVIRONMENT / "bin" / "python").exists():
+        if not (paths.ENGINE_ENVIRONMENT / "bin" / "python").exists():
             return "the model engine is not installed (make install)"
         return (
             None
@@ -45,8 +45,8 @@ def _missing(marker: str) -> str | None:
     if marker == "browser":
         return None if _chromium() else "no Chromium (apt-get install chromium)"
     if marker == "node":
-        return None if install.node_path() else "no Node.js"
-    return None if install.has_gpu() else "no GPU"
+        return None if install_page.node_path() else "no Node.js"
+    return None if install_engine.has_gpu() else "no GPU"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

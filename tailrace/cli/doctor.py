@@ -13,7 +13,17 @@ from typing import Literal
 
 from tailrace import settings
 from tailrace.cli import control
-from tailrace.local import install, java, paths, plan, ports, processes, redis_server
+from tailrace.local import (
+    install_engine,
+    install_kafka,
+    install_steps,
+    java,
+    paths,
+    plan,
+    ports,
+    processes,
+    redis_server,
+)
 
 LEAST_DISK_GB = 2.0
 ENGINE_MEMORY_GB = 4.0  # one vLLM CPU engine with the default model holds 3.2
@@ -71,8 +81,8 @@ def _jars() -> Finding:
             f"from KAFKA_HOME ({folder}), not checked",
         )
     try:
-        install.check_jars(folder, install.committed_sums())
-    except install.InstallError as error:
+        install_kafka.check_jars(folder, install_kafka.committed_sums())
+    except install_steps.InstallError as error:
         return Finding(
             subject,
             "problem",
@@ -93,7 +103,7 @@ def _redis() -> Finding:
 
 
 def _engine() -> Finding:
-    python = install.ENGINE_ENVIRONMENT / "bin" / "python"
+    python = paths.ENGINE_ENVIRONMENT / "bin" / "python"
     if not python.exists():
         return Finding(
             "model engine",
@@ -103,7 +113,7 @@ def _engine() -> Finding:
     return Finding(
         "model engine",
         "ok",
-        f"vLLM ({'GPU' if install.has_gpu() else 'CPU'}) in {install.ENGINE_ENVIRONMENT}",
+        f"vLLM ({'GPU' if install_engine.has_gpu() else 'CPU'}) in {paths.ENGINE_ENVIRONMENT}",
     )
 
 
@@ -116,8 +126,8 @@ def _model() -> Finding:
 
 
 def _page() -> Finding:
-    if (install.PAGE / "index.html").exists():
-        return Finding("page", "ok", str(install.PAGE))
+    if (paths.PAGE / "index.html").exists():
+        return Finding("page", "ok", str(paths.PAGE))
     return Finding("page", "note", "not built (make install); the API works without it")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from tailrace import engines
-from tailrace.local import dev_credentials, install, models, paths, plan, state
+from tailrace.local import dev_credentials, models, paths, plan, state
 
 
 def defaults(
@@ -57,7 +57,7 @@ def run(
         running = None
     if role != "worker" and "TAILRACE_ISSUERS" not in os.environ:
         dev_credentials.ensure(data)
-    page = install.PAGE if (install.PAGE / "index.html").exists() else None
+    page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
     environ = {**defaults(role, running, data, page), **os.environ, **given}
     python = sys.executable
     if role == "worker":
@@ -69,5 +69,5 @@ def run(
             environ |= plan.worker_settings(engine, model)
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))
         if plan.needs_engine_environment(engine):
-            python = str(install.ENGINE_ENVIRONMENT / "bin" / "python")
+            python = str(paths.ENGINE_ENVIRONMENT / "bin" / "python")
     os.execve(python, [python, "-m", role], environ)  # noqa: S606

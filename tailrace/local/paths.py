@@ -11,7 +11,10 @@ from pathlib import Path
 KAFKA_VERSION = "4.3.1"
 MODEL = "smollm2-135m-instruct"
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the source tree; site-packages in a wheel
+ENGINE_ENVIRONMENT = ROOT / ".venv-engine"
+FRONTEND = ROOT / "frontend"
+PAGE = FRONTEND / "dist"
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:

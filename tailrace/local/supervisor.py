@@ -22,7 +22,6 @@ from tailrace.local import (
     banner,
     dev_credentials,
     infrastructure,
-    install,
     models,
     paths,
     plan,
@@ -143,7 +142,7 @@ class Supervisor:
             self._say(f"ended {len(left)} processes left by a supervisor that was killed")
 
     def _check_engine(self) -> None:
-        python = install.ENGINE_ENVIRONMENT / "bin" / "python"
+        python = paths.ENGINE_ENVIRONMENT / "bin" / "python"
         if (
             plan.needs_engine_environment(self._options.engine)
             and self._options.workers
@@ -174,7 +173,7 @@ class Supervisor:
         self._say(f"topics: {len(created)} created" if created else "topics: all there")
 
     def _start_services(self, model: plan.Model) -> None:
-        page = install.PAGE if (install.PAGE / "index.html").exists() else None
+        page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
         if page is None:
             self._say(
                 "no page: the front end is not built (make install); the API works without it"
@@ -186,7 +185,7 @@ class Supervisor:
             credential=self._data.credential,
             page=page,
             python=Path(sys.executable),
-            engine_python=install.ENGINE_ENVIRONMENT / "bin" / "python",
+            engine_python=paths.ENGINE_ENVIRONMENT / "bin" / "python",
         )
         gateway_ports, push_ports = plan.ports(self._options)
         self._state.urls = [plan.url(port) for port in gateway_ports]

@@ -18,6 +18,9 @@ from tailrace.local import (
     banner,
     dev_credentials,
     install,
+    install_kafka,
+    install_page,
+    install_steps,
     java,
     kafka_broker,
     logs,
@@ -224,7 +227,7 @@ class TestInstall:
         [("v20.19.2", (20, 19)), ("v22.1.0\n", (22, 1)), ("", (0, 0)), ("20.1", (0, 0))],
     )
     def test_node_versions(self, text: str, version: tuple[int, int]) -> None:
-        assert install.parse_node_version(text) == version
+        assert install_page.parse_node_version(text) == version
 
     def test_an_altered_missing_or_additional_jar_is_named(self, tmp_path: Path) -> None:
         import hashlib
@@ -234,14 +237,14 @@ class TestInstall:
         good = hashlib.sha256(b"good.jar").hexdigest()
         sums = {"good.jar": good, "altered.jar": good, "missing.jar": good}
         with pytest.raises(
-            install.InstallError, match=r": additional\.jar, altered\.jar, missing\.jar$"
+            install_steps.InstallError, match=r": additional\.jar, altered\.jar, missing\.jar$"
         ):
-            install.check_jars(tmp_path, sums)
+            install_kafka.check_jars(tmp_path, sums)
 
     def test_the_committed_list_is_that_of_the_version_in_the_pom(self) -> None:
         pom = (paths.ROOT / "locks" / "kafka" / "pom.xml").read_text()
         assert f"<kafka.version>{paths.KAFKA_VERSION}</kafka.version>" in pom
-        sums = install.committed_sums()
+        sums = install_kafka.committed_sums()
         assert f"kafka_2.13-{paths.KAFKA_VERSION}.jar" in sums
         assert all(len(value) == 64 for value in sums.values())
 
@@ -249,10 +252,10 @@ class TestInstall:
         one, two = tmp_path / "one", tmp_path / "two"
         one.write_text("x")
         two.write_text("y")
-        before = install.digest(one, two)
-        assert install.digest(two, one) == before
+        before = install_steps.digest(one, two)
+        assert install_steps.digest(two, one) == before
         two.write_text("z")
-        assert install.digest(one, two) != before
+        assert install_steps.digest(one, two) != before
 
     def test_without_a_model_engine_nothing_of_it_is_installed(self) -> None:
         names = {

@@ -1,0 +1,162 @@
+"""What an installation is made of: steps, their output, and Debian packages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace.local import paths, processes
+
+HEARTBEAT_S = 15.0  # a long step says this often that it still runs
+LOGS = paths.cache() / "install-logs"
+
+_apt_lock = threading.Lock()
+_print_lock = threading.Lock()
+
+
+class InstallError(Exception):
+    """A step failed. The text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an installation.
+
+    Attributes:
+        name: what messages call it.
+        done: whether nothing is left to do. It is quick and asks only this machine.
+        do: does it, which may take minutes. Raises InstallError.
+    """
+
+    name: str
+    done: Callable[[], bool]
+    do: Callable[[], None]
+
+
+def say(text: str) -> None:
+    """Print one line; steps run in several threads."""
+    with _print_lock:
+        print(text, flush=True)
+
+
+def run_logged(
+    step: str,
+    command: Sequence[str | Path],
+    *,
+    cwd: Path = paths.ROOT,
+    environ: dict[str, str] | None = None,
+) -> None:
+    """Run a command with its output in the step's log file.
+
+    Several installers run at once, and their mixed output could not be read. The end of the file
+    is part of the error.
+
+    Raises:
+        InstallError: the command failed.
+    """
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{step.replace(' ', '-')}.log"
+    with log.open("ab") as output:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        raise InstallError(
+            f"{step}: `{' '.join(str(part) for part in command[:4])} …` "
+            f"failed:\n{tail}\n(all of it: {log})"
+        )
+
+
+def apt(step: str, packages: Sequence[str], otherwise: str) -> None:
+    """Install Debian packages.
+
+    Raises:
+        InstallError: with the text `otherwise` if this user may not, or if apt-get failed.
+    """
+    if not shutil.which("apt-get"):
+        raise InstallError(otherwise)
+    sudo: list[str] = []
+    if os.geteuid() != 0:
+        sudo = ["sudo", "-n"]
+        if (
+            not shutil.which("sudo")
+            or subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode != 0
+        ):
+            raise InstallError(otherwise)
+    with _apt_lock:
+        say(f"  apt-get install {' '.join(packages)}")
+        # A failed update is no error yet: the installation fails if the lists are missing.
+        subprocess.run([*sudo, "apt-get", "update", "-qq"], capture_output=True, check=False)
+        run_logged(
+            step,
+            [
+                *sudo,
+                "env",
+                "DEBIAN_FRONTEND=noninteractive",
+                "apt-get",
+                "install",
+                "-qq",
+                "-y",
+                "--no-install-recommends",
+                *packages,
+            ],
+        )
+
+
+def digest(*files: Path) -> str:
+    """One hash over names and contents. A change of any input makes a step due again."""
+    total = hashlib.sha256()
+    for file in sorted(files):
+        total.update(f"{file.name}\0".encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def stamped(stamp: Path, wanted: str) -> bool:
+    """Whether a step left this stamp when it was done."""
+    return stamp.exists() and stamp.read_text() == wanted
+
+
+def _perform(step: Step) -> None:
+    if step.done():
+        return
+    began = time.monotonic()
+    finished = threading.Event()
+
+    def heartbeat() -> None:
+        while not finished.wait(HEARTBEAT_S):
+            say(f"  {step.name} … {time.monotonic() - began:.0f} s")
+
+    threading.Thread(target=heartbeat, daemon=True).start()
+    try:
+        step.do()
+    finally:
+        finished.set()
+    say(f"{step.name:<25} {time.monotonic() - began:.0f} s")
+
+
+def perform_lane(steps: Sequence[Step]) -> InstallError | None:
+    """Do what is left of these steps, in order. Returns the error that ended them, if any."""
+    for step in steps:
+        try:
+            _perform(step)
+        except InstallError as error:
+            say(f"{step.name}: FAILED")
+            return error
+        except processes.StartError as error:
+            return InstallError(f"{step.name}: {error}")
+    return None
