@@ -64,6 +64,7 @@ def gates(*, tests: bool) -> list[Gate]:
         Gate("lint", (str(BIN / "ruff"), "check", "--quiet", ".")),
         Gate("import contracts", (str(BIN / "lint-imports"),)),
         Gate("file map", (str(BIN / "python"), "scripts/filemap.py", "--check")),
+        Gate("close codes", (str(BIN / "python"), "scripts/close_codes.py", "--check")),
         Gate("settings", (str(BIN / "python"), "scripts/settings_table.py", "--check")),
         Gate("security lint", (str(BIN / "bandit"), "-q", "-c", "pyproject.toml", "-r", *PACKAGES)),
     ]

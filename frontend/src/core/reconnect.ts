@@ -1,5 +1,7 @@
 /* Whether, how soon and with what to come back after a watch socket closed: decisions only, no socket and no clock. */
 
+import { CLOSE_CODES, type Reconnect } from "./closeCodes";
+
 /** again: come back · renew: come back with a new credential · refused: not without the reader's help */
 export type Comeback = "again" | "renew" | "refused";
 
@@ -9,18 +11,22 @@ export interface Closing {
   readonly words: string | null;
 }
 
-const NAMED: Record<number, Closing> = {
-  1008: { comeback: "refused", words: "The server refused this connection. Reload the page to try again." },
-  1009: { comeback: "refused", words: "The server found a message of this page too big. Reload the page to try again." },
-  4003: { comeback: "renew", words: null },
-  4500: { comeback: "renew", words: "Your credential was not accepted." },
-  4501: { comeback: "refused", words: "This address is not allowed to follow answers (TAILRACE_ORIGINS)." },
-  4503: { comeback: "refused", words: "This page is older than the server. Reload it." },
+const COMEBACK: Record<Reconnect, Comeback> = { resume: "again", new_credential: "renew", never: "refused" };
+
+const WORDS: Record<number, string> = {
+  1007: "The server could not read a message of this page. Reload the page to try again.",
+  1009: "The server found a message of this page too big. Reload the page to try again.",
 };
 
 export function closing(code: number): Closing {
-  const named = NAMED[code];
-  if (named !== undefined) return named;
+  const known = CLOSE_CODES[code];
+  if (known !== undefined) {
+    const comeback = COMEBACK[known.reconnect];
+    return { comeback, words: comeback === "refused" ? (WORDS[code] ?? `The server ended the connection: ${known.reason}.`) : null };
+  }
+  // Not from our server, but from what stands between: a policy that reconnecting would meet again.
+  if (code === 1008) return { comeback: "refused", words: "The server refused this connection. Reload the page to try again." };
+  // The range of an unknown code tells whether to come back.
   if (code >= 4500 && code <= 4999) return { comeback: "refused", words: `The server ended the connection (${code}).` };
   return { comeback: "again", words: null };
 }

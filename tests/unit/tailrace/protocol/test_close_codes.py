@@ -1,11 +1,18 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tailrace.protocol import close_codes
 from tailrace.protocol.close_codes import CloseCode, Reconnect
 
+ROOT = Path(__file__).parents[4]
 
-def test_every_code_has_a_row_and_the_reason_fits_a_close_frame() -> None:
-    assert set(close_codes.TABLE) == set(CloseCode)
+
+def test_every_code_is_a_cause_or_what_an_sdk_is_told() -> None:
+    told = {row.on_responses for row in close_codes.TABLE.values()}
+    assert set(close_codes.TABLE) | told == set(CloseCode)
     assert all(0 < len(row.reason.encode()) <= 123 for row in close_codes.TABLE.values())
 
 
@@ -14,33 +21,31 @@ def test_the_range_of_a_private_code_agrees_with_its_row(code: CloseCode) -> Non
     assert (close_codes.TABLE[code].reconnect is not Reconnect.NEVER) == (code <= 4499)
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (1000, Reconnect.NEVER),
-        (1002, Reconnect.NEVER),
-        (1006, Reconnect.RESUME),
-        (1009, Reconnect.NEVER),
-        (1012, Reconnect.RESUME),
-        (4001, Reconnect.RESUME),
-        (4003, Reconnect.NEW_CREDENTIAL),
-        (4499, Reconnect.RESUME),
-        (4500, Reconnect.NEVER),
-        (4999, Reconnect.NEVER),
-        (3000, Reconnect.NEVER),
-    ],
-)
-def test_a_client_knows_whether_to_come_back_also_for_unknown_codes(
-    code: int, expected: Reconnect
-) -> None:
-    assert close_codes.reconnect(code) is expected
-
-
-@pytest.mark.parametrize("code", list(CloseCode))
+@pytest.mark.parametrize("code", list(close_codes.TABLE))
 def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_anything_else(
     code: CloseCode,
 ) -> None:
     told = close_codes.for_sdk(code)
     comes_back = told in {1001, 1005, 1006, 1011, 1012, 1013, 1015}
     assert comes_back == (close_codes.TABLE[code].reconnect is not Reconnect.NEVER)
-    assert not 4000 <= told <= 4499
+    assert not 4000 <= told <= 4999
+
+
+# The WebSocket library sends these by itself.
+OF_THE_LIBRARY = {CloseCode.INVALID_TEXT, CloseCode.TOO_BIG}
+
+
+@pytest.mark.parametrize("code", sorted(set(close_codes.TABLE) - OF_THE_LIBRARY))
+def test_every_code_is_sent_somewhere(code: CloseCode) -> None:
+    sources = [
+        path.read_text()
+        for package in ("gateway", "push", "tailrace/web")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    assert any(f"CloseCode.{code.name}" in text for text in sources)
+
+
+def test_the_page_and_the_protocol_document_have_the_same_table() -> None:
+    script = [sys.executable, "scripts/close_codes.py", "--check"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
