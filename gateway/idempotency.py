@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,13 +95,13 @@ class Idempotency:
             errors.ApiError, log.LogUnavailable
         """
         with self._submitting(asked.rid) as outcome:
-            earlier, refused = await self._earlier(asked)
+            earlier = await self._earlier(asked)
             if earlier is not None:
                 return earlier
             subscription, end = await append()
             outcome.set_result(True)
             try:
-                earlier = await self._ahead_in_log(asked, end, refused)
+                earlier = await self._ahead_in_log(asked, end)
             except BaseException:
                 subscription.close()
                 raise
@@ -124,21 +124,17 @@ class Idempotency:
             if not outcome.done():
                 outcome.set_result(False)
 
-    async def _earlier(
-        self, asked: KeyedRequest
-    ) -> tuple[response_stream.ResponseStream | None, Sequence[str]]:
-        """The stream of an earlier request with this key, if there is one; else the ids of earlier
-        ones that cannot be followed (deleted, out of the log)."""
+    async def _earlier(self, asked: KeyedRequest) -> response_stream.ResponseStream | None:
+        """The stream of an earlier request with this key."""
         first = await self._cache.claim_key(asked.principal, asked.key, asked.rid, KEY_TTL_S)
         if first != asked.rid:
             stream = await self._attach(first, asked.request.owner)
             if stream is not None:
-                return stream, ()
+                return stream
             # Its submission failed or died before the append, so the key is free again.
             await self._remap(asked, first, asked.rid)
         # The key is new to Redis, which may have lost it or never been told.
-        known = await self._known(asked, end=-1)
-        for rid in known:
+        for rid in await self._known(asked, end=-1):
             stream = await self._attach(rid, asked.request.owner, logged=True)
             if stream is not None:
                 try:
@@ -146,25 +142,23 @@ class Idempotency:
                 except BaseException:
                     stream.release()
                     raise
-                return stream, ()
-        return None, known
+                return stream
+        return None
 
     async def _ahead_in_log(
-        self, asked: KeyedRequest, end: int, refused: Sequence[str]
+        self, asked: KeyedRequest, end: int
     ) -> response_stream.ResponseStream | None:
         """The stream of a request with this key that got into the log just before this one.
 
         Args:
-            end: offset after this request's record.
-            refused: ids that cannot be followed.
+            end: offset after this request's record; -1 when it is not known.
         """
         for rid in await self._known(asked, end):
             if rid == asked.rid:
                 return None
-            if rid not in refused:
-                stream = await self._attach(rid, asked.request.owner, logged=True)
-                if stream is not None:
-                    return stream
+            stream = await self._attach(rid, asked.request.owner, logged=True)
+            if stream is not None:
+                return stream
         return None
 
     async def _known(self, asked: KeyedRequest, end: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ class StreamKeeper:
     Attributes:
         running: unfinished responses that were submitted here.
         active_streams: number of streams that a connection of this process follows.
+        _background: number of streams by response id that no connection follows any more.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class StreamKeeper:
         self._cancel_grace_s = cancel_grace_s
         self.running = admission.Running()
         self.active_streams = 0
+        self._background: Counter[str] = Counter()
 
     def open(
         self,
@@ -98,6 +101,7 @@ class StreamKeeper:
             self._spawn(self._follow_to_end(stream))
 
     async def _follow_to_end(self, stream: response_stream.ResponseStream) -> None:
+        self._background[stream.rid] += 1
         try:
             async with asyncio.timeout(FOLLOW_S):
                 if not stream.store:
@@ -106,6 +110,8 @@ class StreamKeeper:
         except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
             pass  # this process cannot follow it; what the log holds of it stays true
         finally:
+            self._background[stream.rid] -= 1
+            self._background += Counter()  # drops zeros
             self._end(stream)
 
     async def _cancel_after_grace(self, stream: response_stream.ResponseStream) -> None:
@@ -114,8 +120,8 @@ class StreamKeeper:
             async with asyncio.timeout(self._cancel_grace_s):
                 await stream.to_end()
                 return
-        # One watcher is this stream. A second one is the client, which came back.
-        if self._delivery.watchers(stream.rid) <= 1:
+        # Any other watcher is the client, which came back.
+        if self._delivery.watchers(stream.rid) <= self._background[stream.rid]:
             await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
 
     def _end(self, stream: response_stream.ResponseStream) -> None:

@@ -1,169 +1,90 @@
-"""The way into the log, over a writer that says no."""
+"""Requests into the log: admitted, charged, appended once, answered only after the broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
-from gateway import (
-    cache,
-    idempotency,
-    rate_limits,
-    request_builder,
-    request_parsing,
-    request_writer,
-    response_operations,
-    stream_keeper,
-    submission,
-    worker_registry,
-)
-from tailrace import log, settings
-from tailrace.auth.principal import Principal
-from tailrace.protocol import errors, ids, records
-from tailrace.settings.shapes import Pool
-from tailrace.store.redis_store import StoreUnavailable
+from gateway import lanes
+from tailrace import log, telemetry
+from tailrace.protocol import errors, records
+from tailrace.settings.shapes import Limits
 from tailrace.web import error_mapping
-
-TAG = ids.incarnation_tag("one")
-ALICE = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
-POOL = Pool("default", ("m",), 1000, 100)
+from tests.support import gateway_parts, log_contract, memory_redis
+from tests.support.gateway_parts import ALICE, BOB, create
 
 
-class Writer:
-    """Answers each append with the next of `outcomes`, then with offsets."""
-
-    def __init__(self, *outcomes: Exception | log.Appended) -> None:
-        self.connected = True
-        self.outcomes = list(outcomes)
-        self.appended: list[tuple[str, int, str, bytes]] = []
-
-    def append(
-        self, topic: str, partition: int, key: str, value: bytes, _headers: log.Headers = ()
-    ) -> asyncio.Future[log.Appended]:
-        done: asyncio.Future[log.Appended] = asyncio.get_running_loop().create_future()
-        self.appended.append((topic, partition, key, value))
-        outcome = self.outcomes.pop(0) if self.outcomes else log.Appended(len(self.appended) - 1, 0)
-        if isinstance(outcome, Exception):
-            done.set_exception(outcome)
-        else:
-            done.set_result(outcome)
-        return done
-
-
-class Deliver:
-    """As much of a delivery as a submission needs. `known` are ids it has streams of."""
-
-    def __init__(self) -> None:
-        self.ready = True
-        self.preferred = (0,)
-        self.known: set[str] = set()
-        self.minted = 0
-
-    async def mint(self, partition: int) -> str:
-        self.minted += 1
-        return ids.mint(
-            ids.Address(TAG, partition, 0), self.minted.to_bytes(ids.RANDOM_BYTES, "big")
-        )
-
-    def open(self, request: records.Request) -> None:
-        self.known.add(request.rid)
-
-    def discard(self, rid: str) -> None:
-        self.known.discard(rid)
-
-    def acknowledged(self, rid: str) -> None:
-        assert rid in self.known
-
-    async def watch(self, rid: str, _owner: records.Owner, _after: int = -1) -> Any:
-        return Subscription()
-
-
-class Subscription:
-    def close(self) -> None:
-        pass
-
-
-class Away:
-    """Redis is away."""
-
-    async def execute(self, *_command: Any, patient: bool = False) -> Any:
-        raise StoreUnavailable("away")
-
-
-class ByKey:
-    """Knows nothing; remembers up to where it was asked."""
-
-    def __init__(self) -> None:
-        self.ends: list[int] = []
-
-    async def rids(
-        self, _pool: str, _priority: str, _partition: int, _key: Any, end: int = -1
-    ) -> list[str]:
-        self.ends.append(end)
-        return []
-
-
-def over(writer: Writer, deliver: Deliver, by_key: ByKey | None = None) -> submission.Submission:
-    config = settings.gateway(
-        {"TAILRACE_ISSUERS": __file__, "TAILRACE_POOLS": '{"default":{"models":["m"]}}'}
-    )
-    cached = cache.Cache(Away())  # type: ignore[arg-type]
-    odd: Any = (deliver, writer, by_key)
-    deliver_, writer_, index = odd
-
-    def spawn(work: Coroutine[Any, Any, None]) -> None:
-        work.close()
-
-    operations = response_operations.ResponseOperations(deliver_, writer_, cached)
-    streams = stream_keeper.StreamKeeper(deliver_, operations, cached, spawn, 0.0)
-    return submission.Submission(
-        config.limits,
-        request_builder.RequestBuilder(deliver_, cached, streams.running, 1),
-        request_writer.RequestWriter(deliver_, writer_),
-        rate_limits.RateLimiter(cached, config.limits),
-        idempotency.Idempotency(cached, index, streams, operations, spawn),
-        streams,
-        worker_registry.WorkerRegistry(cached, ["default"]),
+def ingress_count() -> float:
+    return next(
+        sample.value
+        for metric in telemetry.STAGE_SECONDS.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_count") and sample.labels["stage"] == "ingress"
     )
 
 
-def asked() -> request_parsing.Create:
-    return request_parsing.of_responses({"input": "hi"}, [POOL])
+async def test_a_submitted_request_is_in_the_log_and_its_events_arrive() -> None:
+    async with gateway_parts.running() as parts:
+        before = ingress_count()
+        with await parts.submission.submit(create("hello"), ALICE) as stream:
+            (request,) = parts.requests()
+            assert (request.rid, request.messages) == (
+                stream.rid,
+                [{"role": "user", "content": "hello"}],
+            )
+            assert ingress_count() == before + 1
+            assert (len(parts.streams.running), parts.streams.active_streams) == (1, 1)
+            parts.answer(stream.rid, "ho ", "ho")
+            seen = await gateway_parts.all_events(stream)
+        assert "".join(e.delta for e in seen if e.delta is not None) == "ho ho"
+        assert (len(parts.streams.running), parts.streams.active_streams) == (0, 0)
+        assert stream.headers["x-tailrace-response-id"] == stream.rid
 
 
-async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_tried_again() -> (
+async def test_nothing_is_answered_before_the_broker_acknowledges() -> None:
+    async with gateway_parts.running() as parts:
+        parts.broker.hold_acknowledgements()
+        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        await log_contract.until(parts.requests, 5)
+        assert not asked.done()
+        parts.broker.release_acknowledgements()
+        (await asked).release()
+        parts.answer(asked.result().rid)
+
+
+async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_retried() -> (
     None
 ):
-    writer, deliver = Writer(log.TooLarge("a record of 2 MiB")), Deliver()
-    with pytest.raises(errors.ApiError) as refused:
-        await over(writer, deliver).submit(asked(), ALICE)
-    assert (refused.value.status, refused.value.code, refused.value.type) == (
-        400,
-        "context_length_exceeded",
-        errors.INVALID_REQUEST,
-    )
-    assert len(writer.appended) == 1
-    assert not deliver.known
+    async with gateway_parts.running() as parts:
+        parts.broker.fail_next_append(log.TooLarge("a record of 2 MiB"))
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert (refused.value.status, refused.value.code, refused.value.type) == (
+            400,
+            "context_length_exceeded",
+            errors.INVALID_REQUEST,
+        )
+        assert parts.requests() == []
+        assert parts.delivery.load(0) == 0, "no stream is left behind"
 
 
 async def test_a_failed_append_is_tried_once_more_with_the_same_record() -> None:
-    writer, deliver = Writer(log.AppendFailed("ambiguous")), Deliver()
-    run = await over(writer, deliver).submit(asked(), ALICE)
-    assert writer.appended[0] == writer.appended[1]
-    assert deliver.known == {run.rid}
+    async with gateway_parts.running() as parts:
+        parts.broker.fail_next_append(log.AppendFailed("ambiguous"), landed=True)
+        with await parts.submission.submit(create(), ALICE) as stream:
+            assert [r.rid for r in parts.requests()] == [stream.rid, stream.rid]
+            parts.answer(stream.rid)
 
 
 async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_behind() -> None:
-    writer, deliver = Writer(log.AppendFailed("a"), log.AppendFailed("b")), Deliver()
-    submit = over(writer, deliver)
-    with pytest.raises(errors.ApiError) as refused:
-        await submit.submit(asked(), ALICE)
-    assert refused.value.status == 503
-    assert not deliver.known
-    assert len(submit.streams.running) == 0
+    async with gateway_parts.running() as parts:
+        parts.broker.fail_next_append()
+        parts.broker.fail_next_append()
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert refused.value.status == 503
+        assert (len(parts.streams.running), parts.delivery.load(0)) == (0, 0)
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
@@ -171,18 +92,119 @@ def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_c
     assert (told.status, told.code) == (400, "context_length_exceeded")
 
 
-@pytest.mark.parametrize(("offset", "end"), [(4, 5), (0, 1), (-1, -1)])
-async def test_with_a_key_the_log_is_asked_before_the_append_and_once_more_up_to_the_own_record(
-    offset: int, end: int
-) -> None:
-    """aiokafka tells -1 for a retry that the broker had already taken: then up to the end."""
-    by_key = ByKey()
-    submit = over(Writer(log.Appended(offset, 0)), Deliver(), by_key)
-    await submit.submit(request_parsing.with_key(asked(), "k"), ALICE)
-    assert by_key.ends == [-1, end]
+async def test_while_the_log_is_away_nothing_is_taken_and_the_answer_is_503() -> None:
+    async with gateway_parts.running() as parts:
+        assert parts.submission.accepting
+        parts.broker.go_away()
+        assert not parts.submission.accepting
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert refused.value.status == 503
+        parts.broker.come_back()
+        assert parts.requests() == []
 
 
-async def test_without_a_key_nobody_asks() -> None:
-    by_key = ByKey()
-    await over(Writer(), Deliver(), by_key).submit(asked(), ALICE)
-    assert by_key.ends == []
+async def test_a_process_that_refuses_takes_nothing_and_one_that_only_leaves_does() -> None:
+    async with gateway_parts.running() as parts:
+        parts.submission.leaving = True
+        with await parts.submission.submit(create(), ALICE) as stream:
+            parts.answer(stream.rid)
+        parts.submission.refusing = True
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert (refused.value.status, len(parts.requests())) == (503, 1)
+
+
+async def test_a_principal_above_its_rate_is_limited_and_nothing_is_written() -> None:
+    bounds = Limits(requests_rate=0.5, requests_burst=1)
+    async with gateway_parts.running(limits=bounds) as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            assert stream.headers["x-ratelimit-remaining-requests"] == "0"
+            parts.answer(stream.rid)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert (refused.value.status, len(parts.requests())) == (429, 1)
+        assert refused.value.headers["x-ratelimit-limit-requests"] == "1"
+        with await parts.submission.submit(create(), BOB) as other:
+            parts.answer(other.rid)
+
+
+async def test_the_token_rate_charges_the_whole_answer() -> None:
+    bounds = Limits(tokens_rate=10, tokens_burst=150)
+    async with gateway_parts.running(limits=bounds) as parts:
+        with await parts.submission.submit(create(max_output_tokens=100), ALICE) as stream:
+            parts.answer(stream.rid)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(max_output_tokens=100), ALICE)
+        assert refused.value.status == 429
+        assert float(refused.value.headers["retry-after"]) >= 5
+
+
+async def test_without_redis_nothing_is_charged_and_requests_are_taken() -> None:
+    redis = memory_redis.MemoryRedis()
+    redis.away = True
+    bounds = Limits(requests_rate=0.5, requests_burst=1)
+    async with gateway_parts.running(redis=redis, limits=bounds) as parts:
+        for _ in range(3):
+            with await parts.submission.submit(create(), ALICE) as stream:
+                parts.answer(stream.rid)
+                await gateway_parts.all_events(stream)
+
+
+async def test_a_revoked_principal_is_told_so_and_nothing_is_written() -> None:
+    async def revoked() -> None:
+        raise errors.invalid_api_key()
+
+    async with gateway_parts.running() as parts:
+        permitted = asyncio.ensure_future(revoked())
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE, permitted=permitted)
+        assert (refused.value.status, parts.requests()) == (401, [])
+
+
+async def test_a_connections_memory_continues_a_response_that_is_not_stored() -> None:
+    async with gateway_parts.running() as parts:
+        with await parts.submission.submit(create("one", store=False), ALICE) as first:
+            parts.answer(first.rid, "two")
+            await gateway_parts.all_events(first)
+            memory = first.remembered
+        assert isinstance(memory, lanes.Remembered)
+        again = create("three", previous_response_id=first.rid)
+        with await parts.submission.submit(again, ALICE, {first.rid: memory}.get) as second:
+            parts.answer(second.rid)
+        assert [m["content"] for m in parts.requests()[-1].messages] == ["one", "two", "three"]
+
+
+async def test_a_stored_response_is_continued_from_the_cache_and_from_the_log_without_it() -> None:
+    async with gateway_parts.running() as parts:
+        with await parts.submission.submit(create("one"), ALICE) as first:
+            parts.answer(first.rid, "two")
+            await gateway_parts.all_events(first)
+        await parts.settled()
+        again = create("three", previous_response_id=first.rid)
+        for away in (False, True):
+            parts.redis.away = away
+            with await parts.submission.submit(again, ALICE) as stream:
+                parts.answer(stream.rid)
+                await gateway_parts.all_events(stream)
+        asked = [[m["content"] for m in r.messages] for r in parts.requests()[1:]]
+        assert asked == [["one", "two", "three"]] * 2
+
+
+async def test_the_deadline_of_a_submission_ends_in_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.submission.SUBMIT_DEADLINE_S", 0.05)
+    async with gateway_parts.running() as parts:
+        parts.broker.hold_acknowledgements()
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert (refused.value.status, len(parts.streams.running)) == (503, 0)
+        parts.broker.release_acknowledgements()
+
+
+async def test_the_log_keeps_a_digest_of_the_key_and_never_the_key() -> None:
+    async with gateway_parts.running() as parts:
+        with await parts.submission.submit(create(key="my secret"), ALICE) as stream:
+            parts.answer(stream.rid)
+        (request,) = parts.requests()
+        assert request.idempotency_key is not None
+        assert "my secret" not in records.encode(request).decode()

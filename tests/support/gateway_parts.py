@@ -1,0 +1,181 @@
+"""A gateway's parts over a log and a Redis in memory, and a worker that is told what to write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway import (
+    cache,
+    idempotency,
+    idempotency_index,
+    rate_limits,
+    request_builder,
+    request_parsing,
+    request_writer,
+    response_operations,
+    response_stream,
+    stream_keeper,
+    submission,
+    worker_registry,
+)
+from tailrace import settings
+from tailrace.auth.principal import Principal
+from tailrace.delivery import delivery
+from tailrace.log import interfaces
+from tailrace.protocol import events, fold, ids, records, topics
+from tailrace.settings.shapes import Limits, Pool
+from tests.support import memory_delivery, memory_log, memory_redis
+
+ALICE = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
+BOB = Principal("https://tests", "bob", None, frozenset(), 2_000_000_000)
+POOL = Pool("default", ("m",), 1000, 100)
+
+
+def configuration(**more: str) -> settings.GatewaySettings:
+    """Settings with one pool; the issuers' file is any file that exists."""
+    return settings.gateway(
+        {
+            "TAILRACE_ISSUERS": __file__,
+            "TAILRACE_POOLS": '{"default":{"models":["m"],"max_model_len":1000}}',
+            **more,
+        }
+    )
+
+
+def create(text: str = "hi", key: str | None = None, **fields: Any) -> request_parsing.Create:
+    """A parsed `POST /v1/responses`."""
+    parsed = request_parsing.of_responses({"input": text, **fields}, [POOL])
+    return request_parsing.with_key(parsed, key)
+
+
+@dataclass
+class Parts:
+    """What a composition root would wire.
+
+    Attributes:
+        tasks: background tasks that still run; failures are kept in `failed`.
+    """
+
+    broker: memory_log.MemoryLog
+    redis: memory_redis.MemoryRedis
+    delivery: delivery.Delivery
+    writer: interfaces.RecordWriter
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    failed: list[BaseException] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
+    cancel_grace_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.cache = cache.Cache(self.redis)
+        self.index = idempotency_index.IdempotencyIndex(
+            self.broker.offsets(), self.broker.replays()
+        )
+        self.operations = response_operations.ResponseOperations(
+            self.delivery, self.writer, self.cache
+        )
+        self.streams = stream_keeper.StreamKeeper(
+            self.delivery, self.operations, self.cache, self.spawn, self.cancel_grace_s
+        )
+        self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
+        self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
+        self.builder = request_builder.RequestBuilder(
+            self.delivery, self.cache, self.streams.running, self.broker.layout.partitions
+        )
+        self.keys = idempotency.Idempotency(
+            self.cache, self.index, self.streams, self.operations, self.spawn
+        )
+        self.submission = self.submission_with(self.keys)
+
+    def submission_with(self, keys: idempotency.Idempotency) -> submission.Submission:
+        """A submission over these parts with its own idempotency."""
+        return submission.Submission(
+            self.limits,
+            self.builder,
+            self.request_writer,
+            rate_limits.RateLimiter(self.cache, self.limits),
+            keys,
+            self.streams,
+            self.workers,
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed.append(error)
+
+    async def settled(self) -> None:
+        """Wait for the background tasks that run now."""
+        await asyncio.wait_for(asyncio.gather(*self.tasks, return_exceptions=True), 5)
+
+    def requests(self) -> list[records.Request]:
+        """The request records in the log, in the order of arrival."""
+        topic = topics.requests("default", "interactive")
+        found = [records.decode_request(r.value) for r in self.broker.appended if r.topic == topic]
+        return [request for request in found if request is not None]
+
+    def tokens(self, kind: type[records.TokenRecord]) -> list[records.TokenRecord]:
+        """The records of one kind in `llm.tokens`."""
+        found = [
+            records.token_of(r.key, r.value)
+            for r in self.broker.appended
+            if r.topic == topics.TOKENS
+        ]
+        return [record for record in found if isinstance(record, kind)]
+
+    def answer(self, rid: str, *texts: str, end: bool = True) -> None:
+        """What a worker would write: CLAIM, a TOK for each text, and END."""
+        request = next(r for r in self.requests() if r.rid == rid)
+        partition = ids.parse(rid).partition
+        topic = topics.requests("default", "interactive")
+        claim = records.Claim(
+            rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
+        )
+        self.broker.put_record(topics.TOKENS, partition, claim, rid)
+        digest = fold.H0
+        for i, text in enumerate(texts):
+            tok = records.Tok(rid, "own", i, [i], text, digest)
+            self.broker.put_record(topics.TOKENS, partition, tok, rid)
+            digest = fold.roll(digest, [i])
+        if end:
+            usage = records.Usage(1, len(texts))
+            ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
+            self.broker.put_record(topics.TOKENS, partition, ended, rid)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    broker: memory_log.MemoryLog | None = None,
+    redis: memory_redis.MemoryRedis | None = None,
+    **more: Any,
+) -> AsyncIterator[Parts]:
+    """The parts of one gateway; its delivery is ready inside."""
+    broker = broker or memory_log.MemoryLog("one", 1)
+    made = memory_delivery.over(broker, preferred=[0])
+    async with memory_delivery.running(made):
+        parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, broker.writer(), **more)
+        try:
+            yield parts
+            await parts.settled()
+            assert not parts.failed
+        finally:
+            for task in parts.tasks:
+                task.cancel()
+            await parts.index.stop()
+
+
+async def all_events(stream: response_stream.ResponseStream) -> list[events.Event]:
+    """All events of a stream, up to its end."""
+    found: list[events.Event] = []
+    async with asyncio.timeout(5):
+        while batch := await stream.next_events():
+            found += batch
+    return found

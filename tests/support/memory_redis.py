@@ -1,0 +1,66 @@
+"""Redis in memory, as far as the gateway asks it: the seam is `RedisStore.execute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.store.redis_store import RedisStore, StoreUnavailable
+
+
+class MemoryRedis(RedisStore):
+    """A store whose commands work on a dictionary. Nothing expires.
+
+    Attributes:
+        away: every command fails while it is set.
+        values: what Redis holds, by key.
+        buckets: tokens left, by key; absent: the bucket is full.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.values: dict[str, bytes] = {}
+        self.buckets: dict[str, float] = {}
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    async def execute(self, *command: Any, patient: bool = False) -> Any:
+        """The answer to one command."""
+        if self.away:
+            raise StoreUnavailable("away")
+        answers: dict[str, Callable[..., Any]] = {
+            "PING": lambda: b"PONG",
+            "GET": self.values.get,
+            "GETEX": lambda key, *_: self.values.get(key),
+            "SET": self._set,
+            "DEL": lambda key: self.values.pop(key, None) is not None,
+            "GETDEL": lambda key: self.values.pop(key, None),
+            "EXISTS": lambda key: int(key in self.values),
+            "MGET": lambda *keys: [self.values.get(key) for key in keys],
+            "EVAL": self._eval,
+        }
+        return answers[command[0]](*command[1:])
+
+    def _set(self, key: str, value: bytes | str, *_: Any) -> None:
+        self.values[key] = value if isinstance(value, bytes) else value.encode()
+
+    def _eval(self, _script: str, _keys: int, key: str, *args: Any) -> Any:
+        """The scripts, told apart by key and number of arguments."""
+        kind = key.partition(":")[0]
+        if kind == "idem":
+            rid = str(args[0]).encode()
+            if len(args) == 2:
+                return self.values.setdefault(key, rid)
+            return int(self.values.get(key) == rid and self.values.pop(key) is not None)
+        if kind == "rate":
+            return self._consume(key, *map(float, args[:3]))
+        assert kind == "workers", key
+        return []
+
+    def _consume(self, key: str, cost: float, rate: float, burst: float) -> tuple[int, str, str]:
+        left = self.buckets.get(key, burst)
+        if left < cost:
+            return 0, str((cost - left) / rate), str(left)
+        self.buckets[key] = left - cost
+        return 1, "0", str(left - cost)
