@@ -15,8 +15,8 @@ from worker import app
 
 
 def main() -> int:
-    """Exit code: 0 after a drain, 1 when the engine or the worker failed, 2 for a
-    misconfiguration."""
+    """Run one worker. Returns the exit code: 0 after a drain, 1 when the engine or the worker
+    failed, 2 for a misconfiguration."""
     try:
         chosen = settings.worker()
     except settings.Misconfigured as error:

@@ -1,33 +1,31 @@
 """The broker's clock as a worker can know it (pure).
 
 Deadlines and freshness depend on the broker's clock alone (LogAppendTime). A record with timestamp
-`ts` that is in our hands at local time `t` proves that the broker's clock is at least `ts` then, so
-`t + max(ts - t)` is a lower bound: it never says "expired" or "stale" too early.
+`ts` that was read at local time `t` proves that the broker's clock was at least `ts` at that time.
+So `t + max(ts - t)` is a lower bound: it never says "expired" or "stale" too early.
 
-A worker that takes over reads a stretch of old log at once, record upon record that proves nothing;
-so what is forgotten is forgotten by its age, never by the number of records that came after it.
+A worker that takes over reads a long stretch of old log at once, and old records prove little. So
+observations are forgotten by their age, never by the number of records that followed.
 """
 
 from __future__ import annotations
 
 import collections
 
-WINDOW_S = 300.0  # longer than anybody waits by this clock (`takeover.MODEL_GRACE_MS`)
-# an acknowledgement this far behind what was thought is no late one: the broker's clock was set
-# back
+WINDOW_S = 300.0  # longer than any wait by this clock (`takeover.MODEL_GRACE_MS`)
+# An acknowledgement so far behind the bound is not late: the broker's clock was set back.
 SET_BACK_MS = 30_000.0
 
 
 class BrokerClock:
-    """Learns from every timestamp the broker gave; local times are monotonic seconds, broker times
-    ms.
+    """Learns from every timestamp that the broker gave. Local times are monotonic seconds, broker
+    times are ms.
 
     Attributes:
-        settled: an acknowledgement was seen. Before, the newest thing known may be an old record,
-            and the bound is far too low.
-        _leads: (local time, broker time minus local time in ms), oldest first and largest first:
-            one that comes later with a larger lead replaces those before it. The first is the
-            bound.
+        settled: an acknowledgement was seen. Before that, the newest known timestamp may be that of
+            an old record, and the bound is far too low.
+        _leads: (local time, broker time minus local time in ms), oldest and largest first. A later
+            observation replaces earlier ones with a smaller lead. The first is the bound.
     """
 
     def __init__(self) -> None:
@@ -46,7 +44,7 @@ class BrokerClock:
             self._leads.popleft()
 
     def acknowledged(self, timestamp_ms: int, local_s: float) -> None:
-        """The broker stamped a record of ours just now."""
+        """The broker has just stamped a record of this worker."""
         self.settled = True
         if timestamp_ms > 0 and self.now_ms(local_s) - timestamp_ms > SET_BACK_MS:
             self._leads.clear()

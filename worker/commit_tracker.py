@@ -1,12 +1,12 @@
 """Which offset of a request partition may be committed (pure).
 
-- Only `committable` is committed: the smallest offset in flight, else the next one. So a commit never
-  passes unfinished work.
-- The commit's metadata is a token-log offset at or below the first effective record of every
-  request at or above `committable` that has one, finished ones included: a successor that folds from there
-  cannot take a redelivered finished request for a new one.
-- A tracker belongs to one assignment and dies with it. aiokafka commits under the group's current
-  generation, so one that survived a revoke could move the offset back.
+- Only `committable` is committed: the smallest offset in flight, otherwise the next one. So a
+  commit never passes unfinished work.
+- The commit's metadata is an offset of the token log. It lies at or below the first effective
+  record of every request at or above `committable`, finished requests included. A successor that
+  folds from there cannot take a redelivered finished request for a new one.
+- A tracker belongs to one assignment and ends with it. aiokafka commits under the group's current
+  generation, so a tracker that survived a revoke could move the offset back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 
 class Commit(NamedTuple):
-    """What to commit: the next offset to be read, and the token-log offset a successor folds
-    from."""
+    """What to commit.
+
+    `offset` is the next offset to be read, `token_offset` where a successor starts to fold.
+    """
 
     offset: int
     token_offset: int
@@ -29,8 +31,8 @@ class Commit(NamedTuple):
 
 
 def token_offset(metadata: str) -> int | None:
-    """Where to fold from, by the metadata of a commit; None if it says nothing (written by another
-    program, or lost)."""
+    """Where to fold from, by the metadata of a commit. None if the metadata is lost or was written
+    by another program."""
     return int(metadata) if metadata.isascii() and metadata.isdigit() else None
 
 
@@ -39,34 +41,34 @@ class Tracker:
     """Offsets of one partition during one assignment.
 
     Attributes:
-        start: committed offset at the assignment, -1 if the group had none; commits never go below
+        start: committed offset at the assignment, -1 if the group had none. Commits never go below
             it.
-        last: highest offset taken, -1 before the first.
+        last: highest offset that was read, -1 before the first.
         valid: its assignment still holds.
-        _flight: taken and not finished.
+        _in_flight: offsets read and not finished.
         _claims: request offset -> token-log offset of its first effective record, for requests at
             or above `committable`.
-        _committed: (committable, lowest claim or None) of the last acknowledged commit; None before.
+        _committed: (committable, lowest claim or None) of the last acknowledged commit; None
+            before.
     """
 
     start: int = -1
     last: int = -1
     valid: bool = True
-    _flight: set[int] = field(default_factory=set)
+    _in_flight: set[int] = field(default_factory=set)
     _claims: dict[int, int] = field(default_factory=dict)
     _committed: tuple[int, int | None] | None = None
 
     @property
     def in_flight(self) -> int:
-        """Requests taken and not finished."""
-        return len(self._flight)
+        """Number of requests read and not finished."""
+        return len(self._in_flight)
 
     @property
     def committable(self) -> int:
-        """Nothing at or above it may be assumed finished; -1 while nothing was taken or
-        committed."""
-        if self._flight:
-            return min(self._flight)
+        """The lowest offset that may be unfinished; -1 while nothing was read or committed."""
+        if self._in_flight:
+            return min(self._in_flight)
         return self.last + 1 if self.last >= 0 else self.start
 
     @property
@@ -76,18 +78,18 @@ class Tracker:
 
     def begin(self, offset: int) -> None:
         """A request was read."""
-        self._flight.add(offset)
+        self._in_flight.add(offset)
         self.last = max(self.last, offset)
 
     def claimed(self, offset: int, token_offset: int) -> None:
-        """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. Known
-        offsets only: a stale caller changes nothing."""
-        if offset in self._flight:
+        """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. No effect
+        for an offset that is not in flight."""
+        if offset in self._in_flight:
             self._claims[offset] = min(token_offset, self._claims.get(offset, token_offset))
 
     def finish(self, offset: int) -> None:
-        """The log says DONE (or the record was garbage)."""
-        self._flight.discard(offset)
+        """Nothing is left to do for this request."""
+        self._in_flight.discard(offset)
 
     def skip(self, offset: int) -> None:
         """A record that is no request: read and finished at once."""
@@ -95,9 +97,11 @@ class Tracker:
         self.finish(offset)
 
     def next_commit(self, position: int) -> Commit | None:
-        """The commit to make now, or None if nothing changed. `position` is where the tail of the
-        token partition stands: requests at or above `committable` have no record below it that was not
-        seen."""
+        """The commit to make now, or None if nothing changed.
+
+        `position` is the tail's position in the token partition: below it, every record of the
+        requests at or above `committable` was seen.
+        """
         committable = self.committable
         if committable < 0:
             return None

@@ -1,11 +1,11 @@
-"""When frames go out: at once if the last ones went out long enough ago, else together with what
-comes until then.
+"""When frames are written: at once, or after a linger together with the frames of that time.
 
-A round trip to the broker costs far more than a record, so responses that stream at once share it,
-and so do the tokens of one that streams faster than anybody reads. *Long enough* is measured by the
-round trips themselves: where the broker or the cores are busy they take longer, and frames are
-gathered for longer. Nothing waits that would have had the round trip to itself: an engine slower
-than the window is never delayed by it.
+A round trip to the broker costs far more than a record. So responses that stream at the same time
+share one, and so do the tokens of a response that streams faster than a person reads. Frames go out
+at once when the last ones went out longer ago than the linger.
+
+The linger follows the measured round trips. Where the broker or the cores are busy, round trips take
+longer, and frames are gathered for longer. An engine slower than the linger is never delayed by it.
 """
 
 from __future__ import annotations
@@ -13,65 +13,88 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from tailrace import telemetry
 
-# A window is so many round trips long, by the number of responses that run. Streams share them, so
-# with more streams longer windows save more; few would only be delayed.
-SHARES = ((16, 3), (64, 6), (math.inf, 12))
+# (most running responses, length of the linger in round trips). Responses share round trips, so a
+# longer linger saves more where more of them run; where few run, it would only delay them.
+ROUND_TRIPS = ((16, 3), (64, 6), (math.inf, 12))
 MIN_LINGER_S = 0.005
-MAX_LINGER_S = 0.040  # text that comes 25 times a second flows for a reader
-_WEIGHT = 0.05  # of the newest round trip
+MAX_LINGER_S = 0.040  # 25 updates a second look continuous
+_NEWEST_WEIGHT = 0.05  # of the newest round trip in the smoothed one
+
+Flush = Callable[[], None]
+
+
+class Timers(Protocol):
+    """The part of an event loop that the scheduler uses. Times are seconds of its clock."""
+
+    def time(self) -> float:
+        """Now."""
+
+    def call_at(self, when: float, callback: Flush) -> Any:
+        """Call `callback` at `when`."""
+
+    def call_soon(self, callback: Flush) -> Any:
+        """Call `callback` in the next turn of the loop."""
 
 
 class FlushScheduler:
-    """Calls what was scheduled, once per window.
+    """Calls the scheduled callbacks together, at most once per linger.
 
     Attributes:
-        _scheduled: callbacks due at the next flush, in order of marking.
-        _due: the timer of that flush; None while nothing is scheduled.
-        _last: when the last one was (seconds of the loop's clock).
-        _round_trip_s: of recent appends, smoothed.
+        _scheduled: callbacks of the next flush, in order of scheduling.
+        _due: whether that flush has a timer.
+        _last_flush: when the last flush was.
+        _round_trip_s: duration of recent appends, smoothed.
     """
 
-    def __init__(self, running: Callable[[], int]) -> None:
+    def __init__(self, running: Callable[[], int], timers: Timers | None = None) -> None:
+        """`running` gives the number of responses in the engine. `timers` is the running loop if it
+        is not given."""
         self._running = running
-        self._scheduled: dict[Callable[[], None], None] = {}
-        self._due: asyncio.Handle | None = None
-        self._last = -math.inf
+        self._timers = timers
+        self._scheduled: dict[Flush, None] = {}
+        self._due = False
+        self._last_flush = -math.inf
         self._round_trip_s = 0.0
 
     @property
     def linger_s(self) -> float:
         """The least time between two flushes."""
         running = self._running()
-        share = next(share for most, share in SHARES if running <= most)
-        return min(MAX_LINGER_S, max(MIN_LINGER_S, share * self._round_trip_s))
+        round_trips = next(n for most, n in ROUND_TRIPS if running <= most)
+        return min(MAX_LINGER_S, max(MIN_LINGER_S, round_trips * self._round_trip_s))
 
-    def acknowledged(self, seconds: float) -> None:
+    def acknowledged(self, round_trip_s: float) -> None:
         """An append took so long."""
-        self._round_trip_s += _WEIGHT * (seconds - self._round_trip_s)
+        self._round_trip_s += _NEWEST_WEIGHT * (round_trip_s - self._round_trip_s)
 
-    def schedule(self, flush: Callable[[], None]) -> None:
-        """`flush` has something to write."""
+    def schedule(self, flush: Flush) -> None:
+        """Call `flush` at the next flush."""
         self._scheduled[flush] = None
-        if self._due is None:
-            loop, at = asyncio.get_running_loop(), self._last + self.linger_s
-            # Even at once everything of one engine step goes out together: its outputs arrive in
-            # one turn of the loop.
-            self._due = (
-                loop.call_at(at, self._flush) if at > loop.time() else loop.call_soon(self._flush)
-            )
+        if self._due:
+            return
+        self._due = True
+        timers = self._timers or asyncio.get_running_loop()
+        at = self._last_flush + self.linger_s
+        if at > timers.time():
+            timers.call_at(at, self._flush)
+        else:
+            # The next turn of the loop, not this one: all outputs of one engine step arrive in one
+            # turn, and so they go out together.
+            timers.call_soon(self._flush)
 
-    def cancel(self, flush: Callable[[], None]) -> None:
-        """It was written already, or never will be."""
+    def cancel(self, flush: Flush) -> None:
+        """Do not call `flush`: its frames were written already, or never will be."""
         self._scheduled.pop(flush, None)
 
     def _flush(self) -> None:
-        self._due = None
+        self._due = False
         scheduled, self._scheduled = self._scheduled, {}
         if scheduled:
-            self._last = asyncio.get_running_loop().time()
+            self._last_flush = (self._timers or asyncio.get_running_loop()).time()
             telemetry.FLUSHES.inc()
         for flush in scheduled:
             flush()

@@ -1,12 +1,14 @@
 """One attempt at one response (pure): what the engine yields becomes TOK frames and one END.
 
-    RUNNING --ids--> RUNNING        text is detokenised here, not in the engine: a takeover must go on inside a character and inside a stop string
+    RUNNING --ids--> RUNNING
     RUNNING --engine finishes, stop string, max_tokens--> FINISHED(reason)
     RUNNING --stand_down--> STOPPED (superseded, cancelled, drained, failed append)
 
-Text is emitted only when it can no longer become part of a stop string; what is withheld at the end
-goes into END.text_tail. An attempt that takes over rebuilds the detokeniser from all accepted ids
-and emits `detok(all)[emitted so far:]`, so a reader sees the text it would have seen.
+Text is detokenised here and not in the engine, because a takeover must continue inside a character
+and inside a stop string. Text is emitted only when it can no longer become part of a stop string;
+text that is withheld at the end goes into END.text_tail. An attempt that takes over rebuilds the
+detokeniser from all accepted ids and emits `detok(all)[emitted so far:]`. So a reader sees the same
+text as without the takeover.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Detokenizer(Protocol):
         """Text that these ids complete, possibly empty."""
 
     def flush(self) -> str:
-        """What is still held: an incomplete character becomes U+FFFD."""
+        """Text that is still held; an incomplete character becomes U+FFFD."""
 
 
 class Phase(enum.Enum):
@@ -41,8 +43,12 @@ class Phase(enum.Enum):
 class StopStrings:
     """Finds stop strings in a stream and holds back what may be the beginning of one.
 
-    The one completed first counts, and of those completed by the same character the longest: so the
-    answer does not depend on how the text was cut.
+    The stop string that is completed first counts. Of those completed by the same character, the
+    longest counts. So the answer does not depend on how the text was cut.
+
+    Attributes:
+        found: a stop string was completed.
+        _held: text that may be the beginning of a stop string; empty once `found`.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -51,7 +57,7 @@ class StopStrings:
         self.found = False
 
     def push(self, text: str) -> str:
-        """Text that is settled; once `found`, everything from the stop string on is dropped."""
+        """Text that is no part of a stop string. Text from a found stop string on is dropped."""
         if not self._stops:
             return text
         held = self._held
@@ -66,7 +72,7 @@ class StopStrings:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """The end came: what was held back is ordinary text."""
+        """The stream ended: text that was held back is ordinary text."""
         held, self._held = self._held, ""
         return held
 
@@ -84,10 +90,12 @@ class Generation:
     Attributes:
         phase: see the table above.
         reason: END's reason; empty until FINISHED.
-        total: ids of the response so far, those of former owners included.
-        _next, _h: seq and parent hash of the next frame.
-        _ids, _text: what the next frame will hold; empty right after `frames`.
-        _closed: frames cut because they were full.
+        total: number of ids of the response so far, those of former owners included.
+        _next: seq of the next frame.
+        _h: parent hash of the next frame.
+        _ids: ids of the next frame; empty right after `frames`.
+        _text: text of the next frame; empty right after `frames`.
+        _closed: frames that were cut because they were full.
         _tail: text left for END; empty until FINISHED.
     """
 
@@ -133,7 +141,7 @@ class Generation:
         return bool(self._ids or self._closed)
 
     def push(self, ids: Sequence[int], finish: str | None = None) -> None:
-        """The engine's next ids, and why it stopped if it did. Without effect once the attempt is
+        """The engine's next ids, and why it stopped if it did. No effect once the attempt is
         over."""
         for token in ids:
             if self.phase is not Phase.RUNNING:
@@ -143,7 +151,7 @@ class Generation:
             self._finish(finish)
 
     def frames(self, ts: float) -> list[records.Tok]:
-        """Everything not yet taken, as TOK records in order."""
+        """Everything that is pending, as TOK records in order. `ts`: send time in ms."""
         if self._ids:
             self._cut()
         out = []
@@ -157,7 +165,7 @@ class Generation:
         return out
 
     def end(self, usage: records.Usage, error: tuple[str, str] | None = None) -> records.End:
-        """The one END; all frames must have been taken."""
+        """The END. No frame may be pending."""
         assert self.phase is Phase.FINISHED
         assert not self.pending
         return records.End(
@@ -165,21 +173,21 @@ class Generation:
         )
 
     def close(self, reason: str) -> None:
-        """End it now (failed, expired, warm-up): what was generated stays."""
+        """End it now (failed, expired, warm-up); what was generated stays."""
         if self.phase is Phase.RUNNING:
             self._finish(reason)
 
     def stand_down(self) -> int:
-        """Stop without an end; returns the seq a YIELD names. Frames not taken are dropped: a
-        successor generates them."""
+        """Stop without END. Returns the seq that a YIELD names. Pending frames are dropped: a
+        successor generates them again."""
         self.phase = Phase.STOPPED
         self._ids, self._text = [], ""
         self._closed.clear()
         return self._next
 
     def _rebuild(self, accepted: Sequence[int], text_length: int) -> None:
-        """Former owners' stop strings ended before this text or are withheld in it, so the search
-        starts behind what was emitted."""
+        """Go on behind the accepted ids. What former owners emitted holds no part of a stop string,
+        so the search for stop strings starts behind it."""
         text = self._detokenizer.push(accepted)
         self._text = self._stops.push(text[text_length:])
         if self._stops.found or accepted[-1] in self._stop_ids:
@@ -209,8 +217,7 @@ class Generation:
             reason = "stop"
         else:
             self._tail += self._stops.flush()
-        if (
-            not self._ids
-        ):  # text without ids of its own (a takeover that had only to end): no frame can carry it
+        if not self._ids:
+            # A takeover that only had to end: no frame can carry text that has no ids.
             self._tail, self._text = self._text + self._tail, ""
         self.phase, self.reason = Phase.FINISHED, reason

@@ -19,8 +19,8 @@ def text_of(content: Any) -> str:
 
 
 def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Messages as role and text only, which every chat template understands; `developer` is today's
-    name of `system`."""
+    """Messages as role and text only, which every chat template understands. `developer` is the
+    newer name of `system`."""
     roles = {"developer": "system"}
     return [
         {

@@ -1,5 +1,5 @@
-"""What is written about a response once it is finished: usage, audit, dead letters; and the prefix
-metadata in Redis."""
+"""What is written about a finished response: usage, audit, dead letters, and prefix metadata in
+Redis."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ RETRY_S: Final = 0.5
 
 
 class Metering:
-    """Writes records beside the token log; each call returns once the broker has it.
+    """Writes records beside the token log. Each call returns once the broker has the record.
 
     Attributes:
-        _publishing: prefix publications under way; kept so that they are not collected, and waited
-            for at the end.
+        _publishing: prefix publications under way. The set keeps their tasks alive, and `stop`
+            waits for them.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Metering:
         self._publishing: set[asyncio.Task[None]] = set()
 
     async def finished(self, request: records.Request, state: fold.Fold) -> None:
-        """One record to usage, and the same to audit."""
+        """Append one record to usage and the same record to audit."""
         assert state.ended is not None
         assert state.first is not None
         metered = records.Metered(
@@ -59,7 +59,7 @@ class Metering:
         await self._append(topics.AUDIT, 0, key, value)
 
     async def dead(self, letter: records.Dead) -> None:
-        """One dead letter."""
+        """Append one dead letter."""
         telemetry.DEAD_LETTERS.labels(reason=letter.reason).inc()
         telemetry.log(
             telemetry.Action.DEAD_LETTER,
@@ -70,15 +70,15 @@ class Metering:
         await self._append(topics.DLQ, 0, letter.rid, records.encode(letter))
 
     def prefix(self, request: records.Request, partition: int, cached_tokens: int) -> None:
-        """Tell gateways which partition's engine holds this prompt now. Best effort: Redis may be
-        away."""
+        """Tell gateways which partition's engine has this prompt in its cache. Best effort: Redis
+        may be away."""
         if self._prefixes is not None and request.prefix:
             task = asyncio.create_task(self._publish(request.prefix, partition, cached_tokens))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
 
     async def stop(self) -> None:
-        """Wait for what is under way; each is bounded by the client's own timeout."""
+        """Wait for publications under way; the Redis client bounds each of them."""
         if self._publishing:
             await asyncio.wait(self._publishing)
 

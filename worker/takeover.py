@@ -1,18 +1,19 @@
-"""What a worker does about a request, by the fold of its response (pure; log rule W1–W7 and section
-10).
+"""What a worker does about a response, by its fold (pure; log rule W1–W7 and section 10).
 
-    DONE                                      -> Finished
-    NEW                                       -> Claim(prev=null); expired or invalid requests are claimed too, and ended at once
-    LIVE, owner is an abandoned fencing token of this worker -> Claim(prev=owner), no grace
-    LIVE, owner asked for it (YIELD)          -> Claim(prev=owner), no grace
-    LIVE, owner silent for longer than grace  -> Claim(prev=owner)
-    LIVE, attempts used up                    -> Close(prev=owner): closing CLAIM, END(failed), one dead letter
-    LIVE, otherwise                           -> Wait
+    DONE                                        -> Finished
+    NEW                                         -> Claim(prev=null); an expired or invalid request
+                                                   is claimed, too, and ended at once
+    LIVE, owner abandoned by this worker        -> Claim(prev=owner), no grace
+    LIVE, owner asked to be replaced (YIELD)    -> Claim(prev=owner), no grace
+    LIVE, owner silent for longer than grace    -> Claim(prev=owner)
+    LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
+                                                   one dead letter
+    LIVE, otherwise                             -> Wait
 
-A request that kills its worker takes its neighbours' attempts along. So last attempts run one at a
-time: then only the guilty one can use them up.
+A request that kills its worker costs an attempt of every other response on that worker. So last
+attempts run one at a time: then only the request that kills workers can use its attempts up.
 
-A wrong choice costs compute, never correctness: the fold decides who owns.
+A wrong choice costs compute, never correctness: the fold decides who owns the response.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from tailrace.protocol import fold
 MAX_ATTEMPTS = 3
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
-MODEL_GRACE_MS = (
-    60_000  # how long a response of another model revision waits for a worker that has it
-)
+# How long a response of another model revision waits for a worker that has that revision.
+MODEL_GRACE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Someone else owns it; look again after `ms`, or when the log changes."""
+    """Another worker owns it. Look again after `ms`, or when the log changes."""
 
     ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead, nobody waits any
-    more. `last`: the last attempt that counts."""
+    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: it is the
+    last attempt that counts."""
 
     prev: str | None
     expired: bool = False
@@ -67,7 +67,8 @@ Decision = Finished | Wait | Claim | Close
 
 @dataclass(frozen=True, slots=True)
 class Self:
-    """This process incarnation and the model it serves; `abandoned` are its own dead fencing tokens."""
+    """This process and the model it serves. `abandoned` are its fencing tokens that write no
+    more."""
 
     worker: str
     model_rev: str
@@ -76,8 +77,8 @@ class Self:
 
 
 def attempts(claims: list[tuple[str, str]], yielded: Collection[str]) -> int:
-    """How many claims count: not those that replaced an owner that had yielded, nor those of the
-    same incarnation."""
+    """How many claims count as attempts. A claim does not count if it replaced an owner that had
+    yielded, or one of the same process."""
     counted = 1 if claims else 0
     for (prev, prev_worker), (_, worker) in itertools.pairwise(claims):
         counted += prev not in yielded and prev_worker != worker
@@ -92,8 +93,12 @@ def decide(
     expires_ms: float,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
-    """The next step. `now_ms` is the broker's time (a lower bound), `expires_ms` the request's
-    deadline on the same clock."""
+    """The next step.
+
+    Args:
+        now_ms: lower bound of the broker's time.
+        expires_ms: the request's deadline on the broker's clock.
+    """
     if state.phase is fold.Phase.DONE:
         return Finished()
     if state.owner is None:
@@ -119,6 +124,6 @@ def decide(
 
 
 def _foreign(model_rev: str, tokenizer_digest: str, me: Self) -> bool:
-    """Ids of another tokenizer mean other text, and another model would go on from words it would
-    not have said."""
+    """Whether the ids are of another model revision or tokenizer. Ids of another tokenizer mean
+    other text, and another model would continue words that it would not have chosen."""
     return (model_rev, tokenizer_digest) != (me.model_rev, me.tokenizer_digest)
