@@ -467,5 +467,5 @@ async def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_
 ) -> None:
     broken = bench.worker(engine="ftp://nowhere")
     assert await broken.exit_code() == 2
-    assert broken.logs().startswith("TAILRACE_ENGINE: ")
+    assert broken.logs().startswith("worker: TAILRACE_ENGINE: ")
     assert broken.logs().count("\n") == 1
