@@ -10,7 +10,7 @@ import sys
 
 import uvloop
 
-from tailrace import settings, telemetry
+from tailrace import log, settings, telemetry
 from worker import app
 
 
@@ -23,6 +23,8 @@ def main() -> int:
         sys.stderr.write(f"worker: {error}\n")
         return 2
     telemetry.setup("worker", chosen.name)
+    log.fold_complaints()
+    log.use_public_api(bool(chosen.kafka_public_api))
     try:
         return uvloop.run(_run(chosen))
     except Exception as error:

@@ -28,7 +28,6 @@ from worker.status import State, Status
 from worker.tail import Tail
 from worker.worker_context import WorkerContext
 
-LAYOUT_RETRY_S = 1.0
 # Part of the drain: how long other workers need to take over the partitions of one that left.
 HAND_OVER_S = 2.0
 SHUTDOWN_S = 10.0
@@ -156,12 +155,10 @@ class App:
         return True
 
     async def _layout(self) -> log.Layout:
-        while True:
-            try:
-                return await self._connections.layout()
-            except log.LogUnavailable as error:
-                self.status.detail = str(error)
-                await asyncio.sleep(LAYOUT_RETRY_S)
+        def waiting(reason: str) -> None:
+            self.status.detail = reason
+
+        return await log.wait_for_layout(self._connections.layout, waiting)
 
     def _compose(
         self, layout: log.Layout, tasks: asyncio.TaskGroup

@@ -11,14 +11,17 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tailrace import log, telemetry
 from tailrace.delivery import hub, log_clients, outbox, token_tail
 from tailrace.log import interfaces
 from tailrace.protocol import errors, events, fold, ids, records, topics
+from tailrace.retry import retry_until
+
+T = TypeVar("T")
 
 SWEEP_S = 5.0
 LOOK_UP_DEADLINE_S = 20.0
@@ -605,13 +608,9 @@ class Delivery:
         return None
 
 
-async def _persist(ask: Callable[[], Any]) -> Any:
+async def _persist(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask until the log answers: for what a service cannot start or go on without."""
-    while True:
-        try:
-            return await ask()
-        except log.LogUnavailable:
-            await asyncio.sleep(log.RETRY_S)
+    return await retry_until(ask, on=log.LogUnavailable, pause_s=log.RETRY_S)
 
 
 __all__ = ["Delivery", "Found", "NotFound", "Subscription", "outbox"]

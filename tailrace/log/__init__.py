@@ -12,8 +12,10 @@ What aiokafka 0.14 forces (`docs/design.md`, The log client):
   it: queries have a client of their own.
 """
 
-from tailrace.log.admin import Layout, apply_topics, layout, wait_until_ready
+from tailrace.log.admin import Layout, apply_topics, layout, wait_for_layout, wait_until_ready
+from tailrace.log.client_api import use_public_api
 from tailrace.log.clients import RETRY_S
+from tailrace.log.complaints import fold_complaints
 from tailrace.log.group_consumer import GroupConsumer
 from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
@@ -47,6 +49,9 @@ __all__ = [
     "TooLarge",
     "Writer",
     "apply_topics",
+    "fold_complaints",
     "layout",
+    "use_public_api",
+    "wait_for_layout",
     "wait_until_ready",
 ]

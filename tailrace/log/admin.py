@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
-from tailrace.log import address, clients, offsets, readers
+from tailrace.log import address, client_api, clients, offsets, readers
 from tailrace.protocol import ids, log_words, records, topics
+from tailrace.retry import retry_until
 
 _TOPIC_EXISTS = 36
+
+# How long another process may take to name the log after it made the topics.
+NAMED_S = 3.0
+
+
+class _NotYet(Exception):
+    """An answer that will be another one soon."""
 
 
 class Layout(NamedTuple):
@@ -33,23 +41,30 @@ async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
     Raises:
         LogUnavailable: not within the deadline.
     """
-    end = time.monotonic() + deadline_s
-    reason = "no answer"
-    while (left := end - time.monotonic()) > 0:
-        admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
-        try:
-            async with asyncio.timeout(left):
-                await admin.start()
-                cluster = await admin.describe_cluster()
-            if cluster.get("brokers") and cluster.get("controller_id", -1) not in (-1, None):
-                return
-            reason = "no controller yet"
-        except (aiokafka.errors.KafkaError, OSError, AttributeError, TimeoutError) as error:
-            reason = type(error).__name__
-        finally:
-            await clients.close_admin(admin)
-        await asyncio.sleep(0.1)
-    raise log_words.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}")
+    give_up = time.monotonic() + deadline_s
+    errors = (*clients.CONNECTION_ERRORS, AttributeError, _NotYet)
+    try:
+        await retry_until(
+            lambda: _require_controller(bootstrap, give_up - time.monotonic()),
+            on=errors,
+            pause_s=0.1,
+            deadline_s=deadline_s,
+        )
+    except errors as error:
+        reason = str(error) if isinstance(error, _NotYet) else type(error).__name__
+        raise log_words.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}") from error
+
+
+async def _require_controller(bootstrap: str, left_s: float) -> None:
+    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
+    try:
+        async with asyncio.timeout(left_s):
+            await admin.start()
+            cluster = await admin.describe_cluster()
+    finally:
+        await clients.close_admin(admin)
+    if not cluster.get("brokers") or cluster.get("controller_id", -1) in (-1, None):
+        raise _NotYet("no controller yet")
 
 
 async def apply_topics(
@@ -142,17 +157,22 @@ async def _name_incarnation(bootstrap: str) -> None:
             f"the log's incarnation could not be written: {type(error).__name__}"
         ) from error
     finally:
-        await clients.discard_producer(producer)
+        await client_api.default().discard_producer(producer)
 
 
 async def _named(bootstrap: str) -> str | None:
     """The incarnation; waits a moment for one who creates the topics at the same time and is about
     to name it."""
-    for _ in range(6):
-        if (found := await _incarnation(bootstrap)) is not None:
-            return found
-        await asyncio.sleep(clients.RETRY_S)
-    return None
+
+    async def named() -> str:
+        if (found := await _incarnation(bootstrap)) is None:
+            raise _NotYet
+        return found
+
+    try:
+        return await retry_until(named, on=_NotYet, pause_s=clients.RETRY_S, deadline_s=NAMED_S)
+    except _NotYet:
+        return None
 
 
 async def _incarnation(bootstrap: str) -> str | None:
@@ -192,22 +212,18 @@ async def layout(bootstrap: str) -> Layout:
             does not answer.
     """
     give_up = time.monotonic() + clients.ANSWER_DEADLINE_S
-    while True:
-        try:
-            described = await _describe(bootstrap, give_up - time.monotonic())
-            break
-        except aiokafka.errors.NodeNotReadyError as error:
-            # It answers and names no broker, not even itself: it has only just come, or stood still
-            # for so long that it was counted out.
-            if time.monotonic() + clients.RETRY_S > give_up:
-                raise log_words.LogUnavailable(
-                    f"Kafka at {bootstrap}: no broker of it is ready"
-                ) from error
-            await asyncio.sleep(clients.RETRY_S)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
-            raise log_words.LogUnavailable(
-                f"Kafka at {bootstrap}: {type(error).__name__}"
-            ) from error
+    try:
+        # A broker that has just started, or stood still for long, may answer and name no broker.
+        described = await retry_until(
+            lambda: _describe(bootstrap, give_up - time.monotonic()),
+            on=aiokafka.errors.NodeNotReadyError,
+            pause_s=clients.RETRY_S,
+            deadline_s=clients.ANSWER_DEADLINE_S,
+        )
+    except aiokafka.errors.NodeNotReadyError as error:
+        raise log_words.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from error
+    except clients.CONNECTION_ERRORS as error:
+        raise log_words.LogUnavailable(f"Kafka at {bootstrap}: {type(error).__name__}") from error
     counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
     if not counts.get(topics.TOKENS) or not counts.get(topics.META):
         raise log_words.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
@@ -217,3 +233,24 @@ async def layout(bootstrap: str) -> Layout:
             "the log has no incarnation record: run `tailrace topics apply`"
         )
     return Layout(incarnation, ids.incarnation_tag(incarnation), counts[topics.TOKENS])
+
+
+async def wait_for_layout(
+    read_layout: Callable[[], Awaitable[Layout]], waiting: Callable[[str], None]
+) -> Layout:
+    """Which log this is; waits for a broker that is starting and for topics that are being applied.
+    `waiting` is told each new reason to wait."""
+    told = ""
+
+    def failed(error: Exception) -> None:
+        nonlocal told
+        if str(error) != told:
+            told = str(error)
+            waiting(told)
+
+    return await retry_until(
+        read_layout,
+        on=log_words.LogUnavailable,
+        pause_s=clients.RETRY_S,
+        failed=failed,
+    )

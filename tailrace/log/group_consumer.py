@@ -11,7 +11,7 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from tailrace.log import address, clients
+from tailrace.log import address, client_api, clients
 from tailrace.protocol import log_words
 
 WAIT_MS = (
@@ -54,9 +54,11 @@ class GroupConsumer:
         assigned: Callable[[set[tuple[str, int]]], Awaitable[None]],
         revoked: Callable[[set[tuple[str, int]]], Awaitable[None]],
         client_id: str,
+        api: client_api.ClientApi | None = None,
     ) -> None:
         self._listener = _Listener(assigned, revoked)
         self._names = list(names)
+        self._api = api or client_api.default()
         self._make: Callable[[], aiokafka.AIOKafkaConsumer] = lambda: aiokafka.AIOKafkaConsumer(
             **address.options(bootstrap),
             group_id=group,
@@ -78,21 +80,8 @@ class GroupConsumer:
 
     async def start(self) -> None:
         """Join the group; waits for a broker that is away."""
-        while self._consumer is None:
-            if self._stopped:
-                raise log_words.LogUnavailable("the group consumer was stopped")
-            consumer = self._make()
-            consumer.subscribe(self._names, listener=self._listener)
-            try:
-                await clients.start_client(consumer)
-            except (aiokafka.errors.KafkaError, OSError):
-                await clients.stop_consumer(consumer, 1.0)
-                await asyncio.sleep(clients.RETRY_S)
-            except BaseException:  # cancelled: a member that nobody polls would keep its partitions
-                await clients.stop_consumer(consumer, 1.0)
-                raise
-            else:
-                self._consumer = consumer
+        if self._consumer is None:
+            self._consumer = await clients.started_consumer(self._subscribed, self._api)
         if self._stopped:  # while it joined
             await self.stop()
             raise log_words.LogUnavailable("the group consumer was stopped")
@@ -159,15 +148,22 @@ class GroupConsumer:
         self._stopped = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
+            await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
     async def _leave(self) -> None:
         self._rejoin = False
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             owned = consumer.assignment()
-            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
+            await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
             await self._listener.on_partitions_revoked(owned)
+
+    def _subscribed(self) -> aiokafka.AIOKafkaConsumer:
+        if self._stopped:
+            raise log_words.LogUnavailable("the group consumer was stopped")
+        consumer = self._make()
+        consumer.subscribe(self._names, listener=self._listener)
+        return consumer
 
     def _member(self) -> aiokafka.AIOKafkaConsumer:
         if self._consumer is None:

@@ -10,8 +10,9 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
-from tailrace.log import address, clients
+from tailrace.log import address, client_api, clients
 from tailrace.protocol import log_words
+from tailrace.retry import retry_until
 
 
 class Offsets:
@@ -23,21 +24,23 @@ class Offsets:
         *,
         client_id: str = "tailrace-offsets",
         answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
+        api: client_api.ClientApi | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._answer_deadline_s = answer_deadline_s
+        self._api = api or client_api.default()
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._admin: aiokafka.admin.AIOKafkaAdminClient | None = None
         self._lock = asyncio.Lock()
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Current end offset (next to be written, up to the high watermark) of each partition."""
-        return await self._ask("end_offsets", topic, partitions)
+        return await self._ask(aiokafka.AIOKafkaConsumer.end_offsets, topic, partitions)
 
     async def beginnings(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Oldest offset still held, of each partition."""
-        return await self._ask("beginning_offsets", topic, partitions)
+        return await self._ask(aiokafka.AIOKafkaConsumer.beginning_offsets, topic, partitions)
 
     async def committed(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         """Committed (offset, metadata) of a group by (topic, partition)."""
@@ -58,46 +61,47 @@ class Offsets:
         }
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions `topic` has."""
-        consumer = None
+        """Number of partitions of `topic`."""
+        admin = None
         try:
             async with asyncio.timeout(self._answer_deadline_s):
-                consumer = await self._asker()
-                await consumer._client._wait_on_metadata(topic)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
-            await self._drop(consumer)
+                admin = await self._administrator()
+                [found] = await admin.describe_topics([topic])
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
+            await self._drop_admin(admin)
             raise log_words.LogUnavailable(
                 f"partitions of {topic}: {type(error).__name__}"
             ) from error
-        return len(consumer.partitions_for_topic(topic) or ())
+        if found["error_code"]:
+            raise log_words.LogUnavailable(f"partitions of {topic}: error {found['error_code']}")
+        return len(found["partitions"])
 
     async def stop(self) -> None:
         """Close the connections."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop_consumer(consumer, 1.0)
+            await self._api.stop_consumer(consumer, 1.0)
         await self._drop_admin(self._admin)
 
     @staticmethod
     async def _committed(admin: aiokafka.admin.AIOKafkaAdminClient, group: str) -> dict[Any, Any]:
-        while True:
-            try:
-                found: dict[Any, Any] = await admin.list_consumer_group_offsets(group)
-            except (
+        # A new cluster makes its offsets topic at the first question.
+        found: dict[Any, Any] = await retry_until(
+            lambda: admin.list_consumer_group_offsets(group),
+            on=(
                 aiokafka.errors.GroupCoordinatorNotAvailableError,
                 aiokafka.errors.NotCoordinatorForGroupError,
-            ):
-                await asyncio.sleep(
-                    0.1
-                )  # the first question of a new cluster makes the broker create its offsets topic
-            else:
-                return found
+            ),
+            pause_s=0.1,
+        )
+        return found
 
     async def _asker(self) -> aiokafka.AIOKafkaConsumer:
         async with self._lock:
             if self._consumer is None:
                 self._consumer = await clients.started_consumer(
                     lambda: clients.new_consumer(self._bootstrap, client_id=self._client_id),
+                    self._api,
                     self._answer_deadline_s,
                 )
             return self._consumer
@@ -107,7 +111,7 @@ class Offsets:
         since."""
         if consumer is not None and self._consumer is consumer:
             self._consumer = None
-            await clients.stop_consumer(consumer, 1.0)
+            await self._api.stop_consumer(consumer, 1.0)
 
     async def _administrator(self) -> aiokafka.admin.AIOKafkaAdminClient:
         async with self._lock:
@@ -128,7 +132,7 @@ class Offsets:
             self._admin = None
             await clients.close_admin(admin)
 
-    async def _ask(self, method: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         tps = [aiokafka.TopicPartition(topic, p) for p in partitions]
         if not tps:
             return {}
@@ -136,10 +140,10 @@ class Offsets:
         try:
             async with asyncio.timeout(self._answer_deadline_s):
                 consumer = await self._asker()
-                found = await getattr(consumer, method)(tps)
+                found = await question(consumer, tps)
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             await self._drop(consumer)
             raise log_words.LogUnavailable(
-                f"{method} of {topic}: {type(error).__name__}"
+                f"{question.__name__} of {topic}: {type(error).__name__}"
             ) from error
         return {tp.partition: offset for tp, offset in found.items()}

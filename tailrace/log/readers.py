@@ -11,7 +11,7 @@ import aiokafka
 import aiokafka.errors
 
 from tailrace import telemetry
-from tailrace.log import clients
+from tailrace.log import client_api, clients
 from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
@@ -40,6 +40,7 @@ class Reader:
         min_bytes: int = 1,
         client_id: str = "tailrace",
         answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
+        api: client_api.ClientApi | None = None,
     ) -> None:
         self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=wait_ms, fetch_min_bytes=min_bytes
@@ -47,6 +48,7 @@ class Reader:
         self._topic = topic
         self._wait_ms = wait_ms
         self._answer_deadline_s = answer_deadline_s
+        self._api = api or client_api.default()
         self._changes: dict[int, int | None] = {}
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._changed = asyncio.Event()
@@ -86,7 +88,9 @@ class Reader:
                 `positions`.
         """
         if self._consumer is None:
-            self._consumer = await clients.started_consumer(self._make, self._answer_deadline_s)
+            self._consumer = await clients.started_consumer(
+                self._make, self._api, self._answer_deadline_s
+            )
             self._assign(self._consumer)
         if self._changes:
             self._apply_changes()
@@ -103,7 +107,7 @@ class Reader:
         """Close the connection; positions stay."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await clients.stop_consumer(consumer, clients.STOP_DEADLINE_S)
+            await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
     def _apply_changes(self) -> None:
         for partition, offset in self._changes.items():
@@ -157,12 +161,14 @@ class Replays:
         size: int = 2,
         client_id: str = "tailrace-replay",
         answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
+        api: client_api.ClientApi | None = None,
     ) -> None:
         self._make = lambda: clients.new_consumer(
             bootstrap, client_id=client_id, fetch_max_wait_ms=10
         )
         self._size = size
         self._answer_deadline_s = answer_deadline_s
+        self._api = api or client_api.default()
         self._stopped = False
         self._idle: asyncio.Queue[aiokafka.AIOKafkaConsumer | None] = asyncio.Queue()
         for _ in range(size):
@@ -180,7 +186,7 @@ class Replays:
             consumer = self._idle.get_nowait()
             self._idle.put_nowait(None)  # wakes whoever waits for a connection
             if consumer is not None:
-                await clients.stop_consumer(consumer, 1.0)
+                await self._api.stop_consumer(consumer, 1.0)
 
     async def read(
         self, topic: str, partition: int, start: int, end: int
@@ -218,14 +224,14 @@ class Replays:
             # the next use.
             self._idle.put_nowait(consumer if healthy else None)
             if not healthy:
-                await clients.stop_consumer(consumer, 1.0)
+                await self._api.stop_consumer(consumer, 1.0)
 
     async def _acquire(self, deadline_s: float) -> aiokafka.AIOKafkaConsumer:
         held = await self._idle.get()
         try:
             if self._stopped:
                 raise log_words.LogUnavailable("the replays were stopped")
-            return held or await clients.started_consumer(self._make, deadline_s)
+            return held or await clients.started_consumer(self._make, self._api, deadline_s)
         except BaseException:  # also when cancelled: the place must not be lost
             self._idle.put_nowait(held)
             raise

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import aiokafka
 import aiokafka.errors
 
-from tailrace.log import address, clients
+from tailrace.log import address, client_api, clients, deadlines
 from tailrace.protocol import log_words, records
+from tailrace.retry import retry_until
 
 RECORD_OVERHEAD_BYTES = (
     1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
@@ -52,11 +53,13 @@ class Writer:
         client_id: str = "tailrace",
         deadline_s: float = clients.APPEND_DEADLINE_S,
         on_replaced: Callable[[str], None] | None = None,
+        api: client_api.ClientApi | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._deadline_s = deadline_s
         self._on_replaced = on_replaced
+        self._api = api or client_api.default()
         self._queue: collections.deque[_Pending] = collections.deque()
         self._flight: collections.deque[tuple[float, asyncio.Future[log_words.Appended]]] = (
             collections.deque()
@@ -122,6 +125,8 @@ class Writer:
                     self._sender = tasks.create_task(self._send_until_broken(self._producer))
                     await asyncio.wait({self._sender})
                     self._retire(self._broken or "unknown")
+                    if self._retired and self._api.waits_for_former_producer:
+                        await asyncio.wait(self._retired)
         finally:
             self._stopping = True
             self._fail_all("the writer stopped")
@@ -141,30 +146,31 @@ class Writer:
         self._fail_all("the writer stopped")
 
     async def _connect(self) -> aiokafka.AIOKafkaProducer:
-        while True:
-            producer = aiokafka.AIOKafkaProducer(
-                **address.options(self._bootstrap),
-                client_id=self._client_id,
-                acks="all",
-                enable_idempotence=True,
-                linger_ms=0,
-                max_batch_size=65536,
-                max_request_size=records.MAX_RECORD_BYTES,
-                request_timeout_ms=int(self._deadline_s * 1000),
-                metadata_max_age_ms=30_000,
-                retry_backoff_ms=50,
-            )
-            try:
-                await clients.start_client(producer, self._deadline_s)
-            except (aiokafka.errors.KafkaError, OSError, TimeoutError):
-                await clients.discard_producer(producer)
-                await asyncio.sleep(clients.RETRY_S)
-            except BaseException:  # cancelled: a producer half started would go on by itself
-                await clients.discard_producer(producer)
-                raise
-            else:
-                self.incarnation += 1
-                return producer
+        producer = await retry_until(
+            self._start_producer, on=clients.CONNECTION_ERRORS, pause_s=clients.RETRY_S
+        )
+        self.incarnation += 1
+        return producer
+
+    async def _start_producer(self) -> aiokafka.AIOKafkaProducer:
+        producer = aiokafka.AIOKafkaProducer(
+            **address.options(self._bootstrap),
+            client_id=self._client_id,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=0,
+            max_batch_size=65536,
+            max_request_size=records.MAX_RECORD_BYTES,
+            request_timeout_ms=int(self._deadline_s * 1000),
+            metadata_max_age_ms=30_000,
+            retry_backoff_ms=50,
+        )
+        try:
+            await deadlines.start_client(producer, self._deadline_s)
+        except BaseException:  # also cancelled: a half started producer would go on by itself
+            await self._api.discard_producer(producer)
+            raise
+        return producer
 
     async def _send_until_broken(self, producer: aiokafka.AIOKafkaProducer) -> None:
         while self._broken is None:
@@ -229,7 +235,7 @@ class Writer:
             self._discard(producer)
 
     def _discard(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        task = asyncio.create_task(clients.discard_producer(producer))
+        task = asyncio.create_task(self._api.discard_producer(producer))
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
 
@@ -263,6 +269,5 @@ class Writer:
                 self._flight.popleft()
             if self._flight and self._flight[0][0] < time.monotonic():
                 self._break("deadline")
-            sender = getattr(getattr(self._producer, "_sender", None), "sender_task", None)
-            if sender is not None and sender.done():
+            if self._producer is not None and self._api.sender_ended(self._producer):
                 self._break("sender task ended")

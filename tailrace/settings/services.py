@@ -23,6 +23,7 @@ class ServiceSettings:
 
     name: str
     kafka: str
+    kafka_public_api: int
     redis: str = field(repr=False)
     host: str
     admin_port: int

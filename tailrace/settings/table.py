@@ -77,6 +77,15 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_KAFKA_PUBLIC_API",
+        "kafka_public_api",
+        SERVICES,
+        kinds.Integer(0, 1),
+        "1: the log client uses no private part of aiokafka, which is slower after a failure; it "
+        "does the same by itself where they changed",
+        "0",
+    ),
+    Variable(
         "TAILRACE_REDIS",
         "redis",
         EVERYWHERE,

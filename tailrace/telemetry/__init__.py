@@ -5,7 +5,6 @@
     REQUESTS.labels(...).inc()   every metric is defined in         metrics
     span(...), trace_headers()   context through Kafka headers      traces
 
-    kafka_log   what aiokafka logs while the broker is away, as two lines
     health      health, readiness and metrics over HTTP
     gc_tuning   short pauses of the garbage collector
 
@@ -13,10 +12,6 @@ Callers use the names below through this package: `telemetry.log(...)`. Prompts,
 credentials and tickets never appear in a line, a label or a span.
 """
 
-from tailrace.telemetry.kafka_log import (
-    KafkaComplaints,
-    KafkaHandler,
-)
 from tailrace.telemetry.lines import (
     MAX_TEXT,
     Action,
@@ -113,8 +108,6 @@ __all__ = [
     "TOKENS",
     "Action",
     "JsonFormatter",
-    "KafkaComplaints",
-    "KafkaHandler",
     "Stage",
     "describe",
     "exporting",

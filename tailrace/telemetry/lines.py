@@ -57,6 +57,7 @@ class Action(enum.StrEnum):
     RECORD_UNREADABLE = "record_unreadable"
     KAFKA_AWAY = "kafka_away"
     KAFKA_BACK = "kafka_back"
+    KAFKA_FALLBACK = "kafka_fallback"  # to the slower public API of its library
     REDIS_AWAY = "redis_away"
     REDIS_BACK = "redis_back"
 
@@ -75,6 +76,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.CONSUMER_REPLACED: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,
     Action.KAFKA_AWAY: logging.WARNING,
+    Action.KAFKA_FALLBACK: logging.WARNING,
     Action.REDIS_AWAY: logging.WARNING,
 }
 

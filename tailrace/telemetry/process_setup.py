@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from tailrace.telemetry.kafka_log import KafkaHandler
 from tailrace.telemetry.lines import JsonFormatter
 from tailrace.telemetry.traces import export_spans, exporting
 
@@ -38,9 +37,5 @@ def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None
     logging.logThreads = logging.logMultiprocessing = False
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
-    kafka = logging.getLogger("aiokafka")
-    kafka.handlers = [KafkaHandler()]
-    kafka.setLevel(logging.WARNING)
-    kafka.propagate = False
     if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not exporting():
         export_spans(role, name)

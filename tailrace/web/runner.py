@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import sys
@@ -27,6 +26,8 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
     try:
         config = read()
         telemetry.setup(role, config.name)
+        log.fold_complaints()
+        log.use_public_api(bool(config.kafka_public_api))
         uvloop.run(serve(config))
     except settings.Misconfigured as error:
         sys.stderr.write(f"{role}: {error}\n")
@@ -93,14 +94,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def layout(bootstrap: str) -> log.Layout:
-    """Which log this is; waits for a broker that is still starting, and for topics that are still
-    being applied."""
-    said = ""
-    while True:
-        try:
-            return await log.layout(bootstrap)
-        except log.LogUnavailable as error:
-            if str(error) != said:
-                said = str(error)
-                telemetry.log(telemetry.Action.WAITING, reason=said)
-            await asyncio.sleep(log.RETRY_S)
+    """Which log this is. Logs each reason to wait for it."""
+
+    def waiting(reason: str) -> None:
+        telemetry.log(telemetry.Action.WAITING, reason=reason)
+
+    return await log.wait_for_layout(lambda: log.layout(bootstrap), waiting)

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
 from tailrace import log, telemetry
-from tailrace.log import interfaces, readers
+from tailrace.log import aiokafka_internals, client_api, interfaces, readers
 from tailrace.protocol import ids, records, topics
 from tests.support import local, log_contract
 
@@ -73,12 +73,18 @@ async def read_all(
 class KafkaBackend:
     """`log_contract.LogBackend` over a broker."""
 
-    def __init__(self, bootstrap: str, answer_deadline_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        answer_deadline_s: float = 10.0,
+        api: client_api.ClientApi | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
-        self._answer = {"answer_deadline_s": answer_deadline_s}
+        self._api = api
+        self._answer: dict[str, Any] = {"answer_deadline_s": answer_deadline_s, "api": api}
 
     def writer(self, **settings: Any) -> interfaces.RecordWriter:
-        return log.Writer(self._bootstrap, **settings)
+        return log.Writer(self._bootstrap, api=self._api, **settings)
 
     def reader(self, topic: str, **settings: Any) -> interfaces.TailReader:
         return log.Reader(self._bootstrap, topic, **self._answer, **settings)
@@ -105,6 +111,7 @@ class KafkaBackend:
             assigned=assigned,
             revoked=revoked,
             client_id=log_contract.unique("member"),
+            api=self._api,
         )
 
     async def create_topic(self) -> str:
@@ -132,16 +139,18 @@ class KafkaBackend:
             await admin.close()
 
     def impatient(self) -> KafkaBackend:
-        return KafkaBackend(self._bootstrap, 1.5)
+        return KafkaBackend(self._bootstrap, 1.5, self._api)
 
     def unreachable(self) -> KafkaBackend:
-        return KafkaBackend("127.0.0.1:1", 1.0)
+        return KafkaBackend("127.0.0.1:1", 1.0, self._api)
 
 
 class TestContract(log_contract.LogContract):
-    @pytest.fixture
-    def backend(self, kafka: str) -> KafkaBackend:
-        return KafkaBackend(kafka)
+    """Once with aiokafka's private parts, once on its public API only."""
+
+    @pytest.fixture(params=[aiokafka_internals.InternalApi, client_api.PublicApi])
+    def backend(self, kafka: str, request: pytest.FixtureRequest) -> KafkaBackend:
+        return KafkaBackend(kafka, api=request.param())
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import aiokafka
 import pytest
 
 from tailrace import telemetry
+from tailrace.log import complaints
 from tailrace.protocol import topics
 from tests.support import local
 
@@ -25,7 +26,7 @@ def folded() -> Iterator[io.StringIO]:
     before = (root.level, kafka.level, kafka.propagate, kafka.handlers)
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    kafka.handlers, kafka.propagate = [telemetry.KafkaHandler()], False
+    kafka.handlers, kafka.propagate = [complaints.KafkaHandler()], False
     kafka.setLevel(logging.WARNING)
     yield stream
     root.removeHandler(handler)

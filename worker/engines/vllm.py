@@ -23,7 +23,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace import settings
+from tailrace import private_parts, settings
 from tailrace.protocol import records
 from worker import generation
 from worker.engines import base, detokenizer, pdeathsig, vllm_cpu, vllm_internals, vllm_public
@@ -184,7 +184,7 @@ class VLLM:
         on_cpu = current_platform.is_cpu()
         parts = vllm_internals.PARTS + (vllm_internals.CPU_PARTS if on_cpu else ())
         self.internals = vllm_internals.allowed(
-            vllm.__version__, vllm_internals.changes(parts), public_api=self._public_api
+            vllm.__version__, private_parts.changes(parts), public_api=self._public_api
         )
         config = AsyncEngineArgs(
             model=self._model,

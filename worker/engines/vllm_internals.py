@@ -8,7 +8,7 @@ Two things rest on them:
   without a GPU. By itself vLLM gives the model a process of its own there. The two then wait for
   each other by spinning, which takes a core.
 
-`PARTS` lists what is used. `changes` compares it with the installed vLLM. A difference turns the
+`PARTS` lists what is used. `private_parts.changes` compares it with the installed vLLM. A difference turns the
 whole module off (`allowed`), so that there are two arrangements and not four.
 """
 
@@ -16,33 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tailrace import telemetry
+from tailrace.private_parts import Part
 from worker.engines import base, vllm_public
 
 WRITTEN_FOR: Final = "0.32"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A private part that this module relies on.
-
-    Attributes:
-        module, name: where it is, for example "RequestState.make_request_output".
-        parameters: names of its first parameters, in order. Empty: not compared.
-        names: attributes that its code must read or set. Instance attributes have no other trace
-            before an instance exists.
-    """
-
-    module: str
-    name: str
-    parameters: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
 
 
 _OUTPUT: Final = "vllm.v1.engine.output_processor"
@@ -73,38 +54,6 @@ CPU_PARTS: Final = (
     Part(_CORES, "OMPProcessManager.__init__", ("self", "config")),
     Part(_CORES, "OMPProcessManager.configure_omp_envs", ("self", "rank", "local_rank")),
 )
-
-
-# ---- the check -----------------------------------------------------------------------------------
-
-
-def changes(
-    parts: Sequence[Part], load: Callable[[str], Any] = importlib.import_module
-) -> list[str]:
-    """What is different from `parts` in the installed vLLM, one text for each difference. `load`
-    imports a module by name."""
-    found = (_change(part, load) for part in parts)
-    return [text for text in found if text]
-
-
-def _change(part: Part, load: Callable[[str], Any]) -> str:
-    try:
-        there: Any = load(part.module)
-    except ImportError:
-        return f"there is no module {part.module}"
-    for name in part.name.split("."):
-        there = getattr(there, name, None)
-        if there is None:
-            return f"{part.module} has no {part.name}"
-    if part.parameters:
-        takes = tuple(inspect.signature(there).parameters)
-        if takes[: len(part.parameters)] != part.parameters:
-            return (
-                f"{part.name} takes ({', '.join(takes)}), expected ({', '.join(part.parameters)})"
-            )
-    code = getattr(inspect.unwrap(there), "__code__", None)
-    absent = [name for name in part.names if code is None or name not in code.co_names]
-    return f"{part.name} does not use {', '.join(absent)}" if absent else ""
 
 
 def allowed(version: str, found: Sequence[str], *, public_api: bool) -> bool:

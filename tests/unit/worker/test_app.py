@@ -27,7 +27,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from worker import app, request_consumer
+from worker import request_consumer
 from worker.app import App
 from worker.connections import Connections
 from worker.engines import base, scripted
@@ -39,7 +39,6 @@ AWAY = "redis://127.0.0.1:1/0"
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "LAYOUT_RETRY_S", 0.005)
     monkeypatch.setattr(request_consumer, "COMMIT_S", 0.005)
     monkeypatch.setattr(request_consumer, "RETRY_S", 0.005)
     monkeypatch.setattr(request_consumer, "POLL_MS", 5)

@@ -267,63 +267,6 @@ async def test_an_exception_nobody_retrieved_does_not_show_its_message(lines: Li
     assert CANARY not in lines.text
 
 
-# ---- Kafka's client while the broker is away
-# ---------------------------------------------------------------
-
-CONNECT = "Unable connect to node with id %s: %s"
-
-
-def test_hundreds_of_complaints_become_one_away_and_one_back() -> None:
-    complaints = telemetry.KafkaComplaints()
-    verdicts = [complaints.complain(CONNECT, 100 + n / 20) for n in range(400)]
-    verdicts += [complaints.complain("OffsetCommit failed", 119.95)]
-    assert verdicts == [Action.KAFKA_AWAY] + [None] * 400
-    assert complaints.back(120) is None
-    assert complaints.back(124.9) is None
-    assert complaints.back(124.96) == pytest.approx(19.95)
-    assert complaints.complaints == 401
-    assert complaints.back(200) is None
-    assert complaints.complain(CONNECT, 300) is Action.KAFKA_AWAY
-
-
-def test_another_complaint_is_shown_once_a_minute_and_is_not_called_away() -> None:
-    complaints = telemetry.KafkaComplaints()
-    assert complaints.complain("Group Coordinator Request failed: %s", 10) is Action.NOTE
-    assert complaints.complain("Group Coordinator Request failed: %s", 69) is None
-    assert complaints.complain("Auto offset commit failed: %s", 69) is Action.NOTE
-    assert complaints.complain("Group Coordinator Request failed: %s", 70) is Action.NOTE
-    assert complaints.away_since is None
-
-
-async def test_the_return_is_noticed_without_another_complaint(lines: Lines) -> None:
-    handler = telemetry.KafkaHandler(quiet_s=0.2)
-    record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "refused"), None)
-    for _ in range(50):
-        handler.emit(record)
-    assert prometheus_client.REGISTRY.get_sample_value("tailrace_kafka_away") == 1
-    async with asyncio.timeout(5):
-        while len(lines.read()) < 2:  # noqa: ASYNC110 - a timer of the loop is waited for
-            await asyncio.sleep(0.05)
-    away, back = lines.read()
-    assert (away["action"], away["reason"]) == (
-        "kafka_away",
-        "Unable connect to node with id 1: refused",
-    )
-    assert (back["action"], back["complaints"]) == ("kafka_back", 50)
-    assert prometheus_client.REGISTRY.get_sample_value("tailrace_kafka_away") == 0
-
-
-def test_without_a_loop_the_return_is_noticed_at_the_next_complaint(lines: Lines) -> None:
-    now = 100.0
-    handler = telemetry.KafkaHandler(lambda: now)
-    handler.emit(logging.LogRecord("aiokafka", logging.ERROR, "", 0, CONNECT, (1, "x"), None))
-    now = 200.0
-    handler.emit(
-        logging.LogRecord("aiokafka", logging.WARNING, "", 0, "something %s", ("else",), None)
-    )
-    assert [line["action"] for line in lines.read()] == ["kafka_away", "kafka_back", "note"]
-
-
 # ---- metrics
 # -----------------------------------------------------------------------------------------------
 

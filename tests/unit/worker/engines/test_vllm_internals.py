@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import telemetry
+from tailrace import private_parts, telemetry
 from worker.engines import base, vllm_internals
 
 
@@ -182,9 +182,9 @@ class State:
 
 MODULES = {"engine.output": SimpleNamespace(State=State)}
 GOOD = (
-    vllm_internals.Part("engine.output", "State"),
-    vllm_internals.Part("engine.output", "State.__init__", names=("queue", "num_cached_tokens")),
-    vllm_internals.Part(
+    private_parts.Part("engine.output", "State"),
+    private_parts.Part("engine.output", "State.__init__", names=("queue", "num_cached_tokens")),
+    private_parts.Part(
         "engine.output", "State.make_request_output", ("self", "new_token_ids", "finish_reason")
     ),
 )
@@ -198,25 +198,25 @@ def load(name: str) -> Any:
 
 class TestChanges:
     def test_a_version_with_all_parts_has_no_changes(self) -> None:
-        assert vllm_internals.changes(GOOD, load) == []
+        assert private_parts.changes(GOOD, load) == []
 
     @pytest.mark.parametrize(
         ("planted", "text"),
         [
             (
-                vllm_internals.Part("engine.gone", "State"),
+                private_parts.Part("engine.gone", "State"),
                 "there is no module engine.gone",
             ),
             (
-                vllm_internals.Part("engine.output", "State.make_output"),
+                private_parts.Part("engine.output", "State.make_output"),
                 "engine.output has no State.make_output",
             ),
             (
-                vllm_internals.Part("engine.output", "Gone.make_output"),
+                private_parts.Part("engine.output", "Gone.make_output"),
                 "engine.output has no Gone.make_output",
             ),
             (
-                vllm_internals.Part(
+                private_parts.Part(
                     "engine.output", "State.make_request_output", ("self", "token_ids")
                 ),
                 (
@@ -225,19 +225,17 @@ class TestChanges:
                 ),
             ),
             (
-                vllm_internals.Part(
-                    "engine.output", "State.__init__", names=("queue", "collector")
-                ),
+                private_parts.Part("engine.output", "State.__init__", names=("queue", "collector")),
                 "State.__init__ does not use collector",
             ),
         ],
     )
-    def test_each_change_is_named_exactly(self, planted: vllm_internals.Part, text: str) -> None:
-        assert vllm_internals.changes((*GOOD, planted), load) == [text]
+    def test_each_change_is_named_exactly(self, planted: private_parts.Part, text: str) -> None:
+        assert private_parts.changes((*GOOD, planted), load) == [text]
 
     def test_every_change_is_named_not_only_the_first(self) -> None:
-        gone = [vllm_internals.Part("engine.gone", name) for name in ("One", "Two")]
-        assert len(vllm_internals.changes(gone, load)) == 2
+        gone = [private_parts.Part("engine.gone", name) for name in ("One", "Two")]
+        assert len(private_parts.changes(gone, load)) == 2
 
 
 @pytest.fixture

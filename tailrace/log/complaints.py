@@ -1,4 +1,4 @@
-"""What aiokafka logs while the broker is away, as two lines: away, and back."""
+"""Folds what aiokafka logs while the broker is away into two lines: away, and back."""
 
 import asyncio
 import logging
@@ -6,23 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.telemetry.lines import Action, log
-from tailrace.telemetry.metrics import KAFKA_AWAY
+from tailrace.log import aiokafka_internals
+from tailrace.telemetry import KAFKA_AWAY, Action, log
 
 # After this time without a complaint the broker is back: the client complains several times a
 # second while it is away.
 QUIET_S: Final = 5.0
 REPEAT_S: Final = 60.0  # any other complaint is let through once in this time
-
-_AWAY_MESSAGES: Final = (
-    "Unable connect to node",
-    "Unable to update metadata",
-    "Unable to request metadata",
-    "Failed fetch messages",
-    "Got error produce response: ",
-    "Error sending %s to node",
-    "Heartbeat send request failed",
-)
 
 
 class KafkaComplaints:
@@ -50,7 +40,7 @@ class KafkaComplaints:
             self.complaints += 1
             self._last = now
             return None
-        if template.startswith(_AWAY_MESSAGES):
+        if template.startswith(aiokafka_internals.AWAY_MESSAGES):
             self.away_since = self._last = now
             self.complaints = 1
             return Action.KAFKA_AWAY
@@ -106,3 +96,11 @@ class KafkaHandler(logging.Handler):
     def _check_and_repeat(self) -> None:
         if self._complaints.away_since is not None and not self._check_back():
             self._check_later()
+
+
+def fold_complaints() -> None:
+    """Send the lines of the logger "aiokafka" through a `KafkaHandler`. May be called again."""
+    kafka = logging.getLogger("aiokafka")
+    kafka.handlers = [KafkaHandler()]
+    kafka.setLevel(logging.WARNING)
+    kafka.propagate = False

@@ -1,0 +1,88 @@
+"""The only module that uses private parts of aiokafka, and the check that they are as expected.
+
+Three things rest on them:
+
+- A producer whose send failed is discarded without a flush. aiokafka's `stop` would go on sending
+  records that were told to have failed.
+- A sender task that ended by itself is noticed within a second, instead of by the append deadline.
+- A consumer that does not stop in time loses its connections at once.
+
+`PARTS` lists what is used. `client_api.choose` compares it with the installed aiokafka.
+`AWAY_MESSAGES` are texts that aiokafka logs; `complaints` folds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import aiokafka
+import aiokafka.errors
+
+from tailrace.log.deadlines import finishes_within
+from tailrace.private_parts import Part
+
+WRITTEN_FOR: Final = "0.14"
+CLOSE_S: Final = 1.0
+SENDER_END_S: Final = 4.0
+
+_PRODUCER: Final = "aiokafka.producer.producer"
+
+PARTS: Final = (
+    Part(
+        _PRODUCER,
+        "AIOKafkaProducer.__init__",
+        names=("client", "_sender", "_message_accumulator", "_closed"),
+    ),
+    # `_closed` says that `stop` has nothing to do; without it a discarded producer warns.
+    Part(_PRODUCER, "AIOKafkaProducer.stop", names=("_closed", "_sender", "sender_task")),
+    Part("aiokafka.producer.sender", "Sender.__init__", names=("_sender_task",)),
+    Part("aiokafka.producer.sender", "Sender.sender_task"),
+    Part(
+        "aiokafka.producer.message_accumulator",
+        "MessageAccumulator.fail_all",
+        ("self", "exception"),
+    ),
+    Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.__init__", names=("_client",)),
+    Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.stop", names=("_client",)),
+    Part("aiokafka.client", "AIOKafkaClient.close", ("self",)),
+)
+
+# How the lines begin that aiokafka logs while its broker is away.
+AWAY_MESSAGES: Final = (
+    "Unable connect to node",
+    "Unable to update metadata",
+    "Unable to request metadata",
+    "Failed fetch messages",
+    "Got error produce response: ",
+    "Error sending %s to node",
+    "Heartbeat send request failed",
+)
+
+
+class InternalApi:
+    """`client_api.ClientApi` over private parts."""
+
+    waits_for_former_producer: Final = False
+
+    async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
+        """Stop within the deadline; afterwards at least the connections are closed."""
+        if not await finishes_within(consumer.stop(), deadline_s):
+            await finishes_within(consumer._client.close(), CLOSE_S)
+
+    async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        """Get rid of a producer without flushing."""
+        producer._closed = True
+        sender = producer._sender.sender_task
+        if sender is not None:
+            sender.cancel()
+        # Fails what the sender still waits for.
+        await finishes_within(producer.client.close(), CLOSE_S)
+        producer._message_accumulator.fail_all(aiokafka.errors.ProducerClosed())
+        if sender is not None:
+            await asyncio.wait({sender}, timeout=SENDER_END_S)
+
+    def sender_ended(self, producer: aiokafka.AIOKafkaProducer) -> bool:
+        """Whether a started producer's sender task has ended, which aiokafka does not report."""
+        ended: bool = producer._sender.sender_task.done()
+        return ended

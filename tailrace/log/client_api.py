@@ -1,0 +1,92 @@
+"""How aiokafka's clients are ended and watched: by private parts, or by public API only.
+
+Public API only is slower where something fails: a discarded producer flushes first, so the writer
+waits for it; a sender task that died is noticed by the append deadline; a client that does not stop
+in time closes its connections later.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import aiokafka
+
+from tailrace import private_parts, telemetry
+from tailrace.log import aiokafka_internals
+from tailrace.log.deadlines import finishes_within
+
+FLUSH_S: Final = 15.0
+
+
+class ClientApi(Protocol):
+    """Ends and watches clients."""
+
+    @property
+    def waits_for_former_producer(self) -> bool:
+        """Whether a new producer may send only after the former one was discarded."""
+
+    async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
+        """Stop a consumer; returns at the deadline."""
+
+    async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        """Get rid of a producer whose records in flight were told to have failed."""
+
+    def sender_ended(self, producer: aiokafka.AIOKafkaProducer) -> bool:
+        """Whether a started producer sends no more although it does not say so."""
+
+
+class PublicApi:
+    """`ClientApi` on public API only."""
+
+    waits_for_former_producer: Final = True
+
+    async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
+        """Stop a consumer; its connections may close after the deadline."""
+        await finishes_within(consumer.stop(), deadline_s, cancel=False)
+
+    async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
+        """Flush and stop. A record told to have failed may land by that: its owner does not append
+        under the same fencing token again (log rule W4)."""
+        await finishes_within(producer.stop(), FLUSH_S, cancel=False)
+
+    def sender_ended(self, producer: aiokafka.AIOKafkaProducer) -> bool:
+        """False: public API does not tell."""
+        return False
+
+
+_public_only = False
+_chosen: ClientApi | None = None
+
+
+def choose(version: str, changed: Sequence[str], *, public_api: bool) -> ClientApi:
+    """Private parts, unless the operator asked for public API only or a part has changed. The
+    choice of public API is logged in one line that names the reason."""
+    if public_api:
+        because = "TAILRACE_KAFKA_PUBLIC_API is set"
+    elif changed:
+        because = (
+            f"aiokafka {version} is not as {aiokafka_internals.WRITTEN_FOR}: "
+            "its public API is used, which is slower"
+        )
+    else:
+        return aiokafka_internals.InternalApi()
+    telemetry.log(telemetry.Action.KAFKA_FALLBACK, because=because, changed=list(changed))
+    return PublicApi()
+
+
+def use_public_api(only: bool) -> None:
+    """Say once, at the start of the process, what `default` is to choose from."""
+    global _public_only, _chosen
+    _public_only, _chosen = only, None
+
+
+def default() -> ClientApi:
+    """The process's choice; made at the first use."""
+    global _chosen
+    if _chosen is None:
+        changed = private_parts.changes(aiokafka_internals.PARTS)
+        version = importlib.metadata.version("aiokafka")
+        _chosen = choose(version, changed, public_api=_public_only)
+    return _chosen

@@ -1,0 +1,82 @@
+"""aiokafka's private parts: they are as expected, one module uses them, and there is a fallback."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import pytest
+
+from tailrace import log, private_parts, telemetry
+from tailrace.log import aiokafka_internals, client_api
+
+ROOM = Path(log.__file__).parent
+LIBRARY = Path(aiokafka.__file__).parent
+
+
+def test_the_installed_aiokafka_has_every_part_that_is_used() -> None:
+    assert private_parts.changes(aiokafka_internals.PARTS) == []
+
+
+def test_a_part_that_was_renamed_is_named() -> None:
+    class Sender:
+        def __init__(self) -> None:
+            self._task = None
+
+    def load(name: str) -> Any:
+        if name != "aiokafka.producer.sender":
+            return importlib.import_module(name)
+        return type("module", (), {"Sender": Sender})
+
+    assert private_parts.changes(aiokafka_internals.PARTS, load) == [
+        "Sender.__init__ does not use _sender_task",
+        "aiokafka.producer.sender has no Sender.sender_task",
+    ]
+
+
+@pytest.mark.parametrize("beginning", aiokafka_internals.AWAY_MESSAGES)
+def test_aiokafka_still_logs_the_texts_that_are_folded(beginning: str) -> None:
+    sources = (path.read_text() for path in LIBRARY.rglob("*.py"))
+    assert any(f'"{beginning}' in source for source in sources)
+
+
+def test_no_other_module_touches_a_private_attribute_of_another_object() -> None:
+    found = [
+        f"{path.name}:{node.lineno} {ast.unparse(node)}"
+        for path in ROOM.glob("*.py")
+        if path.name != "aiokafka_internals.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[a-z]", node.attr)
+        and ast.unparse(node.value) not in ("self", "cls")
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "public_api", "expected", "because"),
+    [
+        ([], False, aiokafka_internals.InternalApi, None),
+        ([], True, client_api.PublicApi, "TAILRACE_KAFKA_PUBLIC_API"),
+        (["Sender has no task"], False, client_api.PublicApi, "aiokafka 0.15 is not as 0.14"),
+    ],
+)
+def test_a_change_or_the_operator_turns_the_private_parts_off_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    changed: list[str],
+    public_api: bool,
+    expected: type[object],
+    because: str | None,
+) -> None:
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(telemetry, "log", lambda action, **given: lines.append({**given}))
+    chosen = client_api.choose("0.15", changed, public_api=public_api)
+    assert isinstance(chosen, expected)
+    assert len(lines) == (because is not None)
+    if because is not None:
+        assert because in lines[0]["because"]
+        assert lines[0]["changed"] == changed
