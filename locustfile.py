@@ -34,7 +34,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
 from bench import shapes
-from bench.transcript import DELTA, TERMINAL, Transcript
+from bench.transcript import DELTA, TERMINAL_TYPES, Transcript
 
 SILENCE_S: Final = (
     30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
@@ -244,7 +244,7 @@ class Answer:
             if event["type"] == DELTA:
                 seen += 1
                 self._time()
-            if event["type"] in TERMINAL or (deltas and seen >= deltas):
+            if event["type"] in TERMINAL_TYPES or (deltas and seen >= deltas):
                 return
 
     def _time(self) -> None:

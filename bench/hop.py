@@ -52,7 +52,7 @@ class Heard:
 
     def take(self, payload: bytes) -> None:
         self.messages.append((time.time() * 1000, payload))
-        if any(mark in payload for mark in scripted.TERMINAL):
+        if any(mark in payload for mark in scripted.TERMINAL_MARKS):
             self.done.set()
 
     def deltas(self) -> list[Delta]:

@@ -64,7 +64,7 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
 
         def take(event: bytes, seen: list[float] = seen, last: list[dict[str, Any]] = last) -> None:
             seen.append(time.perf_counter())
-            if any(mark in event for mark in scripted.TERMINAL):
+            if any(mark in event for mark in scripted.TERMINAL_MARKS):
                 last.append(load.data_of(event))
 
         began = time.perf_counter()

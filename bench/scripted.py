@@ -9,12 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bench import load, stacks
+from tailrace.protocol import events
 
-TERMINAL: Final = (
-    b'"type":"response.completed"',
-    b'"type":"response.incomplete"',
-    b'"type":"response.failed"',
-)
+# How the event that ends a response looks in a body, before it is parsed.
+TERMINAL_MARKS: Final = tuple(f'"type":"{kind}"'.encode() for kind in events.TERMINAL_TYPES)
 
 
 def body(

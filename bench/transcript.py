@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-TERMINAL: Final = {"response.completed", "response.failed", "response.incomplete"}
+# A copy of tailrace.protocol.events.TERMINAL_TYPES: locustfile.py needs of this repository only
+# itself and two modules of bench.
+TERMINAL_TYPES: Final = {"response.completed", "response.failed", "response.incomplete"}
 DELTA: Final = "response.output_text.delta"
 
 
@@ -83,7 +85,7 @@ class Transcript:
             self.deltas.append(event["delta"])
         elif kind == "response.output_text.done":
             self._done = event["text"]
-        elif kind in TERMINAL:
+        elif kind in TERMINAL_TYPES:
             self.final = event["response"]
         if isinstance(event.get("response"), Mapping):
             self.rid = self.rid or event["response"].get("id", "")

@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 
+from tailrace.protocol import events
+
 RETRY_FIRST_SECONDS = 0.25
 RETRY_LONGEST_SECONDS = 5.0
 GIVE_UP_SECONDS = 600.0
 SILENCE_SECONDS = 45.0  # the services send a comment well within this time
 
-TERMINAL = {"response.completed", "response.failed", "response.incomplete"}
 # What may pass by itself: the service drains or is away, or is asked too often.
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
@@ -69,7 +70,7 @@ class Answer:
         if kind == "response.output_text.delta":
             self.text += event["delta"]
             return str(event["delta"])
-        if kind in TERMINAL:
+        if kind in events.TERMINAL_TYPES:
             response = event.get("response") or {}
             self.status = str(response.get("status") or kind.removeprefix("response."))
             self.usage = response.get("usage") or {}

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tailrace.protocol import fold, ids, records
 
-TERMINAL = frozenset({"response.completed", "response.failed", "response.incomplete"})
+# Types of the event that ends a response; nothing follows it.
+TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,7 +36,7 @@ class Event:
     @property
     def terminal(self) -> bool:
         """Whether nothing follows."""
-        return self.type in TERMINAL
+        return self.type in TERMINAL_TYPES
 
     def sse(self) -> bytes:
         """The event as server-sent event."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tailrace.protocol import events
 from tailrace.verify import transcript
 from tailrace.verify.outcome import Outcome
 from tailrace.verify.report import Counterexample, Report
 
-TERMINAL: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
 # Answers that say a response does not exist: error codes and HTTP statuses.
 ABSENT: Final = frozenset({"response_not_found", "history_lost", 404, 410})
 
@@ -109,7 +109,7 @@ def _dense(who: Held, o: transcript.Operation) -> str | None:
                 )
             if ended:
                 problem = problem or f"event {number} behind the end"
-            due, ended = number + 1, ended or kind in TERMINAL
+            due, ended = number + 1, ended or kind in events.TERMINAL_TYPES
             who.events[number] = (kind, event[2] if len(event) > 2 else None)
             who.next = max(who.next, due)
         if line.events:

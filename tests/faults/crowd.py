@@ -19,7 +19,8 @@ import httpx
 import websockets
 from websockets.asyncio.client import connect
 
-from tailrace.verify import clients, transcript, watch_checks
+from tailrace.protocol.events import TERMINAL_TYPES
+from tailrace.verify import clients, transcript
 from tests.faults.stage import MODEL, Stage
 
 USERS = ("alice", "bob", "carol")
@@ -382,7 +383,7 @@ class Watcher:
             number, kind = int(event["sequence_number"]), str(event["type"])
             lines.append([number, kind, event["delta"]] if "delta" in event else [number, kind])
             self.next = number + 1
-            if kind in watch_checks.TERMINAL:
+            if kind in TERMINAL_TYPES:
                 self._final = event["response"]
         self._scribe.line(op="events", n=n, rid=rid or self._asked.rid, events=lines)
 

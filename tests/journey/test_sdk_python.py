@@ -7,11 +7,11 @@ from typing import Any
 import openai
 import pytest
 
+from tailrace.protocol.events import TERMINAL_TYPES
 from tests.journey.conftest import MODEL, Stack
 
 QUESTION = "Explain quantum entanglement."
 SHORT = "Say hello."  # ends by itself: the helper takes only a completed response for a final one
-TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def read(events: Any) -> tuple[list[Any], str]:
     for event in events:
         assert event.type != "error", event
         seen.append(event)
-        if event.type in TERMINAL:
+        if event.type in TERMINAL_TYPES:
             break
     numbers = [e.sequence_number for e in seen]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
@@ -252,7 +252,7 @@ async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(stack: Sta
             if event.type == "response.output_text.delta" and not cut:
                 cut = True
                 connection._connection.transport.abort()  # the network goes away
-            if event.type in TERMINAL:
+            if event.type in TERMINAL_TYPES:
                 break
     assert cut
     assert [e.sequence_number for e in seen] == list(range(len(seen)))

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from tailrace.protocol.events import TERMINAL_TYPES
 from tests.journey import conftest
 from tests.journey.conftest import MODEL, Stack
 from worker.engines import scripted
@@ -48,11 +49,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         try:
             with httpx.Client(base_url=self.base, headers=self.headers, timeout=120.0) as client:
-                while not (
-                    self.events
-                    and self.events[-1]["type"]
-                    in ("response.completed", "response.incomplete", "response.failed")
-                ):
+                while not (self.events and self.events[-1]["type"] in TERMINAL_TYPES):
                     self._once(client)
         except BaseException as error:
             self.error = error

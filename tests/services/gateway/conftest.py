@@ -14,6 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tailrace import log
+from tailrace.protocol.events import TERMINAL_TYPES
 from tests.support import gateway_process as gp
 
 POOL = "gateway-tests"
@@ -124,7 +125,7 @@ class Socket:
         return seen
 
     async def end(self) -> list[dict[str, Any]]:
-        return await self.until("response.completed", "response.failed", "response.incomplete")
+        return await self.until(*TERMINAL_TYPES)
 
     async def error(self) -> dict[str, Any]:
         found = await self.event()

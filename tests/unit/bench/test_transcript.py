@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.transcript import DELTA, Transcript
+from bench.transcript import DELTA, TERMINAL_TYPES, Transcript
+from tailrace.protocol import events as protocol_events
 
 WORDS = ["Once", " upon", " a", " time", " there", " was"]
 TEXT = "".join(WORDS)
@@ -116,3 +117,7 @@ def test_a_cancelled_answer_is_a_beginning_of_the_whole() -> None:
 def test_a_second_end_is_found() -> None:
     events = history()
     assert "1 after the end" in judged([*events, {**events[-1], "sequence_number": len(events)}])
+
+
+def test_the_copy_of_the_terminal_types_is_the_protocols() -> None:
+    assert TERMINAL_TYPES == protocol_events.TERMINAL_TYPES
