@@ -22,6 +22,8 @@ STALL_CHECK_S = 1.0
 STOOD_STILL_S = 3 * STALL_CHECK_S
 ABORT_S = 5.0  # how long the engine may take to let go of an attempt
 
+_PREFILL_SECONDS = telemetry.STAGE_SECONDS.labels(stage="prefill")
+_DECODE_SECONDS = telemetry.STAGE_SECONDS.labels(stage="decode")
 _APPEND_SECONDS = telemetry.STAGE_SECONDS.labels(stage="append")
 
 
@@ -47,6 +49,7 @@ class Attempt:
         _reader: the task that reads the engine; None outside `run`.
         _began: when the engine was asked.
         _last_step: when the engine last made a step.
+        _pending_since: when the engine made the first token that waits for a frame; 0 before any.
         _sent: frames were sent before. The first frame goes out at once.
     """
 
@@ -70,6 +73,7 @@ class Attempt:
         self._monotonic = monotonic
         self._reader: asyncio.Task[None] | None = None
         self._began = self._last_step = 0.0
+        self._pending_since = 0.0
         self._sent = False
 
     @property
@@ -150,6 +154,8 @@ class Attempt:
         """Write what is pending; nothing once the attempt is useless."""
         self._scheduler.cancel(self.flush)
         if not self.useless:
+            if self.generation.pending:
+                _DECODE_SECONDS.observe(self._monotonic() - self._pending_since)
             for frame in self.generation.frames(time.time() * 1000):
                 self.write(frame)
                 telemetry.FRAMES.inc()
@@ -185,12 +191,15 @@ class Attempt:
         if step.cached_tokens is not None:
             self.cached_tokens = step.cached_tokens
         self.usage = step.usage or self.usage
+        waiting = self.generation.pending
         self.generation.push(step.ids, step.finish)
         if not self.generation.pending:
             return
+        if not waiting:
+            self._pending_since = self._last_step
         if not self._sent:
             self._sent = True
-            telemetry.STAGE_SECONDS.labels(stage="prefill").observe(self._last_step - self._began)
+            _PREFILL_SECONDS.observe(self._last_step - self._began)
             self.flush()
         else:
             self._scheduler.schedule(self.flush)

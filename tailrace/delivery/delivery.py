@@ -36,6 +36,8 @@ LOOK_UPS_IN_ALL = (
 )
 LOOK_UPS_RETRY_S = 1.0
 
+_PUSH_SECONDS = telemetry.STAGE_SECONDS.labels(stage="push")
+
 
 class NotFound(Exception):
     """No such response for this caller: unknown, malformed, deleted or another's. One error, so
@@ -248,6 +250,8 @@ class Delivery:
             now = self._clock()
             for record in batch:
                 self._hub.dispatch(record, now)
+            if batch:
+                _PUSH_SECONDS.observe(self._clock() - now)
 
     async def _until_replaced(self) -> None:
         await self._replaced.wait()

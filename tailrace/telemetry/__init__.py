@@ -57,7 +57,6 @@ from tailrace.telemetry.metrics import (
     Stage,
     exposed,
     inter_token_seconds,
-    stage_seconds,
 )
 from tailrace.telemetry.process_setup import (
     setup,
@@ -117,7 +116,6 @@ __all__ = [
     "log",
     "setup",
     "span",
-    "stage_seconds",
     "trace_context",
     "trace_headers",
 ]

@@ -4,7 +4,7 @@ Labels are closed sets. Ids, users, texts and models named by clients are never 
 """
 
 import functools
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import prometheus_client
 from prometheus_client import Counter, Gauge, Histogram
@@ -15,7 +15,7 @@ Stage = Literal[
     "queue",  # worker: request read from the log -> the engine has a slot for it
     "tokenise",  # worker: prompt -> token ids
     "prefill",  # worker: handed to the engine -> first token
-    "decode",  # worker: first token of a frame made -> frame handed to the writer
+    "decode",  # worker: first step of a frame -> frame handed to the writer (the linger)
     "append",  # worker: frame handed to the writer -> acknowledged by the log
     "push",  # gateway, push: token records read from the log -> their events in the outboxes
     "egress",  # gateway, push: event taken from its outbox -> written to the connection
@@ -68,7 +68,7 @@ INTER_TOKEN_SECONDS: Final = Histogram(
 )
 STAGE_SECONDS: Final = Histogram(
     "tailrace_stage_seconds",
-    "Time in one stage: ingress, queue, tokenise, prefill, decode, append, push, egress",
+    "Time in one stage: " + ", ".join(get_args(Stage)),
     ["stage"],
     buckets=_FAST,
 )
@@ -153,12 +153,6 @@ SESSION_LOOKUPS: Final = Counter(
 def inter_token_seconds(pool: str) -> Histogram:
     """INTER_TOKEN_SECONDS of one pool."""
     return INTER_TOKEN_SECONDS.labels(pool=pool)
-
-
-@functools.cache  # like inter_token_seconds
-def stage_seconds(stage: Stage) -> Histogram:
-    """STAGE_SECONDS of one stage."""
-    return STAGE_SECONDS.labels(stage=stage)
 
 
 def exposed() -> tuple[bytes, str]:
