@@ -64,10 +64,17 @@ def descendants(pid: int) -> set[int]:
 def engine_processes(pid: int) -> dict[int, dict[str, str]]:
     """vLLM's processes below `pid`, each with the environment that it started with."""
     return {
-        child.pid: child.environ()
+        child.pid: environment(child.pid)
         for child in psutil.Process(pid).children(recursive=True)
         if "VLLM::" in " ".join(child.cmdline())
     }
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables that a process started with. Not `psutil.Process.environ`, which ends at the
+    gap that a process title leaves."""
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def alive(pids: set[int]) -> set[int]:
