@@ -114,7 +114,7 @@ class ClaimRunner:
         return generation.Generation(
             rid=request.rid,
             fencing_token=self.fencing_token,
-            detokenizer=engine.detokenizer(request),
+            detokenizer=engine.detokenizer(),
             max_tokens=request.sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
             stop=request.sampling.stop,
             stop_ids=engine.stop_ids,

@@ -182,7 +182,7 @@ class Engine(Protocol):
             EngineError: the attempt failed.
         """
 
-    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+    def detokenizer(self) -> generation.Detokenizer:
         """A new incremental detokenizer."""
 
 

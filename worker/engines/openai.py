@@ -104,7 +104,7 @@ class OpenAI:
         except (httpx.TransportError, httpx.StreamError) as error:
             raise base.Transient(f"{type(error).__name__}: {error}") from error
 
-    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+    def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
 
     def _body(self, job: base.GenerationInput) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class Scripted:
         finally:
             self.running -= 1
 
-    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+    def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
 
     @staticmethod

@@ -146,7 +146,7 @@ class VLLM:
         except (VLLMClientError, ValueError) as error:
             raise _refused(error) from error
 
-    def detokenizer(self, request: records.Request) -> generation.Detokenizer:
+    def detokenizer(self) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast)
 
     async def _run(
