@@ -269,7 +269,7 @@ VARIABLES: Final = (
         "engine",
         (WORKER, COMMAND),
         kinds.Engine(),
-        "`vllm`, `scripted`, or the base URL of an OpenAI-compatible server",
+        engines.CHOICES,
         engines.DEFAULT,
         cluster=Cluster.REQUIRED,
     ),
@@ -323,8 +323,8 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.Integer(1, 65_536),
         "responses that the engine runs at once",
-        shown_default=(
-            f"{engines.VLLM.max_num_seqs} with vllm, else {engines.OPENAI.max_num_seqs}"
+        shown_default=", ".join(
+            f"{kind.max_num_seqs} with {kind.name or 'a URL'}" for kind in engines.TABLE
         ),
         cluster=Cluster.REQUIRED,
     ),
