@@ -6,16 +6,12 @@ import asyncio
 import contextlib
 import importlib.metadata
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import fastapi
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from gateway import (
@@ -35,15 +31,24 @@ from gateway import (
     submission,
     worker_registry,
 )
-from tailrace import log, settings, telemetry
+from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, log_clients
-from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
-from tailrace.telemetry import gc_tuning, health
-from tailrace.web import access, drain, middleware, query_routes, runner
+from tailrace.telemetry import gc_tuning
+from tailrace.web import (
+    access,
+    drain,
+    error_mapping,
+    listener,
+    middleware,
+    query_routes,
+    runner,
+    server,
+    write_deadline,
+)
 
 DRAIN_TICK_S = 0.05
 CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
@@ -62,6 +67,7 @@ class Gateway:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
+        self.checks = write_deadline.DeadlineChecks()
         self.redis = RedisStore(config.redis)
         cached = cache.Cache(self.redis)
         self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
@@ -104,11 +110,11 @@ class Gateway:
             self.key_sets, Tickets(self.redis), Revocations(self.redis), config.origins
         )
         self.sockets = endpoint.Sockets(
-            config, gate, self.submission, operations, self.draining, self.spawn
+            config, gate, self.submission, operations, self.draining, self.checks, self.spawn
         )
-        self.watchers = query_routes.Endpoint(self.delivery, gate, self.draining)
+        self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
         self.create_routes = create_routes.CreateRoutes(
-            config, gate, self.submission, self.draining
+            config, gate, self.submission, self.draining, self.checks
         )
         self.api = http.Api(
             config,
@@ -141,51 +147,41 @@ class Gateway:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
+            exception_handlers={**error_mapping.HANDLERS},
         )
         app.include_router(self.api.router())
         app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
-        app.router.routes.extend(self.watchers.routes())
+        app.router.routes.extend(self.queries.routes())
         app.router.routes.extend(
             Route(path, self.api.file, methods=["GET"]) for path in self.api.files
         )
-        app.add_exception_handler(errors.ApiError, _api_error)
-        app.add_exception_handler(HTTPException, _http_error)
-        app.add_exception_handler(Exception, _failed)
         telemetry.instrument(app)
         return app
 
-    async def run(self, listener: socket.socket) -> None:
-        """Run until SIGTERM or SIGINT, then drain."""
+    async def run(self, bound: socket.socket, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Serve on `bound` until `stop`, then drain; `hurry` ends the drain.
+
+        Raises:
+            settings.Misconfigured: the admin address is taken.
+        """
         config = self._config
-        server = runner.server(
-            middleware.Edge(
-                self.watchers.before(self.create_routes.in_front_of(self.application())),
-                config.origins,
-            ),
+        application = self.queries.in_front_of(self.create_routes.in_front_of(self.application()))
+        http_server = server.make(
+            middleware.OuterMiddleware(application, config.origins),
             config.host,
             config.port,
-            config.max_ws_bytes,
-            CLOSE_S,
+            ws_max_bytes=config.max_ws_bytes,
+            drain_s=CLOSE_S,
         )
-        stop, hurry = asyncio.Event(), asyncio.Event()
-        _on_signals(stop, hurry)
+        parts: list[runner.Part] = [self.delivery, self.writer, self.workers, self.key_sets]
+        if config.admin_port:
+            parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))
         gc_tuning.freeze()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
-                serving = tasks.create_task(server.serve(sockets=[listener]))
-                background = [
-                    tasks.create_task(part.run())
-                    for part in (self.delivery, self.writer, self.workers, self.key_sets)
-                ]
-                if config.admin_port:
-                    background.append(
-                        tasks.create_task(
-                            health.AdminServer(
-                                config.host, config.admin_port, self.api.readiness
-                            ).run()
-                        )
-                    )
+                serving = tasks.create_task(http_server.serve(sockets=[bound]))
+                background = [tasks.create_task(part.run()) for part in parts]
                 telemetry.log(
                     telemetry.Action.SERVICE_STARTED,
                     port=config.port,
@@ -193,7 +189,7 @@ class Gateway:
                 )
                 await stop.wait()
                 await self._drain(hurry)
-                server.should_exit = True
+                http_server.should_exit = True
                 await serving
                 await self.writer.stop()
                 for task in background:
@@ -225,7 +221,7 @@ class Gateway:
             self._config.drain_s,
         )
         self.draining.begin()
-        await _until_zero(lambda: len(self.sockets) + len(self.watchers.sockets), CLOSE_S)
+        await _until_zero(lambda: len(self.sockets) + len(self.queries.sockets), CLOSE_S)
 
 
 class _Stopped(Exception):
@@ -241,9 +237,10 @@ async def serve(config: settings.GatewaySettings) -> None:
             to be started anew.
     """
     issuers = load_issuers(config.issuers)
-    listener = runner.bind(config.host, config.port)
-    layout = await runner.layout(config.kafka)
-    await Gateway(config, issuers, layout).run(listener)
+    bound = listener.bind(config.host, config.port)
+    with contextlib.closing(bound):
+        layout = await runner.layout(config.kafka)
+        await Gateway(config, issuers, layout).run(bound, *runner.on_signals())
 
 
 async def _guarded(work: Coroutine[Any, Any, None]) -> None:
@@ -263,36 +260,6 @@ async def _until_zero(count: Callable[[], int], deadline_s: float) -> None:
 async def _until(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-
-
-def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    """The first signal drains, a second one stops waiting for what still runs."""
-
-    def on_signal() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, on_signal)
-
-
-async def _api_error(_request: Request, e: Exception) -> Response:
-    assert isinstance(e, errors.ApiError)
-    return create_routes.error_response(e)
-
-
-async def _http_error(request: Request, e: Exception) -> Response:
-    assert isinstance(e, HTTPException)
-    if e.status_code == 405:
-        return create_routes.error_response(
-            errors.method_not_allowed(request.method, (e.headers or {}).get("Allow", ""))
-        )
-    return create_routes.error_response(errors.not_found(request.scope["path"]))
-
-
-async def _failed(_request: Request, _e: Exception) -> Response:
-    """The framework raises the exception again once this is sent; `edge` says what it was."""
-    return create_routes.error_response(errors.server_error())
 
 
 def _version() -> str:

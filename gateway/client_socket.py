@@ -11,8 +11,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tailrace import telemetry
 from tailrace.protocol import close_codes
+from tailrace.web import write_deadline
 
-WRITE_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 2.0
 
 
@@ -27,6 +27,7 @@ class ClientSocket:
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
+        self._deadline = write_deadline.WriteDeadline()
         self.verdict: asyncio.Future[close_codes.CloseCode | None] = (
             asyncio.get_running_loop().create_future()
         )
@@ -52,13 +53,17 @@ class ClientSocket:
         if self.gone:
             return
         try:
-            async with asyncio.timeout(WRITE_DEADLINE_S):
-                for body in bodies:
+            for body in bodies:
+                with self._deadline:
                     await self._socket.send({"type": "websocket.send", "text": body.decode()})
-        except TimeoutError:
-            self.decide(close_codes.CloseCode.SLOW)
         except (WebSocketDisconnect, RuntimeError):
             self.decide(None)  # the receiving side gets the disconnect too
+
+    def check_deadlines(self, now: float) -> None:
+        """Decide that a client which has taken nothing for too long is slow. `now`: monotonic
+        seconds."""
+        if self._deadline.overdue(now):
+            self.decide(close_codes.CloseCode.SLOW)
 
     async def close(self, code: close_codes.CloseCode | None) -> None:
         """Send the close frame. None: the client left, and there is nobody to send it to."""

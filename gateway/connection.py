@@ -93,6 +93,10 @@ class Connection:
             await asyncio.gather(*sending, return_exceptions=True)
         await self._client.close(code)
 
+    def check_deadlines(self, now: float) -> None:
+        """Close the socket if its client takes nothing. `now`: monotonic seconds."""
+        self._client.check_deadlines(now)
+
     def leave(self, why: lanes.Leaving) -> None:
         """Take no more creates. Running responses go on."""
         self._spawn(self._act(self._scheduler.leave(why)))

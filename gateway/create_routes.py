@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
     chat_completions,
-    created_response_body,
     request_parsing,
     response_stream,
     submission,
@@ -24,7 +23,7 @@ from gateway import (
 from tailrace import log, settings, telemetry
 from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
-from tailrace.web import access, drain, event_stream
+from tailrace.web import access, drain, error_mapping, event_stream, write_deadline
 
 BODY_DEADLINE_S: Final = 60.0
 
@@ -40,11 +39,13 @@ class CreateRoutes:
         gate: access.Access,
         submit: submission.Submission,
         draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
     ) -> None:
         self._config = config
         self._gate = gate
         self._submit = submit
         self._draining = draining
+        self._checks = checks
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app` with these routes in front of it, unless spans are exported.
@@ -68,7 +69,7 @@ class CreateRoutes:
             try:
                 response = await handler(Request(scope, receive, send))
             except errors.ApiError as error:
-                response = error_response(error)
+                response = error_mapping.error_response(error)
             await response(scope, receive, send)
 
         return dispatch
@@ -77,9 +78,7 @@ class CreateRoutes:
         """`POST /v1/responses`."""
         create, stream = await self._created(request, request_parsing.of_responses)
         if create.stream:
-            return created_response_body.CreatedResponseBody(
-                stream, self._draining, events.Event.sse
-            )
+            return self._body_of(stream, events.Event.sse)
         if create.background:
             with stream:
                 return JSONResponse(stream.subscription.response, headers=stream.headers)
@@ -90,9 +89,21 @@ class CreateRoutes:
         create, stream = await self._created(request, request_parsing.of_chat)
         if create.stream:
             chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
-            return created_response_body.CreatedResponseBody(stream, self._draining, chunks.of)
+            return self._body_of(stream, chunks.of)
         whole = await self._whole(stream, request)
         return JSONResponse(chat_completions.completion(whole), headers=stream.headers)
+
+    def _body_of(
+        self, stream: response_stream.ResponseStream, encode: Callable[[events.Event], bytes]
+    ) -> Response:
+        return event_stream.EventStream(
+            stream,
+            stream.release,
+            self._draining,
+            self._checks,
+            encode=encode,
+            headers=stream.headers,
+        )
 
     async def _created(
         self, request: Request, parse: Parse
@@ -172,9 +183,3 @@ class CreateRoutes:
                 f"This instance is shutting down; the response goes on as {stream.rid}."
             )
         return stream.final
-
-
-def error_response(error: errors.ApiError) -> Response:
-    """An error as HTTP answer, counted."""
-    telemetry.ERRORS.labels(code=error.code or error.type, status=str(error.status)).inc()
-    return JSONResponse(errors.http_body(error), error.status, headers=error.headers)

@@ -19,7 +19,7 @@ from gateway import (
 from tailrace import settings, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
-from tailrace.web import access, drain, error_mapping
+from tailrace.web import access, drain, error_mapping, write_deadline
 
 
 class Sockets:
@@ -37,6 +37,7 @@ class Sockets:
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
         draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._config = config
@@ -44,6 +45,7 @@ class Sockets:
         self._submit = submit
         self._operations = operations
         self._draining = draining
+        self._checks = checks
         self._spawn = spawn
         self._open: set[connection.Connection] = set()
         self._by_principal: Counter[str] = Counter()
@@ -91,6 +93,7 @@ class Sockets:
             self._spawn,
         )
         self._open.add(accepted)
+        self._checks.add(accepted)
         self._by_principal[principal.key] += 1
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
         telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
@@ -98,6 +101,7 @@ class Sockets:
             await accepted.run(self._draining, resumed)
         finally:
             self._open.discard(accepted)
+            self._checks.discard(accepted)
             self._by_principal[principal.key] -= 1
             self._by_principal += Counter()  # drops zeros
             telemetry.OPEN_SOCKETS.labels(kind="responses").dec()

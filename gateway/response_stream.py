@@ -75,7 +75,7 @@ class ResponseStream:
             self.on_release(self)
 
     async def next_events(self) -> list[events.Event]:
-        """Wait for the next events. Returns an empty list after the terminal event.
+        """Wait for the next events. Returns an empty list after the terminal event or `keepalive`.
 
         Raises:
             outbox.Slow, log.HistoryLost: like `Subscription.next_events`.
@@ -103,6 +103,15 @@ class ResponseStream:
         else:
             telemetry.inter_token_seconds(self.pool).observe(now - self.last_token_at)
         self.last_token_at = now
+
+    def keepalive(self) -> None:
+        """Make a waiting `next_events` return an empty list."""
+        self.subscription.keepalive()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was returned."""
+        return self.final is not None
 
     @property
     def over(self) -> bool:

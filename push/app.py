@@ -3,133 +3,156 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from typing import Any
+import contextlib
+import socket
+import time
+from typing import Any, Final
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from tailrace import settings, telemetry
-from tailrace.auth.issuers import load_issuers
+from tailrace import admin, log, settings, telemetry
+from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, log_clients
-from tailrace.protocol import errors
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
-from tailrace.telemetry import gc_tuning, health
-from tailrace.web import access, drain, error_mapping, query_routes, runner
+from tailrace.telemetry import gc_tuning
+from tailrace.web import (
+    access,
+    drain,
+    error_mapping,
+    listener,
+    middleware,
+    query_routes,
+    runner,
+    server,
+    write_deadline,
+)
 
-WS_MAX_BYTES = 16 * 1024  # commands are small
+WS_MAX_BYTES: Final = 16 * 1024  # commands are small
+DRAIN_TICK_S: Final = 0.05
+CLOSE_S: Final = 2.0  # for close frames and the last writes, once everything was told to end
+LAST_WRITES_S: Final = 0.3
 
 
-def application(
-    end: query_routes.Endpoint,
-    deliver: delivery.Delivery,
-    redis: RedisStore,
-    draining: drain.Draining,
-) -> Starlette:
-    """The ASGI application: queries, health, errors in the protocol's shape."""
+class Push:
+    """All parts of one process, wired."""
 
-    async def health(_: Request) -> Response:
+    def __init__(
+        self,
+        config: settings.PushSettings,
+        issuers: Issuers,
+        layout: log.Layout,
+        clients: log_clients.LogClients,
+        redis: RedisStore,
+    ) -> None:
+        self._config = config
+        self.draining = drain.Draining()
+        self.checks = write_deadline.DeadlineChecks()
+        self.redis = redis
+        self.delivery = delivery.Delivery(
+            clients,
+            layout=layout,
+            pools=[pool.name for pool in config.pools],
+            preferred=(),
+        )
+        self.key_sets = access.key_sets(issuers)
+        gate = access.Access(
+            self.key_sets, Tickets(self.redis), Revocations(self.redis), config.origins
+        )
+        self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
+
+    def application(self) -> ASGIApp:
+        """The ASGI application: queries, health, errors in the API's shape."""
+        app = Starlette(
+            routes=[
+                Route("/health", self.health),
+                Route("/ready", self.ready),
+                *self.queries.routes(),
+            ],
+            exception_handlers=error_mapping.HANDLERS,
+        )
+        app.router.redirect_slashes = False  # a redirect would go to whatever `Host` says
+        return middleware.OuterMiddleware(self.queries.in_front_of(app), self._config.origins)
+
+    async def health(self, _request: Request) -> Response:
+        """`GET /health`: the process runs."""
         return JSONResponse({"status": "ok"})
 
-    async def ready(_: Request) -> Response:
-        state = await readiness(deliver, redis, draining)
+    async def ready(self, _request: Request) -> Response:
+        """`GET /ready`."""
+        state = await self.readiness()
         return JSONResponse(state, 200 if state["ready"] else 503)
 
-    async def http_error(request: Request, e: Exception) -> Response:
-        assert isinstance(e, HTTPException)
-        error = (
-            errors.method_not_allowed(request.method)
-            if e.status_code == 405
-            else errors.not_found(request.url.path)
+    async def readiness(self) -> dict[str, Any]:
+        """The JSON of `/ready`. Without Redis push is ready: streams go on, only browser tickets
+        fail."""
+        return {
+            "ready": self.delivery.ready and not self.draining.begun,
+            "kafka": self.delivery.ready,
+            "redis": await self.redis.reachable(),
+            "draining": self.draining.begun,
+        }
+
+    async def run(self, bound: socket.socket, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Serve on `bound` until `stop`, then drain; `hurry` ends the drain.
+
+        Raises:
+            settings.Misconfigured: the admin address is taken.
+        """
+        config = self._config
+        http = server.make(
+            self.application(),
+            config.host,
+            config.port,
+            ws_max_bytes=WS_MAX_BYTES,
+            drain_s=config.drain_s,
         )
-        return error_mapping.error_response(error)
+        parts: list[runner.Part] = [self.delivery, self.key_sets]
+        if config.admin_port:
+            parts.append(admin.AdminServer(config.host, config.admin_port, self.readiness))
+        gc_tuning.freeze()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [tasks.create_task(part.run()) for part in parts]
+                background.append(tasks.create_task(http.serve(sockets=[bound])))
+                telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port)
+                await stop.wait()
+                await self._drain(hurry)
+                http.should_exit = True
+                await asyncio.sleep(LAST_WRITES_S)
+                for task in background:
+                    task.cancel()
+        finally:
+            await self.redis.aclose()
+            telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
-    async def failed(_: Request, e: Exception) -> Response:
-        telemetry.log(telemetry.Action.REQUEST_FAILED, error=type(e).__name__)
-        return error_mapping.error_response(errors.server_error())
-
-    return Starlette(
-        routes=[Route("/health", health), Route("/ready", ready), *end.routes()],
-        exception_handlers={HTTPException: http_error, Exception: failed},
-    )
-
-
-async def readiness(
-    deliver: delivery.Delivery, redis: RedisStore, draining: drain.Draining
-) -> dict[str, Any]:
-    """Redis away does not make push unready: streams go on without it, only browser tickets
-    fail."""
-    return {
-        "ready": deliver.ready and not draining.begun,
-        "kafka": deliver.ready,
-        "redis": await redis.reachable(),
-        "draining": draining.begun,
-    }
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        """Readiness off, then sockets and streams end, spread over some seconds. Clients resume
+        elsewhere by their position."""
+        telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(self.queries.sockets))
+        self.draining.begin()
+        end = time.monotonic() + min(self._config.drain_s, drain.SPREAD_S + CLOSE_S)
+        while self.queries.sockets and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_TICK_S)
 
 
 async def serve(config: settings.PushSettings) -> None:
-    """Run until SIGTERM or SIGINT, then drain."""
+    """One push process.
+
+    Raises:
+        settings.Misconfigured, IssuersRefused: before it serves anyone.
+        Exception: a part failed for good; the process has to be started again.
+    """
     issuers = load_issuers(config.issuers)
-    listener = runner.bind(config.host, config.port)
-    known = await runner.layout(config.kafka)
-    redis = RedisStore(config.redis)
-    draining = drain.Draining()
-    deliver = delivery.Delivery(
-        log_clients.over_kafka(config.kafka, config.name),
-        layout=known,
-        pools=[pool.name for pool in config.pools],
-        preferred=(),
-    )
-    keys = access.key_sets(issuers)
-    gate = access.Access(keys, Tickets(redis), Revocations(redis), config.origins)
-    end = query_routes.Endpoint(deliver, gate, draining)
-    http = runner.server(
-        end.before(application(end, deliver, redis, draining)),
-        config.host,
-        config.port,
-        WS_MAX_BYTES,
-        config.drain_s,
-    )
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    gc_tuning.freeze()
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(part)
-                for part in (deliver.run(), http.serve(sockets=[listener]), keys.run())
-            ]
-            if config.admin_port:
-                shown = health.AdminServer(
-                    config.host, config.admin_port, lambda: readiness(deliver, redis, draining)
-                )
-                background.append(tasks.create_task(shown.run()))
-            telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port)
-            await stop.wait()
-            await wind_down(end, draining, http, config.drain_s)
-            for task in background:
-                task.cancel()
-    finally:
-        await redis.aclose()
-        telemetry.log(telemetry.Action.SERVICE_STOPPED)
-
-
-async def wind_down(
-    end: query_routes.Endpoint, draining: drain.Draining, http: runner.Server, drain_s: float
-) -> None:
-    """Readiness off, then sockets and streams end spread over a few seconds; clients resume
-    elsewhere by their position."""
-    telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(end.sockets))
-    draining.begin()
-    deadline = asyncio.get_running_loop().time() + min(drain_s, drain.SPREAD_S + 2.0)
-    while end.sockets and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 (a set that empties; this runs once)
-        await asyncio.sleep(0.05)
-    http.should_exit = True
-    await asyncio.sleep(0.3)
+    bound = listener.bind(config.host, config.port)
+    with contextlib.closing(bound):
+        layout = await runner.layout(config.kafka)
+        clients = log_clients.over_kafka(config.kafka, config.name)
+        await Push(config, issuers, layout, clients, RedisStore(config.redis)).run(
+            bound, *runner.on_signals()
+        )

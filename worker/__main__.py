@@ -19,14 +19,13 @@ def main() -> int:
     failed, 2 for a misconfiguration."""
     try:
         chosen = settings.worker()
+        telemetry.setup("worker", chosen.name)
+        log.fold_complaints()
+        log.use_public_api(bool(chosen.kafka_public_api))
+        return uvloop.run(_run(chosen))
     except settings.Misconfigured as error:
         sys.stderr.write(f"worker: {error}\n")
         return 2
-    telemetry.setup("worker", chosen.name)
-    log.fold_complaints()
-    log.use_public_api(bool(chosen.kafka_public_api))
-    try:
-        return uvloop.run(_run(chosen))
     except Exception as error:
         telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
         return 1

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tailrace import engines, log, settings, telemetry
+from tailrace import admin, engines, log, settings, telemetry
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
-from tailrace.telemetry import gc_tuning, health
+from tailrace.telemetry import gc_tuning
 from worker.clock import BrokerClock
 from worker.connections import Connections, connect
 from worker.engines import base
@@ -76,8 +76,17 @@ class App:
         self._leaving.set()
 
     async def run(self) -> int:
-        """Serve until told to leave. Returns the process's exit code."""
+        """Serve until told to leave. Returns the process's exit code.
+
+        Raises:
+            settings.Misconfigured: the admin address is taken.
+        """
         chosen = self._settings
+        admin_server = (
+            admin.AdminServer(chosen.host, chosen.admin_port, self.status.readiness)
+            if chosen.admin_port
+            else None
+        )
         telemetry.log(
             telemetry.Action.SERVICE_STARTED,
             pool=chosen.pool,
@@ -87,9 +96,8 @@ class App:
         )
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(self._heartbeat.run(), name="heartbeat")]
-            if chosen.admin_port:
-                listener = health.AdminServer(chosen.host, chosen.admin_port, self.status.readiness)
-                background.append(tasks.create_task(listener.run(), name="admin"))
+            if admin_server is not None:
+                background.append(tasks.create_task(admin_server.run(), name="admin"))
             try:
                 await self._until_leaving(tasks, background)
             finally:

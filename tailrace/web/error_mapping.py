@@ -1,39 +1,83 @@
-"""What a client is told when a response cannot be delivered, or was asked for wrongly."""
+"""What a client is told when something goes wrong: from exceptions to the API's shape of errors.
+
+`HANDLERS` is for the exception handlers of an application; `api_error` is for what delivery and the
+log raise.
+"""
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse
+from collections.abc import Mapping
+from typing import Any, Final
 
-from tailrace import log
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
 
-DELIVERY_ERRORS = (errors.ApiError, delivery.NotFound, log.HistoryLost, log.LogUnavailable)
+DELIVERY_ERRORS: Final = (
+    errors.ApiError,
+    delivery.NotFound,
+    log.HistoryLost,
+    log.LogUnavailable,
+)
 
 
-def api_error(rid: str | None, e: Exception) -> errors.ApiError:
-    """What a client is told when a response cannot be delivered."""
+def api_error(rid: str | None, error: Exception) -> errors.ApiError:
+    """The API's error for a response that cannot be delivered or written.
+
+    Raises:
+        Exception: `error` itself, when it is none of `DELIVERY_ERRORS`.
+    """
     shown = rid or ""
-    if isinstance(e, errors.ApiError):
-        return e
-    if isinstance(e, delivery.NotFound):
+    if isinstance(error, errors.ApiError):
+        return error
+    if isinstance(error, delivery.NotFound):
         return errors.response_not_found(shown)
-    if isinstance(e, log.HistoryLost):
+    if isinstance(error, log.HistoryLost):
         return errors.history_lost(shown)
-    if isinstance(e, log.TooLarge):  # an unavailable log would be tried again and again
+    if isinstance(error, log.TooLarge):  # an unavailable log would be tried again and again
         return errors.record_too_large()
-    if isinstance(e, log.LogUnavailable):
+    if isinstance(error, log.LogUnavailable):
         return errors.unavailable("The log cannot be read right now.")
-    raise e
+    raise error
 
 
-def error_response(e: errors.ApiError) -> JSONResponse:
-    """An error as HTTP answer."""
-    return JSONResponse(errors.http_body(e), e.status, headers=dict(e.headers))
+def error_response(error: errors.ApiError) -> JSONResponse:
+    """An error as HTTP answer; counts it."""
+    telemetry.ERRORS.labels(code=error.code or error.type, status=str(error.status)).inc()
+    return JSONResponse(errors.http_body(error), error.status, headers=dict(error.headers))
+
+
+async def _api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.ApiError)
+    return error_response(error)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return error_response(errors.method_not_allowed(request.method, allowed))
+    return error_response(errors.not_found(request.scope["path"]))
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """The framework raises the exception again once this is sent; the middleware logs it."""
+    return error_response(errors.server_error())
+
+
+HANDLERS: Final[Mapping[Any, Any]] = {
+    errors.ApiError: _api_error,
+    HTTPException: _no_route,
+    Exception: _failed,
+}
 
 
 def cursor(value: str | None) -> int:
-    """`starting_after` of a query; absent means from the beginning.
+    """`starting_after` of a query; -1 when absent: from the beginning.
 
     Raises:
         errors.ApiError: not an integer >= 0.

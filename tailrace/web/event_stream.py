@@ -1,147 +1,141 @@
-"""Events of one response as server-sent events, and what every body of such a stream has in
-common."""
+"""Events of one response as server-sent events: the body of every streaming answer.
+
+A stream ends with `[DONE]` after the terminal event. Every other end breaks the body off, because
+SDKs take a clean early end for a complete answer. Returning without the last part is how an ASGI
+application has its server cut the connection.
+"""
 
 from __future__ import annotations
 
-import abc
 import asyncio
-import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tailrace import log, telemetry
-from tailrace.delivery import delivery, outbox
-from tailrace.web import drain
+from tailrace.delivery import outbox
+from tailrace.protocol import events
+from tailrace.web import drain, write_deadline
 
-KEEP_ALIVE_S = 15.0
-KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
-WRITE_DEADLINE_S = 10.0
-LOOK_S = 2.5
-SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+KEEP_ALIVE_S: Final = 15.0
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+SSE_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-class EventBody(Response, abc.ABC):
-    """The body of an event stream. It ends with `[DONE]` after the terminal event; any other end
-    breaks the body off, because a clean early end would look like a complete answer to the SDKs.
-    Returning without the last part is how an ASGI application has its server cut the connection.
+class Source(Protocol):
+    """Where a body's events come from: `delivery.Subscription` is one."""
+
+    @property
+    def rid(self) -> str:
+        """Id of the response."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was returned."""
+
+    async def next_events(self) -> list[events.Event]:
+        """The next events; empty after `keepalive`.
+
+        Raises:
+            outbox.Slow, log.HistoryLost
+        """
+
+    def keepalive(self) -> None:
+        """Make a waiting `next_events` return."""
+
+
+class EventStream(Response):
+    """Pumps a source's events to the client until its end, the client's leaving, the service's
+    draining, or the write deadline.
 
     Attributes:
-        _writing: since when a part waits to be taken (monotonic seconds); 0 while none does.
-        _wrote: when the last one was.
+        _deadline: of the writes to the client.
+        _overdue: done when the client has taken nothing for too long; None before the body began.
     """
 
-    def __init__(self, rid: str, headers: Mapping[str, str]) -> None:
-        super().__init__(headers={**SSE_HEADERS, **headers}, media_type="text/event-stream")
+    def __init__(
+        self,
+        source: Source,
+        on_end: Callable[[], None],
+        draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
+        *,
+        encode: Callable[[events.Event], bytes] = events.Event.sse,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`on_end` is called once, when nothing is written any more."""
+        super().__init__(headers={**SSE_HEADERS, **(headers or {})}, media_type="text/event-stream")
         del self.headers["content-length"]
-        self._rid = rid
-        self._writing = self._wrote = 0.0
+        self._source = source
+        self._on_end = on_end
+        self._draining = draining
+        self._checks = checks
+        self._encode = encode
+        self._deadline = write_deadline.WriteDeadline()
+        self._overdue: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pump until the end, the client's leaving, or whatever else `cuts`."""
         telemetry.OPEN_STREAMS.inc()
+        self._overdue = asyncio.get_running_loop().create_future()
+        self._checks.add(self)
         tasks: list[asyncio.Future[None]] = []
         try:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            self._wrote = time.monotonic()
-            tasks += [
-                asyncio.ensure_future(t) for t in (self.pump(send), gone(receive), *self.cuts())
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            with self._deadline:
+                await send({"type": "http.response.start", **start})
+            tasks = [
+                asyncio.ensure_future(each)
+                for each in (self._pump(send), gone(receive), self._draining.wait(), self._overdue)
             ]
-            # One look now and then at all that has a deadline: a timer per event would cost a tenth
-            # of what an event costs.
-            while not (
-                await asyncio.wait(tasks, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            )[0] and not self._overdue(time.monotonic()):
-                pass
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._checks.discard(self)
             for task in tasks:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Exception):
                     telemetry.log(telemetry.Action.REQUEST_FAILED, exc_info=outcome)
             telemetry.OPEN_STREAMS.dec()
-            self.release()
+            self._on_end()
 
-    def _overdue(self, now: float) -> bool:
-        """Whether the client does not take what is written; one that has had nothing for long gets
-        a sign of life."""
-        if self._writing:
-            if now - self._writing < WRITE_DEADLINE_S:
-                return False
-            self.broken(TimeoutError())
-            return True
-        if now - self._wrote >= KEEP_ALIVE_S:
-            self.nudge()
-        return False
+    def check_deadlines(self, now: float) -> None:
+        """Break off a body whose client takes nothing; have a keep-alive comment written when
+        nothing else was for long. `now`: monotonic seconds."""
+        if self._deadline.overdue(now):
+            if self._overdue is not None and not self._overdue.done():
+                self._broken(TimeoutError())
+                self._overdue.set_result(None)
+        elif self._deadline.idle_s(now) >= KEEP_ALIVE_S:
+            self._source.keepalive()
 
-    @abc.abstractmethod
-    async def pump(self, send: Send) -> None:
-        """Write events, `[DONE]` last; return early to break off."""
-
-    @abc.abstractmethod
-    def nudge(self) -> None:
-        """Have `pump` write a sign of life, if it waits for events."""
-
-    def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """What else ends the body by returning."""
-        return ()
-
-    @abc.abstractmethod
-    def release(self) -> None:
-        """Nothing is written any more."""
-
-    async def write(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        """One part; nothing when it is empty and not the last."""
-        if body or not more:
-            self._writing = time.monotonic()
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-            self._writing, self._wrote = 0.0, time.monotonic()
-
-    def broken(self, e: Exception) -> None:
-        """Say why a body was broken off."""
-        if isinstance(e, outbox.Slow | TimeoutError):
-            telemetry.OUTBOX_CLOSES.labels(
-                verdict="slow" if isinstance(e, outbox.Slow) else "blocked"
-            ).inc()
-        telemetry.log(telemetry.Action.STREAM_BROKEN, response=self._rid, reason=type(e).__name__)
-
-
-class EventStream(EventBody):
-    """A watched response."""
-
-    def __init__(self, subscription: delivery.Subscription, draining: drain.Draining) -> None:
-        super().__init__(subscription.rid, {})
-        self._subscription = subscription
-        self._draining = draining
-
-    def cuts(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return (self._draining.wait(),)
-
-    def nudge(self) -> None:
-        self._subscription.keepalive()
-
-    def release(self) -> None:
-        self._subscription.close()
-
-    async def pump(self, send: Send) -> None:
+    async def _pump(self, send: Send) -> None:
         try:
-            while not self._subscription.ended:
-                await self.write(
-                    send,
-                    b"".join(e.sse() for e in await self._subscription.next_events()) or KEEP_ALIVE,
-                )
-            await self.write(send, DONE, more=False)
+            while not self._source.ended:
+                batch = await self._source.next_events()
+                await self._write(send, b"".join(map(self._encode, batch)) if batch else KEEP_ALIVE)
+            await self._write(send, DONE, more=False)
         except (outbox.Slow, log.HistoryLost) as error:
-            self.broken(error)
+            self._broken(error)
+
+    async def _write(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        """One part; nothing when it is empty."""
+        if body:
+            with self._deadline:
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    def _broken(self, error: Exception) -> None:
+        """Count and log why a body was broken off."""
+        if isinstance(error, outbox.Slow | TimeoutError):
+            verdict = "slow" if isinstance(error, outbox.Slow) else "blocked"
+            telemetry.OUTBOX_CLOSES.labels(verdict=verdict).inc()
+        telemetry.log(
+            telemetry.Action.STREAM_BROKEN,
+            response=self._source.rid,
+            reason=type(error).__name__,
+        )
 
 
 async def gone(receive: Receive) -> None:

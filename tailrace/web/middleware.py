@@ -1,27 +1,28 @@
-"""The outermost layer of the HTTP side: what holds for every answer, whatever produced it.
+"""The outermost layer of gateway and push: what holds for every answer, whatever produced it.
 
-An id on each, security headers, CORS for listed origins, and the one shape of errors also for what
-nobody caught.
+Each answer gets an id and the security headers, listed origins get CORS headers, and an exception
+that nothing caught becomes the API's error and a log line with its trace.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Final
 
-import msgspec
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace import telemetry
 from tailrace.protocol import close_codes, errors
+from tailrace.web import error_mapping
 
-EXPOSED = (
+EXPOSED: Final = (
     "x-request-id, x-tailrace-response-id, retry-after, retry-after-ms, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
 )
-PREFLIGHT = {
+PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
     "access-control-max-age": "600",
 }
@@ -34,102 +35,16 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-class Edge:
-    """Wraps the application; `origins` are those a browser may call from."""
+class Cors:
+    """Cross-origin access for listed origins. Any other origin is told nothing, and its browser
+    refuses to hand the answer over."""
 
-    def __init__(self, app: ASGIApp, origins: Iterable[str]) -> None:
-        self._app = app
+    def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origins)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = "req_" + os.urandom(12).hex()
-        scope.setdefault("state", {})["request_id"] = request_id
-        cors = self._cors(scope)
-        started = False
-
-        async def decorated(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in {"x-request-id": request_id, **SECURITY_HEADERS, **cors}.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        if (
-            scope["method"] == "OPTIONS"
-            and cors
-            and "access-control-request-method" in (asked := Headers(scope=scope))
-        ):
-            allowed = {
-                **PREFLIGHT,
-                "access-control-allow-headers": asked.get("access-control-request-headers", ""),
-            }
-            await _answer(decorated, 204, b"", allowed)
-            return
-        try:
-            await self._app(scope, receive, decorated)
-        # the last place before the server's own 500, which has neither our shape nor our headers
-        except Exception as e:
-            telemetry.log(telemetry.Action.REQUEST_FAILED, request_id=request_id, exc_info=e)
-            if started:
-                # a body that is not complete is cut by the server, which is the honest end of it
-                return
-            error = errors.server_error()
-            await _answer(
-                decorated,
-                error.status,
-                msgspec.json.encode(errors.http_body(error)),
-                {"content-type": "application/json"},
-            )
-
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = "req_" + os.urandom(12).hex()
-        accepted = False
-
-        async def noted(message: Message) -> None:
-            nonlocal accepted
-            if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                message["headers"] = [
-                    *message.get("headers", []),
-                    (b"x-request-id", request_id.encode()),
-                ]
-            accepted = accepted or message["type"] in (
-                "websocket.accept",
-                "websocket.http.response.start",
-                "websocket.close",
-            )
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except Exception as e:
-            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=e)
-            if accepted:
-                await send({"type": "websocket.close", "code": int(close_codes.CloseCode.INTERNAL)})
-            else:
-                error = errors.server_error()
-                body = msgspec.json.encode(errors.http_body(error))
-                await send(
-                    {
-                        "type": "websocket.http.response.start",
-                        "status": error.status,
-                        "headers": [(b"content-type", b"application/json")],
-                    }
-                )
-                await send({"type": "websocket.http.response.body", "body": body})
-
-    def _cors(self, scope: Scope) -> dict[str, str]:
-        """A listed origin may read; any other gets nothing said, and its browser refuses."""
-        origin = Headers(scope=scope).get("origin")
+    def headers(self, asked: Headers) -> dict[str, str]:
+        """What an answer to this request gets; empty for an origin that is not listed."""
+        origin = asked.get("origin")
         if origin not in self._origins:
             return {}
         return {
@@ -139,11 +54,98 @@ class Edge:
             "vary": "origin",
         }
 
+    def preflight(self, scope: Scope, asked: Headers) -> Response | None:
+        """The answer to a preflight request of a listed origin; None for every other request."""
+        if (
+            scope["method"] != "OPTIONS"
+            or asked.get("origin") not in self._origins
+            or "access-control-request-method" not in asked
+        ):
+            return None
+        allowed = asked.get("access-control-request-headers", "")
+        return Response(
+            status_code=204, headers={**PREFLIGHT, "access-control-allow-headers": allowed}
+        )
 
-async def _answer(send: Send, status: int, body: bytes, headers: dict[str, Any]) -> None:
-    raw = [
-        (name.encode("latin-1"), value.encode("latin-1"))
-        for name, value in {**headers, "content-length": str(len(body))}.items()
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+
+class OuterMiddleware:
+    """Wraps an application; `origins` are those that a browser may call from."""
+
+    def __init__(self, app: ASGIApp, origins: Iterable[str]) -> None:
+        self._app = app
+        self._cors = Cors(origins)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        # Not a coroutine itself: that would be one more frame for as long as a socket is open.
+        if scope["type"] == "http":
+            return self._http(scope, receive, send)
+        if scope["type"] == "websocket":
+            return self._websocket(scope, receive, send)
+        return self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Headers(scope=scope)
+        request_id = _request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        added = {"x-request-id": request_id, **SECURITY_HEADERS, **self._cors.headers(asked)}
+        started = False
+
+        async def decorated(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                _add(message, added)
+            await send(message)
+
+        preflight = self._cors.preflight(scope, asked)
+        if preflight is not None:
+            await preflight(scope, receive, decorated)
+            return
+        try:
+            await self._app(scope, receive, decorated)
+        except Exception as error:
+            # The last place before the server's own 500, which has neither shape nor headers.
+            telemetry.log(telemetry.Action.REQUEST_FAILED, request_id=request_id, exc_info=error)
+            if not started:  # a body that has begun is cut by the server: it did not end
+                response = error_mapping.error_response(errors.server_error())
+                await response(scope, receive, decorated)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = _request_id()
+        answered = False
+
+        async def decorated(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            if message["type"] == "websocket.accept":
+                _add(message, {"x-request-id": request_id})
+            elif message["type"] == "websocket.http.response.start":
+                cors = self._cors.headers(Headers(scope=scope))
+                _add(message, {"x-request-id": request_id, **SECURITY_HEADERS, **cors})
+            await send(message)
+
+        try:
+            await self._app(scope, receive, decorated)
+        except Exception as error:
+            telemetry.log(telemetry.Action.SOCKET_FAILED, request_id=request_id, exc_info=error)
+            if answered:
+                await send({"type": "websocket.close", "code": int(close_codes.CloseCode.INTERNAL)})
+            else:
+                response = error_mapping.error_response(errors.server_error())
+                await response(scope, receive, decorated)
+
+
+def _request_id() -> str:
+    return "req_" + os.urandom(12).hex()
+
+
+def _add(message: Message, added: Mapping[str, str]) -> None:
+    """Add headers to the start of an answer. A header that is there already stays as it is, except
+    `vary`, which is joined."""
+    message.setdefault("headers", [])
+    headers = MutableHeaders(scope=message)
+    for name, value in added.items():
+        if name == "vary":
+            headers.add_vary_header(value)
+        else:
+            headers.setdefault(name, value)

@@ -1,13 +1,11 @@
-"""The routes of queries: the Response object, its event series over SSE, and the socket on which
-one client follows many responses.
+"""The routes of queries: the Response object, its events over SSE, and the watch socket.
 
 The gateway mounts the same routes, so a client that knows only one address misses nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -19,43 +17,59 @@ from starlette.websockets import WebSocket
 from tailrace import telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
-from tailrace.web import access, drain, error_mapping, event_stream, watch_socket
+from tailrace.web import (
+    access,
+    drain,
+    error_mapping,
+    event_stream,
+    watch_socket,
+    write_deadline,
+)
 
-LOOK_S = 2.5
+
+def _stored(response: dict[str, Any]) -> bool:
+    return bool(response["store"])
 
 
-class Endpoint:
-    """The routes over one `Delivery`."""
+class QueryRoutes:
+    """The routes over one `Delivery`.
+
+    Attributes:
+        sockets: the open watch sockets.
+    """
 
     def __init__(
         self,
         deliver: delivery.Delivery,
         gate: access.Access,
         draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
         *,
-        expose_object: Callable[[dict[str, Any]], bool] = lambda r: bool(r["store"]),
+        expose_object: Callable[[dict[str, Any]], bool] = _stored,
     ) -> None:
+        """`expose_object`: whether a Response object may be retrieved without streaming."""
         self._delivery = deliver
         self._gate = gate
         self._draining = draining
+        self._checks = checks
         self._expose = expose_object
         self.sockets: set[watch_socket.WatchConnection] = set()
-        self._looking: asyncio.TimerHandle | None = None
 
     def routes(self) -> list[BaseRoute]:
         """`GET /v1/responses/{id}`."""
         return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"])]
 
-    def before(self, app: ASGIApp) -> ASGIApp:
-        """`app` with `WS /v1/watch` in front of it: every layer of a web framework is a suspended
-        frame for as long as a socket is open, and of these sockets there are thousands that say
-        nothing."""
+    def in_front_of(self, app: ASGIApp) -> ASGIApp:
+        """`app` with `WS /v1/watch` in front of it.
 
-        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        Every layer of a web framework is a suspended frame for as long as a socket is open, and
+        there are thousands of these sockets that say nothing. So this is no coroutine either.
+        """
+
+        def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             if scope["type"] == "websocket" and scope["path"] == "/v1/watch":
-                await self.watch(WebSocket(scope, receive, send))
-            else:
-                await app(scope, receive, send)
+                return self.watch(WebSocket(scope, receive, send))
+            return app(scope, receive, send)
 
         return dispatch
 
@@ -75,30 +89,24 @@ class Endpoint:
             )
         except error_mapping.DELIVERY_ERRORS as error:
             return error_mapping.error_response(error_mapping.api_error(rid, error))
-        return event_stream.EventStream(subscription, self._draining)
+        return event_stream.EventStream(
+            subscription, subscription.close, self._draining, self._checks
+        )
 
     async def watch(self, socket: WebSocket) -> None:
-        """A watch socket."""
+        """A watch socket, from its handshake to its end."""
         connection = await self._accepted(socket)
         if connection is None:
             return
         self.sockets.add(connection)
-        if self._looking is None:
-            self._look()
+        self._checks.add(connection)
         telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
         try:
             await connection.run(self._draining)
         finally:
             self.sockets.discard(connection)
+            self._checks.discard(connection)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
-
-    def _look(self) -> None:
-        """Now and then at all sockets, instead of a timer per message that is cancelled again at
-        once."""
-        loop = asyncio.get_running_loop()
-        for connection in list(self.sockets):
-            connection.look(loop.time())
-        self._looking = loop.call_later(LOOK_S, self._look) if self.sockets else None
 
     async def _accepted(self, socket: WebSocket) -> watch_socket.WatchConnection | None:
         """The handshake; None when it was refused."""
@@ -114,7 +122,6 @@ class Endpoint:
         await socket.accept(
             subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None
         )
-        socket.scope[
-            "headers"
-        ] = []  # nobody asks for them any more, and every open socket would keep its own
+        # Nothing reads the headers any more, and every open socket would keep its own.
+        socket.scope["headers"] = []
         return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate.clock)

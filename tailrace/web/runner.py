@@ -1,28 +1,33 @@
-"""How a delivering service runs as a process: settings, lines, loop, and an exit code."""
+"""How gateway and push run as a process: settings, log lines, event loop, exit code."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
+import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import uvicorn
 import uvloop
 
 from tailrace import log, settings, telemetry
 from tailrace.auth.keys import IssuersRefused
-from tailrace.web import uvicorn_protocol
-
-FLUSH_DEADLINE_MS = 30_000
-SEND_BUFFER_BYTES = 256 * 1024
 
 S = TypeVar("S", bound=settings.EdgeSettings)
 
 
+class Part(Protocol):
+    """A part of a process with work of its own."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+
+
 def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, Any, None]]) -> int:
-    """Exit code: 0 after a drain, 2 for a misconfiguration."""
+    """Run a service until it has drained.
+
+    Returns the exit code: 0 after a drain, 2 for a wrong setting, which is one line on stderr.
+    """
     try:
         config = read()
         telemetry.setup(role, config.name)
@@ -38,65 +43,24 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
     return 0
 
 
-class Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: the composition root owns the signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        """No handlers."""
-        yield
-
-
-def server(app: Any, host: str, port: int, ws_max_bytes: int, drain_s: float) -> Server:
-    """uvicorn as this project runs it: no deflate, small messages, bounded shutdown."""
-    return Server(
-        uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            loop="uvloop",
-            http="httptools",
-            ws=uvicorn_protocol.Protocol,
-            ws_max_size=ws_max_bytes,
-            ws_per_message_deflate=False,
-            ws_ping_interval=20.0,
-            ws_ping_timeout=20.0,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, int(drain_s)),
-        )
-    )
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Here and not in the server, so that a port that is taken is said at once and by name; nobody
-    is let in before the server listens."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Inherited by every connection: one that was given up as slow still has bytes to flush,
-            # and its peer may never take them.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, FLUSH_DEADLINE_MS)
-        # Inherited too: else a loopback or local network buffers megabytes per slow client before
-        # anyone notices it.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise settings.Misconfigured(
-            f"TAILRACE_HOST, TAILRACE_PORT: cannot listen on {host}:{port}: {error.strerror}"
-        ) from error
-    return bound
-
-
 async def layout(bootstrap: str) -> log.Layout:
-    """Which log this is. Logs each reason to wait for it."""
+    """Which log this is, and how many partitions it has. Logs each reason to wait for it."""
 
     def waiting(reason: str) -> None:
         telemetry.log(telemetry.Action.WAITING, reason=reason)
 
     return await log.wait_for_layout(lambda: log.layout(bootstrap), waiting)
+
+
+def on_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Two events: SIGTERM or SIGINT sets the first, which starts the drain; a second signal sets
+    the other one, which ends it."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop, hurry

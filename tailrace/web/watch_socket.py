@@ -14,9 +14,8 @@ from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import close_codes, errors
-from tailrace.web import access, drain, error_mapping
+from tailrace.web import access, drain, error_mapping, write_deadline
 
-WRITE_DEADLINE_S = 10.0
 MAX_WATCHES = 64
 
 _encode = msgspec.json.Encoder().encode
@@ -25,8 +24,8 @@ _encode = msgspec.json.Encoder().encode
 class WatchConnection:
     """One watch socket: commands in, events of all watched responses out, through one sender.
 
-    A socket that is idle holds the task that serves it, which reads, and one timer; the sender
-    exists only while there is something to send.
+    An idle socket has one task, which reads, and one timer. The sender task exists only while there
+    is something to send.
 
     Attributes:
         _watches: subscriptions by response id; only the reader adds and removes, the sender removes
@@ -34,15 +33,26 @@ class WatchConnection:
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
         _sender: sends until `_pending` and `_notes` are empty; None then.
+        _starting: tasks that subscribe, by response id; each removes itself.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
-        _writing: since when a message waits to be taken (the loop's clock); 0 while none does.
+        _deadline: of the writes to the client.
         _over, _code: whether the socket ends, and what it is closed with; None when the client has
             left.
     """
 
     __slots__ = (
-        *("_clock", "_code", "_delivery", "_loop", "_notes", "_over", "_owner", "_pending"),
-        *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches", "_writing"),
+        *(
+            "_clock",
+            "_code",
+            "_deadline",
+            "_delivery",
+            "_loop",
+            "_notes",
+            "_over",
+            "_owner",
+            "_pending",
+        ),
+        *("_principal", "_reader", "_sender", "_socket", "_starting", "_watches"),
     )
 
     def __init__(
@@ -64,7 +74,7 @@ class WatchConnection:
         self._sender: asyncio.Task[close_codes.CloseCode | None] | None = None
         self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[Any] | None = None
-        self._writing = 0.0
+        self._deadline = write_deadline.WriteDeadline()
         self._over = False
         self._code: close_codes.CloseCode | None = None
 
@@ -97,18 +107,18 @@ class WatchConnection:
             await self._close(self._code)
 
     async def _read_until_over(self) -> None:
-        """A task of its own for the reader would be the greater part of what an idle socket takes;
-        so whoever ends the socket ends the reading."""
+        """Read in the task that serves the socket; `_end` cancels it. A task of its own for the
+        reader would be the greater part of what an idle socket takes."""
         self._reader = asyncio.current_task()
         try:
             await self._read()
         except asyncio.CancelledError:
             if not self._over or self._reader is None or self._reader.uncancel():
-                raise  # by somebody else
+                raise  # not by `_end`
         except (WebSocketDisconnect, RuntimeError):
             pass  # the client has left
         except Exception as error:
-            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
+            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=error)
             self._code = close_codes.CloseCode.INTERNAL
         finally:
             self._reader = None
@@ -171,11 +181,8 @@ class WatchConnection:
                     "watch_limit_reached",
                 ),
             )
-        self._unwatch(
-            rid
-            # a second watch of the same response replaces the first: the position is the client's to
-            # choose
-        )
+        # A second watch of the same response replaces the first: the client chooses the position.
+        self._unwatch(rid)
         task = asyncio.create_task(self._watch(rid, after))
         self._starting[rid] = task
         return None
@@ -231,7 +238,7 @@ class WatchConnection:
         if isinstance(error, WebSocketDisconnect | RuntimeError):
             self._end(None)  # the client has left
         elif error is not None:
-            telemetry.log(telemetry.Action.SOCKET_FAILED, error=type(error).__name__)
+            telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=error)
             self._end(close_codes.CloseCode.INTERNAL)
         elif (verdict := task.result()) is not None:
             self._end(verdict)
@@ -242,7 +249,7 @@ class WatchConnection:
         """Everything there is to send; the code to close with when the client does not take it."""
         try:
             while self._notes or self._pending:
-                for note in self._take_notes():
+                for note in self._notes_to_send():
                     await self._write(_encode(note))
                 if self._pending:
                     await self._send_one(next(iter(self._pending)))
@@ -251,7 +258,7 @@ class WatchConnection:
             return close_codes.CloseCode.SLOW
         return None
 
-    def _take_notes(self) -> list[dict[str, Any]]:
+    def _notes_to_send(self) -> list[dict[str, Any]]:
         notes, self._notes = self._notes, []
         return notes
 
@@ -281,19 +288,18 @@ class WatchConnection:
                 _encode({"type": "watch.done", "response_id": rid, "status": subscription.status})
             )
         elif batch:
-            self._pending[rid] = None  # there may be more; an empty take ends the round
+            self._pending[rid] = None  # there may be more; an empty batch ends the round
 
     async def _write(self, body: bytes) -> None:
-        self._writing = self._loop.time()
-        await self._socket.send({"type": "websocket.send", "text": body.decode()})
-        self._writing = 0.0
+        with self._deadline:
+            await self._socket.send({"type": "websocket.send", "text": body.decode()})
 
     # -------------------------------------------------------------- deadlines
 
-    def look(self, now: float) -> None:
-        """Close it if the client has not taken what is written for too long; `now` by the loop's
-        clock."""
-        if self._writing and now - self._writing >= WRITE_DEADLINE_S and not self._over:
+    def check_deadlines(self, now: float) -> None:
+        """Close the socket if its client has taken nothing for too long. `now`: monotonic
+        seconds."""
+        if self._deadline.overdue(now) and not self._over:
             telemetry.OUTBOX_CLOSES.labels(verdict="blocked").inc()
             self._end(close_codes.CloseCode.SLOW)
 

@@ -1,5 +1,5 @@
-"""The one body of event streams: what the server sees of it, in which order, and what is said when
-it breaks."""
+"""The one body of event streams: what the server sees of it, in which order, and what is logged
+when it breaks."""
 
 from __future__ import annotations
 
@@ -7,36 +7,60 @@ import asyncio
 from typing import Any
 
 import pytest
-from starlette.types import Message, Send
+from starlette.types import Message
 
-from tailrace.web import event_stream
+from tailrace.delivery import outbox
+from tailrace.protocol import events
+from tailrace.web import drain, event_stream, write_deadline
 
 
-class Body(event_stream.EventBody):
-    """Writes one part, then the last one, unless it fails with `error` or `waits` for ever."""
+class Source:
+    """One event, then the end; or `error`; or, if it `waits`, keep-alives only."""
+
+    rid = "resp_1"
 
     def __init__(self, error: Exception | None = None, *, waits: bool = False) -> None:
-        super().__init__("resp_1", {"x-mine": "1"})
         self.error = error
         self.waits = waits
-        self.nudged = asyncio.Event()
-        self.released = 0
+        self.ended = False
+        self.kept_alive = asyncio.Event()
+        self.closed = 0
+        self._given = 0
 
-    async def pump(self, send: Send) -> None:
-        await self.write(send, b"data: 1\n\n")
+    async def next_events(self) -> list[events.Event]:
+        self._given += 1
+        if self._given == 1:
+            one: Any = b"data: 1\n\n"
+            self.ended = not self.waits and self.error is None
+            return [one]
         if self.error is not None:
             raise self.error
-        while self.waits:
-            await self.nudged.wait()
-            self.nudged.clear()
-            await self.write(send, event_stream.KEEP_ALIVE)
-        await self.write(send, event_stream.DONE, more=False)
+        await self.kept_alive.wait()
+        self.kept_alive.clear()
+        return []
 
-    def nudge(self) -> None:
-        self.nudged.set()
+    def keepalive(self) -> None:
+        self.kept_alive.set()
 
-    def release(self) -> None:
-        self.released += 1
+    def close(self) -> None:
+        self.closed += 1
+
+
+def body_of(
+    source: Source, draining: drain.Draining | None = None, interval_s: float = 60.0
+) -> event_stream.EventStream:
+    def encode(event: events.Event) -> bytes:
+        return event  # type: ignore[return-value]
+
+    checks = write_deadline.DeadlineChecks(interval_s=interval_s)
+    return event_stream.EventStream(
+        source,
+        source.close,
+        draining or drain.Draining(),
+        checks,
+        encode=encode,
+        headers={"x-mine": "1"},
+    )
 
 
 async def stays() -> Message:
@@ -48,22 +72,21 @@ async def leaves() -> Message:
     return {"type": "http.disconnect"}
 
 
-async def sent_by(body: Body, receive: Any = stays) -> list[Message]:
+async def sent_by(body: event_stream.EventStream, receive: Any = stays) -> list[Message]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
-        await asyncio.sleep(
-            0.01 if message["type"] == "http.response.start" else 0
-        )  # as with a server whose buffer is full when the head comes
+        # The head takes a moment, as with a server whose buffer is full.
+        await asyncio.sleep(0.01 if message["type"] == "http.response.start" else 0)
         sent.append(message)
 
     await asyncio.wait_for(body({"type": "http"}, receive, send), 5)
     return sent
 
 
-async def test_nothing_is_written_before_the_head() -> None:
-    body = Body()
-    sent = await sent_by(body)
+async def test_nothing_is_written_before_the_head_and_the_end_is_last() -> None:
+    source = Source()
+    sent = await sent_by(body_of(source))
     assert [m["type"] for m in sent] == [
         "http.response.start",
         "http.response.body",
@@ -71,42 +94,65 @@ async def test_nothing_is_written_before_the_head() -> None:
     ]
     assert sent[-1] == {"type": "http.response.body", "body": event_stream.DONE, "more_body": False}
     assert (b"x-mine", b"1") in sent[0]["headers"]
-    assert body.released == 1
+    assert (b"cache-control", b"no-store") in sent[0]["headers"]
+    assert source.closed == 1
 
 
 async def test_a_client_that_leaves_ends_the_body_without_its_last_part() -> None:
-    body = Body(waits=True)
-    sent = await sent_by(body, leaves)
+    source = Source(waits=True)
+    sent = await sent_by(body_of(source), leaves)
     assert not any(m.get("more_body") is False for m in sent)
-    assert body.released == 1
+    assert source.closed == 1
 
 
-async def test_a_server_that_refuses_the_head_still_gives_the_subscription_back() -> None:
-    body = Body()
+async def test_draining_breaks_the_body_off() -> None:
+    source, draining = Source(waits=True), drain.Draining()
+    draining.begin()
+    sent = await sent_by(body_of(source, draining))
+    assert not any(m.get("more_body") is False for m in sent)
+    assert source.closed == 1
+
+
+async def test_a_server_that_refuses_the_head_still_closes_the_source() -> None:
+    source = Source()
 
     async def refuse(_message: Message) -> None:
         raise OSError("closed")
 
     with pytest.raises(OSError, match="closed"):
-        await body({"type": "http"}, stays, refuse)
-    assert body.released == 1
+        await body_of(source)({"type": "http"}, stays, refuse)
+    assert source.closed == 1
 
 
-async def test_a_failure_nobody_expected_breaks_the_body_off_and_is_said(
+async def test_an_unexpected_failure_breaks_the_body_off_and_is_logged_with_its_trace(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    body = Body(KeyError("ours"))
+    source = Source(KeyError("ours"))
     with caplog.at_level("INFO", "tailrace"):
-        sent = await sent_by(body)
+        sent = await sent_by(body_of(source))
     assert not any(m.get("more_body") is False for m in sent)
-    assert [r.getMessage() for r in caplog.records] == ["request_failed"]
-    assert body.released == 1
+    (record,) = caplog.records
+    assert record.getMessage() == "request_failed"
+    assert record.exc_info is not None
+    assert record.exc_info[2] is not None
+    assert source.closed == 1
 
 
-async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(
+async def test_an_outbox_that_overflows_breaks_the_body_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = Source(outbox.Slow())
+    with caplog.at_level("INFO", "tailrace"):
+        sent = await sent_by(body_of(source))
+    assert not any(m.get("more_body") is False for m in sent)
+    assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [
+        ("stream_broken", "Slow")
+    ]
+
+
+async def test_a_client_that_has_had_nothing_for_long_gets_keep_alives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
     monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", 0.05)
     sent: list[Message] = []
     enough = asyncio.Event()
@@ -120,24 +166,25 @@ async def test_a_client_that_has_had_nothing_for_long_gets_signs_of_life(
         await enough.wait()
         return {"type": "http.disconnect"}
 
-    await asyncio.wait_for(Body(waits=True)({"type": "http"}, leaves_then, send), 5)
+    body = body_of(Source(waits=True), interval_s=0.01)
+    await asyncio.wait_for(body({"type": "http"}, leaves_then, send), 5)
     assert [m.get("body") for m in sent[1:]] == [b"data: 1\n\n", *[event_stream.KEEP_ALIVE] * 3]
 
 
 async def test_a_client_that_takes_nothing_is_cut_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_stream, "LOOK_S", 0.01)
-    monkeypatch.setattr(event_stream, "WRITE_DEADLINE_S", 0.05)
-    body = Body()
+    monkeypatch.setattr(write_deadline, "WRITE_DEADLINE_S", 0.05)
+    source = Source()
 
     async def stuck(message: Message) -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
+    body = body_of(source, interval_s=0.01)
     with caplog.at_level("INFO", "tailrace"):
         await asyncio.wait_for(body({"type": "http"}, stays, stuck), 5)
     assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [
         ("stream_broken", "TimeoutError")
     ]
-    assert body.released == 1
+    assert source.closed == 1

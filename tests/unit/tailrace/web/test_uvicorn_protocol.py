@@ -38,3 +38,31 @@ async def test_a_reader_that_is_cancelled_takes_nothing_with_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert await asyncio.wait_for(box.get(), 5) == "a"
+
+
+def test_the_installed_uvicorn_has_all_that_the_class_relies_on() -> None:
+    assert uvicorn_protocol.missing() == []
+    assert uvicorn_protocol.chosen() is uvicorn_protocol.Protocol
+
+
+class Renamed:
+    """A uvicorn whose protocol keeps its messages elsewhere and reads the request later."""
+
+    def handle_connect(self, event: object) -> None:
+        self.request = event
+        self.queue = [event]
+        self.queue.append(self.request)
+
+
+def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "tailrace"):
+        assert uvicorn_protocol.chosen(Renamed) == "websockets-sansio"
+    (record,) = caplog.records
+    assert record.__dict__["fields"]["changed"] == [
+        "queue.put_nowait",
+        "queue.get",
+        "request, set and not read",
+        "queue.append",
+    ]

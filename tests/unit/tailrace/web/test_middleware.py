@@ -1,0 +1,124 @@
+"""What the outer middleware does with every answer, and with what nothing caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from tailrace.web import middleware
+
+LISTED = "https://page.example"
+
+
+async def plain(scope: Scope, receive: Receive, send: Send) -> None:
+    await PlainTextResponse("hi", headers={"vary": "accept"})(scope, receive, send)
+
+
+async def fails(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise KeyError("a prompt")
+
+
+async def fails_later(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise KeyError("a prompt")
+
+
+def client(app: Any) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(middleware.OuterMiddleware(app, [LISTED]))
+    return httpx.AsyncClient(transport=transport, base_url="http://here")
+
+
+async def test_every_answer_has_an_id_and_the_security_headers() -> None:
+    async with client(plain) as http:
+        first, second = await http.get("/"), await http.get("/")
+    assert first.headers["x-request-id"].startswith("req_")
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+    for name, value in middleware.SECURITY_HEADERS.items():
+        assert first.headers[name] == value
+
+
+async def test_a_listed_origin_may_read_and_any_other_is_told_nothing() -> None:
+    async with client(plain) as http:
+        listed = await http.get("/", headers={"origin": LISTED})
+        other = await http.get("/", headers={"origin": "https://evil.example"})
+    assert listed.headers["access-control-allow-origin"] == LISTED
+    assert listed.headers["vary"] == "accept, origin"
+    assert listed.headers["cross-origin-resource-policy"] == "cross-origin"
+    assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize(("origin", "status"), [(LISTED, 204), ("https://evil.example", 200)])
+async def test_a_preflight_of_a_listed_origin_is_answered_here(origin: str, status: int) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST"}
+    async with client(plain) as http:
+        answer = await http.options("/", headers={**asked, "access-control-request-headers": "x"})
+    assert answer.status_code == status
+    assert answer.headers.get("access-control-allow-headers") == ("x" if status == 204 else None)
+
+
+async def test_an_exception_that_nothing_caught_is_the_apis_error_and_a_line_with_its_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "tailrace"):
+        async with client(fails) as http:
+            answer = await http.get("/")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert answer.headers["x-frame-options"] == "DENY"
+    (record,) = caplog.records
+    assert record.getMessage() == "request_failed"
+    assert record.exc_info is not None
+    assert record.exc_info[2] is not None
+    assert record.__dict__["fields"]["request_id"] == answer.headers["x-request-id"]
+
+
+async def run(app: Any, scope: Scope) -> list[Message]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    await middleware.OuterMiddleware(app, [LISTED])({"headers": [], **scope}, receive, send)
+    return sent
+
+
+async def test_a_body_that_has_begun_is_broken_off_and_not_completed() -> None:
+    sent = await run(fails_later, {"type": "http", "method": "GET", "path": "/"})
+    assert [m["type"] for m in sent] == ["http.response.start"]
+
+
+WEBSOCKET = {
+    "type": "websocket",
+    "path": "/",
+    "extensions": {"websocket.http.response": {}},
+    "subprotocols": [],
+}
+
+
+async def test_a_socket_that_fails_before_its_answer_is_refused_with_500() -> None:
+    sent = await run(fails, WEBSOCKET)
+    assert [m["type"] for m in sent] == [
+        "websocket.http.response.start",
+        "websocket.http.response.body",
+    ]
+    assert sent[0]["status"] == 500
+    names = [name for name, _ in sent[0]["headers"]]
+    assert b"x-request-id" in names
+    assert b"x-content-type-options" in names
+
+
+async def test_a_socket_that_fails_after_its_answer_is_closed_as_an_internal_error() -> None:
+    async def accepts_and_fails(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.accept"})
+        raise KeyError("a prompt")
+
+    sent = await run(accepts_and_fails, WEBSOCKET)
+    assert [m["type"] for m in sent] == ["websocket.accept", "websocket.close"]
+    assert [name for name, _ in sent[0]["headers"]] == [b"x-request-id"]
