@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import fastapi
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import WebSocketRoute
 
 from gateway import (
     cache,
@@ -21,6 +21,7 @@ from gateway import (
     http,
     idempotency,
     idempotency_index,
+    page,
     placement,
     rate_limits,
     request_builder,
@@ -152,9 +153,8 @@ class Gateway:
         app.include_router(self.api.router())
         app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
         app.router.routes.extend(self.queries.routes())
-        app.router.routes.extend(
-            Route(path, self.api.file, methods=["GET"]) for path in self.api.files
-        )
+        if self._config.page is not None:
+            app.router.routes.extend(page.Page(self._config.page, self._config.push_urls).routes())
         telemetry.instrument(app)
         return app
 

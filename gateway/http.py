@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import (
     create_routes,
-    page,
     response_routes,
     submission,
     worker_registry,
@@ -59,14 +58,6 @@ class Api:
         self._workers = workers
         self._version = version
         self._started = started
-        self._page = page.load(config.page)
-        self._csp = page.content_security_policy(config.push_urls)
-
-    @property
-    def files(self) -> list[str]:
-        """Paths of the page; each becomes a route of its own, so that all other paths stay the
-        API's."""
-        return list(self._page)
 
     def router(self) -> fastapi.APIRouter:
         router = fastapi.APIRouter()
@@ -153,20 +144,6 @@ class Api:
         except (OSError, UnicodeError) as error:
             raise errors.not_found(request.url.path) from error
         return JSONResponse({"credential": credential}, headers=NO_STORE)
-
-    async def file(self, request: Request) -> Response:
-        """A file of the page."""
-        found = self._page.get(request.scope["path"])
-        if found is None:
-            raise errors.not_found(request.scope["path"])
-        headers = {
-            "etag": found.etag,
-            "cache-control": "public, max-age=31536000, immutable" if found.fixed else "no-cache",
-            "content-security-policy": self._csp,
-        }
-        if request.headers.get("if-none-match") == found.etag:
-            return Response(status_code=304, headers=headers)
-        return Response(found.body, media_type=found.content_type, headers=headers)
 
     # ---- health
     # --------------------------------------------------------------------------------------

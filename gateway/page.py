@@ -1,20 +1,32 @@
-"""The built page, and the headers that go with it.
+"""The built page: its files, each in the encodings that its build wrote, and their headers.
 
-All files are read once, at start, into a table by path; a request is a look-up in that table. So no
-request can name a file that is not the page's.
+The files are listed once, at start, and each has a route of its own. So no request can name a file
+that is not the page's, and all other paths stay the API's.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Scope
+
+from tailrace import settings
+
 MAX_FILES: Final = 500
 MAX_BYTES: Final = 32 << 20
+ENCODINGS: Final = {".br": "br", ".gz": "gzip"}  # the best first
 _TYPES: Final = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -25,58 +37,115 @@ _TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """One file of the page. `fixed`: its name changes with its content, so it may be cached for
-    ever."""
+class Variant:
+    """One file as it is sent. `path` is relative to the page's folder."""
 
-    body: bytes
-    content_type: str
-    etag: str
-    fixed: bool
+    path: str
+    headers: Mapping[str, str]
 
 
-def load(folder: Path | None) -> dict[str, File]:
-    """The files by URL path; `/` is `index.html`. Empty without a folder, or when it was not built
-    yet.
+class Page(StaticFiles):
+    """Serves the files of a folder.
 
-    Raises:
-        ValueError: more than a page can be.
+    Attributes:
+        _variants: by URL path and encoding; the empty encoding is the file as it is.
+        _headers: of each variant, by its full path.
     """
-    if folder is None or not (folder / "index.html").is_file():
-        return {}
-    files = dict(_files(folder))
-    files["/"] = files["/index.html"]
-    return files
+
+    def __init__(self, folder: Path, push_urls: Sequence[str]) -> None:
+        """
+        Raises:
+            settings.Misconfigured: the folder holds more than a page can be.
+        """
+        super().__init__(directory=folder)
+        self._csp = content_security_policy(push_urls)
+        self._variants: dict[str, dict[str, Variant]] = {}
+        root = folder.resolve()
+        names = _names(folder)
+        for name in sorted(names):
+            if any(name.endswith(s) and name.removesuffix(s) in names for s in ENCODINGS):
+                continue  # a variant of another file
+            encoded = {"": name, **{e: name + s for s, e in ENCODINGS.items() if name + s in names}}
+            self._variants[f"/{name}"] = {
+                encoding: Variant(path, _headers(name, encoding, (root / path).read_bytes()))
+                for encoding, path in encoded.items()
+            }
+        if "/index.html" in self._variants:
+            self._variants["/"] = self._variants["/index.html"]
+        self._headers = {
+            str(root / variant.path): variant.headers
+            for variants in self._variants.values()
+            for variant in variants.values()
+        }
+
+    def routes(self) -> list[BaseRoute]:
+        """One for each file; none while the page is not built."""
+        if "/" not in self._variants:
+            return []
+        return [Route(path, self.serve, methods=["GET"]) for path in self._variants]
+
+    async def serve(self, request: Request) -> Response:
+        """The file at the request's path, in the best encoding that the client accepts."""
+        variants = self._variants[request.scope["path"]]
+        accepted = accepted_encodings(request.headers.get("accept-encoding", ""))
+        best = next((e for e in ENCODINGS.values() if e in variants and e in accepted), "")
+        response = await self.get_response(variants[best].path, request.scope)
+        response.headers["content-security-policy"] = self._csp
+        return response
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        """The file with its own headers. Starlette would make the etag from time and size, which
+        two builds of a page may share."""
+        headers = self._headers[str(full_path)]
+        response = FileResponse(
+            full_path, status_code, headers=dict(headers), stat_result=stat_result
+        )
+        if self.is_not_modified(response.headers, Headers(scope=scope)):
+            return NotModifiedResponse(response.headers)
+        return response
 
 
-def _files(folder: Path) -> Iterator[tuple[str, File]]:
-    total, root = 0, folder.resolve()
-    paths = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-    for path in paths:
-        if not path.resolve().is_relative_to(root):
-            continue  # a link out of the folder is not part of the page
-        body = path.read_bytes()
-        total += len(body)
-        if total > MAX_BYTES or len(paths) > MAX_FILES:
-            raise ValueError(
-                f"{folder} is no page: more than {MAX_FILES} files or {MAX_BYTES} bytes"
-            )
-        name = "/" + path.relative_to(folder).as_posix()
-        kind = (
-            _TYPES.get(path.suffix)
-            or mimetypes.guess_type(path.name)[0]
-            or "application/octet-stream"
+def accepted_encodings(header: str) -> set[str]:
+    """The codings that an `Accept-Encoding` names, without those whose weight is 0."""
+    found = set()
+    for part in header.lower().split(","):
+        coding, _, weight = part.replace(" ", "").partition(";")
+        if not re.fullmatch(r"q=0(\.0*)?", weight):
+            found.add(coding)
+    return found
+
+
+def _names(folder: Path) -> set[str]:
+    """Paths of the page's files, relative to its folder. A link out of the folder is none."""
+    root = folder.resolve()
+    files = [
+        path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root)
+    ]
+    if len(files) > MAX_FILES or sum(path.stat().st_size for path in files) > MAX_BYTES:
+        raise settings.Misconfigured(
+            f"TAILRACE_PAGE: {folder} is no page: more than {MAX_FILES} files or {MAX_BYTES} bytes"
         )
-        etag = '"' + hashlib.blake2b(body, digest_size=12).hexdigest() + '"'
-        yield (
-            name,
-            File(
-                body,
-                f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
-                etag,
-                name.startswith("/assets/"),
-            ),
-        )
+    return {path.relative_to(folder).as_posix() for path in files}
+
+
+def _headers(name: str, encoding: str, content: bytes) -> dict[str, str]:
+    suffix = Path(name).suffix
+    kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    # The name of an asset changes with its content.
+    immutable = name.startswith("assets/")
+    headers = {
+        "content-type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+        "etag": f'"{hashlib.blake2b(content, digest_size=12).hexdigest()}"',
+        "cache-control": "public, max-age=31536000, immutable" if immutable else "no-cache",
+        "vary": "accept-encoding",
+    }
+    return {**headers, "content-encoding": encoding} if encoding else headers
 
 
 def content_security_policy(push_urls: Sequence[str]) -> str:

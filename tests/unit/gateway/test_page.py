@@ -1,12 +1,22 @@
-"""The page is a table of files, and nothing else can be asked for."""
+"""The page is a set of files, each sent in the encoding that the client accepts, and nothing else
+can be asked for."""
 
 from __future__ import annotations
 
+import gzip
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
 from gateway import page
+from tailrace import settings
+from tailrace.web import error_mapping
+
+SCRIPT = b"let x = 1; " * 500
 
 
 @pytest.fixture
@@ -14,33 +24,153 @@ def built(tmp_path: Path) -> Path:
     folder = tmp_path / "dist"
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text("<title>x</title>")
-    (folder / "assets" / "a-1.js").write_text("1")
+    (folder / "assets" / "a-1.js").write_bytes(SCRIPT)
+    (folder / "assets" / "a-1.js.gz").write_bytes(gzip.compress(SCRIPT))
+    (folder / "assets" / "a-1.js.br").write_bytes(b"brotli")
     (folder / "icon.svg").write_text("<svg/>")
-    (tmp_path / "secret").write_text("s")
+    (folder / "download.gz").write_bytes(b"not a variant")
+    (tmp_path / "secret").write_text("s3cret")
     (folder / "leak").symlink_to(tmp_path / "secret")
     (folder / "out").symlink_to(tmp_path)
     return folder
 
 
-def test_the_table(built: Path) -> None:
-    files = page.load(built)
-    assert set(files) == {"/", "/index.html", "/assets/a-1.js", "/icon.svg"}
-    assert files["/"].content_type == "text/html; charset=utf-8"
-    assert files["/icon.svg"].content_type == "image/svg+xml"
-    assert (files["/assets/a-1.js"].fixed, files["/"].fixed) == (True, False)
-    assert files["/"].etag != files["/icon.svg"].etag
+@pytest.fixture
+async def browser(built: Path) -> AsyncIterator[httpx.AsyncClient]:
+    routes = page.Page(built, ["https://push.example"]).routes()
+    app = Starlette(routes=routes, exception_handlers=error_mapping.HANDLERS)
+    app.router.redirect_slashes = False
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        client.headers["accept-encoding"] = "identity"
+        yield client
 
 
-def test_without_a_page_there_is_none(tmp_path: Path) -> None:
-    assert page.load(None) == {}
-    assert page.load(tmp_path) == {}
-    assert page.load(tmp_path / "missing") == {}
+async def test_the_files_have_their_types_policy_and_cache_headers(
+    browser: httpx.AsyncClient,
+) -> None:
+    index = await browser.get("/")
+    assert (index.status_code, index.text) == (200, "<title>x</title>")
+    assert index.headers["content-type"] == "text/html; charset=utf-8"
+    assert index.headers["cache-control"] == "no-cache"
+    assert "https://push.example" in index.headers["content-security-policy"]
+    assert (await browser.get("/index.html")).headers["etag"] == index.headers["etag"]
+    script = await browser.get("/assets/a-1.js")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "immutable" in script.headers["cache-control"]
+    icon = await browser.get("/icon.svg")
+    assert icon.headers["content-type"] == "image/svg+xml"
+    assert icon.headers["etag"] != index.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate, br, zstd", "br"),
+        ("gzip", "gzip"),
+        ("GZIP;q=0.5, br;q=0", "gzip"),
+        ("br; q=0.000, gzip; q=0", None),
+        ("identity", None),
+        ("", None),
+    ],
+)
+async def test_the_best_encoding_that_the_client_accepts_is_sent(
+    browser: httpx.AsyncClient, accepted: str, encoding: str | None
+) -> None:
+    request = browser.build_request("GET", "/assets/a-1.js", headers={"accept-encoding": accepted})
+    answer = await browser.send(request, stream=True)
+    raw = b"".join([part async for part in answer.aiter_raw()])
+    assert answer.headers.get("content-encoding") == encoding
+    assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert answer.headers["vary"] == "accept-encoding"
+    assert int(answer.headers["content-length"]) == len(raw)
+    expected = {"br": b"brotli", None: SCRIPT}
+    assert raw == expected[encoding] if encoding != "gzip" else gzip.decompress(raw) == SCRIPT
+
+
+async def test_a_client_that_has_the_file_is_told_so_for_each_encoding_apart(
+    browser: httpx.AsyncClient,
+) -> None:
+    tags = set()
+    for accepted in ("identity", "gzip"):
+        headers = {"accept-encoding": accepted}
+        first = await browser.get("/assets/a-1.js", headers=headers)
+        tags.add(first.headers["etag"])
+        headers["if-none-match"] = first.headers["etag"]
+        again = await browser.get("/assets/a-1.js", headers=headers)
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == first.headers["etag"]
+        assert again.headers["content-security-policy"]
+    assert len(tags) == 2
+
+
+async def test_the_etag_tells_two_builds_apart_that_share_time_and_size(built: Path) -> None:
+    index = built / "index.html"
+    before = index.stat()
+    tags = set()
+    for content in ("<title>x</title>", "<title>y</title>"):
+        index.write_text(content)
+
+        os.utime(index, ns=(before.st_atime_ns, before.st_mtime_ns))
+        transport = httpx.ASGITransport(Starlette(routes=page.Page(built, []).routes()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            tags.add((await client.get("/")).headers["etag"])
+    assert len(tags) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/leak",
+        "/out/secret",
+        "/../secret",
+        "/%2e%2e/secret",
+        "/assets/..%2f..%2fsecret",
+        "/assets/%2e%2e/%2e%2e/secret",
+        "//etc/passwd",
+        "/assets",
+        "/assets/",
+        "/index.html/",
+        "/assets/a-1.js.gz",
+        "/assets/a-1.js.br",
+        "/assets/a-1.js%00",
+        "/no-such",
+    ],
+)
+async def test_no_request_names_a_file_that_is_not_the_pages(
+    browser: httpx.AsyncClient, path: str
+) -> None:
+    request = browser.build_request("GET", "http://here")
+    request.url = httpx.URL("http://here").copy_with(raw_path=path.encode())
+    answer = await browser.send(request)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert "s3cret" not in answer.text
+
+
+async def test_a_compressed_file_that_is_no_variant_is_a_file_of_its_own(
+    browser: httpx.AsyncClient,
+) -> None:
+    answer = await browser.get("/download.gz")
+    assert answer.content == b"not a variant"
+    assert "content-encoding" not in answer.headers
+
+
+async def test_only_get_and_head_are_allowed(browser: httpx.AsyncClient) -> None:
+    head = await browser.head("/assets/a-1.js")
+    assert (head.status_code, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) == len(SCRIPT)
+    assert (await browser.post("/")).status_code == 405
+
+
+def test_without_a_built_page_there_are_no_routes(tmp_path: Path) -> None:
+    assert page.Page(tmp_path, []).routes() == []
 
 
 def test_a_folder_that_is_no_page_is_refused(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MAX_BYTES", 10)
-    with pytest.raises(ValueError, match="no page"):
-        page.load(built)
+    with pytest.raises(settings.Misconfigured, match="TAILRACE_PAGE"):
+        page.Page(built, [])
 
 
 def test_the_policy_lets_in_the_page_and_its_services_only() -> None:
