@@ -1,19 +1,24 @@
-"""From a client's body to one checked command: what is accepted, what is refused, and within which
-bounds (pure).
+"""From a client's body to one checked command (pure).
 
-Two dialects, Responses and Chat Completions, end in the same `Create`. Fields this product does not
-know are ignored, because clients send many; fields it knows and cannot honour are refused by name,
-because an answer that silently ignored them would be wrong."""
+Two dialects, Responses and Chat Completions, end in the same `Create`. Unknown fields are ignored,
+because clients send many. Known fields that this product cannot honour are refused by name, because
+an answer that silently ignored them would be wrong.
+
+Scalar fields are declared with their bounds as structs. Input items and other unions are checked by
+hand, because their errors name the item.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Meta, inspect
 
 from tailrace.protocol import errors, records, topics
 from tailrace.settings.shapes import Pool
@@ -27,8 +32,8 @@ MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 64
 MAX_LOGIT_BIAS: Final = 300
 MAX_LABEL_CHARS: Final = 512  # user, safety_identifier, prompt_cache_key, idempotency key
-# no text of a real tokenizer is denser; the engine counts exactly, this only keeps absurd inputs
-# out of the log
+# No text is denser with a real tokenizer. The engine counts exactly; this bound only keeps absurd
+# inputs out of the log.
 CHARS_PER_TOKEN: Final = 16
 
 _ROLES: Final = {
@@ -41,6 +46,147 @@ _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
 
 Body = Mapping[str, Any]
 T = TypeVar("T")
+
+# ---- scalar fields of the bodies; null means absent
+# ------------------------------------------------------------------------------------------
+
+_Label = Annotated[str, Meta(max_length=MAX_LABEL_CHARS)]
+_Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+
+
+class _SharedFields(msgspec.Struct, frozen=True):
+    """What both dialects spell alike."""
+
+    store: bool | None = None
+    service_tier: str | None = None
+    top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    user: _Label | None = None
+    safety_identifier: _Label | None = None
+    prompt_cache_key: _Label | None = None
+
+
+class _ResponseFields(_SharedFields, frozen=True):
+    """What a Responses body has on either transport. The pool bounds two of them further."""
+
+    previous_response_id: _Label | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class ResponsesBody(_ResponseFields, frozen=True):
+    """`POST /v1/responses`."""
+
+    background: bool | None = None
+    stream: bool | None = None
+
+
+class CreateEvent(_ResponseFields, frozen=True):
+    """`response.create` on a WebSocket."""
+
+    generate: bool | None = None
+    idempotency_key: _Label | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """`stream_options` of Chat Completions."""
+
+    include_usage: bool | None = None
+
+
+class ChatBody(_SharedFields, frozen=True):
+    """`POST /v1/chat/completions`. The pool bounds both numbers of tokens further."""
+
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+
+def _fields(body: Body, kind: type[Fields]) -> Fields:
+    """The scalar fields of a body.
+
+    Raises:
+        errors.ApiError: for the first wrong field, in the order of `kind`.
+    """
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(body, kind) or error from error
+
+
+def _wrong_field(body: Body, kind: type[msgspec.Struct]) -> errors.ApiError | None:
+    """The refusal of the first wrong field."""
+    for name, rule in _rules(kind).items():
+        value = body.get(name)
+        if value is not None and (refused := _refusal(name, value, rule)) is not None:
+            return refused
+    return None
+
+
+@functools.cache  # inspecting a struct takes half a millisecond
+def _rules(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
+    """What each field of a struct must be, unless it is null."""
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    rules = {}
+    for field in found.fields:
+        assert isinstance(field.type, inspect.UnionType)
+        (rules[field.encode_name],) = (
+            part for part in field.type.types if not isinstance(part, inspect.NoneType)
+        )
+    return rules
+
+
+def _refusal(name: str, value: Any, rule: inspect.Type) -> errors.ApiError | None:
+    """Why `value` is no `rule`, in the words of the protocol; None if it is one."""
+    match rule:
+        case inspect.BoolType():
+            return None if type(value) is bool else errors.invalid_type(name, "a boolean")
+        case inspect.StrType(max_length=most):
+            if not isinstance(value, str):
+                return errors.invalid_type(name, "a string")
+            return _too_long(name, most) if most is not None and len(value) > most else None
+        case inspect.IntType(ge=low, le=high):
+            if type(value) is not int:
+                return errors.invalid_type(name, "an integer")
+            if low is not None and high is not None and not low <= value <= high:
+                return errors.invalid_value(name, f"Invalid '{name}': expected a 64-bit integer.")
+        case inspect.FloatType(ge=low, gt=above, le=high):
+            if type(value) not in (int, float):
+                return errors.invalid_type(name, "a number")
+            if above is not None and value == above:
+                return errors.invalid_value(
+                    name,
+                    f"Invalid '{name}': expected a value above {above:g} and at most {high:g}.",
+                )
+            lowest, most_ = (low if low is not None else above or 0.0), high or 0.0
+            if not lowest <= value <= most_:
+                return errors.out_of_range(name, lowest, most_)
+        case inspect.StructType(cls=kind):
+            if not isinstance(value, dict):
+                return errors.invalid_type(name, "an object")
+            return _wrong_field(value, kind)
+    return None
+
+
+def _too_long(name: str, most: int) -> errors.ApiError:
+    return errors.invalid_value(name, f"Invalid '{name}': expected at most {most} characters.")
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+# ---- the checked command
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,28 +256,33 @@ def of_responses(body: Body, pools: Sequence[Pool], *, websocket: bool = False) 
     """
     pool, model = _pool(body, pools)
     _refuse_unsupported(body, websocket=websocket)
-    store, background = (
-        _flag(body, "store", True),
-        not websocket and _flag(body, "background", False),
-    )
-    if background and not store:
+    turn: ResponsesBody | CreateEvent
+    background, stream, generate, key = False, True, True, None
+    if websocket:
+        turn = event = _fields(body, CreateEvent)
+        generate, key = _or(event.generate, True), event.idempotency_key
+    else:
+        turn = request = _fields(body, ResponsesBody)
+        background, stream = _or(request.background, False), _or(request.stream, False)
+    if background and turn.store is False:
         raise errors.invalid_value(
             "background", "Background can only be used when 'store' is true."
         )
-    generate = _flag(body, "generate", True) if websocket else True
-    previous = _text(body, "previous_response_id", MAX_LABEL_CHARS)
-    instructions = _text(body, "instructions", pool.max_model_len * CHARS_PER_TOKEN)
+    instructions = turn.instructions
+    if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
+        raise _too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
+    previous = turn.previous_response_id
     messages = _input(body, pool, required=generate and previous is None)
-    asked = _max_tokens(body, "max_output_tokens", pool)
+    asked = _max_tokens(turn.max_output_tokens, "max_output_tokens", pool)
     return dataclasses.replace(
-        _create(body, pool, model, messages, asked),
+        _create(body, turn, pool, model, messages, asked),
         instructions=instructions,
         previous=previous,
         background=background,
-        stream=websocket or _flag(body, "stream", False),
+        stream=stream,
         generate=generate,
-        parallel_tool_calls=_flag(body, "parallel_tool_calls", True),
-        idempotency_key=_text(body, "idempotency_key", MAX_LABEL_CHARS) if websocket else None,
+        parallel_tool_calls=_or(turn.parallel_tool_calls, True),
+        idempotency_key=key,
     )
 
 
@@ -182,14 +333,6 @@ def _item(message: dict[str, Any]) -> dict[str, Any]:
     return {"type": "message", "role": message["role"], "status": "completed", "content": [part]}
 
 
-def _priority(body: Body) -> topics.PriorityClass:
-    """`flex` is the public name for "cheaper and later"."""
-    tier = body.get("service_tier")
-    if tier is not None and not isinstance(tier, str):
-        raise errors.invalid_type("service_tier", "a string")
-    return "batch" if tier == "flex" else "interactive"
-
-
 # ---- Chat Completions
 # -----------------------------------------------------------------------------------
 
@@ -198,6 +341,7 @@ def of_chat(body: Body, pools: Sequence[Pool]) -> Create:
     """A body of `POST /v1/chat/completions`; raises like `of_responses`."""
     pool, model = _pool(body, pools)
     _refuse_unsupported_chat(body)
+    turn = _fields(body, ChatBody)
     value = body.get("messages")
     if value is None or value == []:
         raise errors.missing_required_parameter("messages")
@@ -210,13 +354,13 @@ def of_chat(body: Body, pools: Sequence[Pool]) -> Create:
     messages = _within(
         pool, [_message(item, f"messages[{i}]", ()) for i, item in enumerate(value)], "messages"
     )
-    asked = _max_tokens(body, "max_completion_tokens", pool) or _max_tokens(
-        body, "max_tokens", pool
-    )
+    asked = _max_tokens(turn.max_completion_tokens, "max_completion_tokens", pool)
+    asked = asked or _max_tokens(turn.max_tokens, "max_tokens", pool)
+    options = turn.stream_options
     return dataclasses.replace(
-        _create(body, pool, model, messages, asked),
-        stream=_flag(body, "stream", False),
-        usage_in_stream=_flag(_mapping(body, "stream_options"), "include_usage", False),
+        _create(body, turn, pool, model, messages, asked),
+        stream=_or(turn.stream, False),
+        usage_in_stream=options is not None and _or(options.include_usage, False),
     )
 
 
@@ -261,22 +405,37 @@ def with_key(create: Create, key: str | None) -> Create:
 
 
 def _create(
-    body: Body, pool: Pool, model: str, messages: list[dict[str, Any]], asked: int | None
+    body: Body,
+    turn: _SharedFields,
+    pool: Pool,
+    model: str,
+    messages: list[dict[str, Any]],
+    asked: int | None,
 ) -> Create:
     """What both dialects spell alike."""
     return Create(
         model=model,
         pool=pool.name,
-        priority=_priority(body),
+        # `flex` is the public name for "cheaper and later".
+        priority="batch" if turn.service_tier == "flex" else "interactive",
         input=messages,
         items=[_item(m) for m in messages],
-        sampling=_sampling(body, pool, asked),
+        sampling=records.Sampling(
+            max_tokens=asked or pool.default_output_tokens,
+            temperature=_or(turn.temperature, pool.default_temperature),
+            top_p=_or(turn.top_p, pool.default_top_p),
+            presence_penalty=_or(turn.presence_penalty, 0.0),
+            frequency_penalty=_or(turn.frequency_penalty, 0.0),
+            stop=_stops(body),
+            seed=turn.seed,
+            logit_bias=_logit_bias(body),
+        ),
         max_output_tokens=asked,
-        store=_flag(body, "store", True),
+        store=_or(turn.store, True),
         metadata=_metadata(body),
-        user=_text(body, "user", MAX_LABEL_CHARS),
-        safety_identifier=_text(body, "safety_identifier", MAX_LABEL_CHARS),
-        prompt_cache_key=_text(body, "prompt_cache_key", MAX_LABEL_CHARS),
+        user=turn.user,
+        safety_identifier=turn.safety_identifier,
+        prompt_cache_key=turn.prompt_cache_key,
     )
 
 
@@ -343,44 +502,10 @@ def _within(pool: Pool, messages: list[dict[str, Any]], param: str) -> list[dict
     return messages
 
 
-def _max_tokens(body: Body, name: str, pool: Pool) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise errors.invalid_type(name, "an integer")
-    if not 1 <= value <= pool.max_model_len:
+def _max_tokens(value: int | None, name: str, pool: Pool) -> int | None:
+    if value is not None and not 1 <= value <= pool.max_model_len:
         raise errors.out_of_range(name, 1, pool.max_model_len)
     return value
-
-
-def _sampling(body: Body, pool: Pool, asked: int | None) -> records.Sampling:
-    top_p = _number(body, "top_p", 0.0, 1.0, pool.default_top_p)
-    if top_p == 0.0:
-        raise errors.invalid_value(
-            "top_p", "Invalid 'top_p': expected a value above 0 and at most 1."
-        )
-    return records.Sampling(
-        max_tokens=asked or pool.default_output_tokens,
-        temperature=_number(body, "temperature", 0.0, 2.0, pool.default_temperature),
-        top_p=top_p,
-        presence_penalty=_number(body, "presence_penalty", -2.0, 2.0, 0.0),
-        frequency_penalty=_number(body, "frequency_penalty", -2.0, 2.0, 0.0),
-        stop=_stops(body),
-        seed=_seed(body),
-        logit_bias=_logit_bias(body),
-    )
-
-
-def _number(body: Body, name: str, low: float, high: float, default: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if type(value) not in (int, float):
-        raise errors.invalid_type(name, "a number")
-    if not low <= value <= high:
-        raise errors.out_of_range(name, low, high)
-    return float(value)
 
 
 def _stops(body: Body) -> tuple[str, ...]:
@@ -399,17 +524,6 @@ def _stops(body: Body) -> tuple[str, ...]:
             ),
         )
     return tuple(stops)
-
-
-def _seed(body: Body) -> int | None:
-    value = body.get("seed")
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise errors.invalid_type("seed", "an integer")
-    if not -(2**63) <= value < 2**63:
-        raise errors.invalid_value("seed", "Invalid 'seed': expected a 64-bit integer.")
-    return value
 
 
 def _logit_bias(body: Body) -> dict[str, float]:
@@ -458,28 +572,10 @@ def _metadata(body: Body) -> dict[str, str] | None:
     return value
 
 
-def _typed(body: Body, name: str, accept: Callable[[Any], bool], expected: str, default: T) -> T:
+def _mapping(body: Body, name: str) -> dict[str, Any]:
     value = body.get(name)
     if value is None:
-        return default
-    if not accept(value):
-        raise errors.invalid_type(name, expected)
-    checked: T = value
-    return checked
-
-
-def _flag(body: Body, name: str, default: bool) -> bool:
-    return _typed(body, name, lambda v: type(v) is bool, "a boolean", default)
-
-
-def _mapping(body: Body, name: str) -> dict[str, Any]:
-    empty: dict[str, Any] = {}
-    return _typed(body, name, lambda v: isinstance(v, dict), "an object", empty)
-
-
-def _text(body: Body, name: str, most: int) -> str | None:
-    nothing: str | None = None
-    value = _typed(body, name, lambda v: isinstance(v, str), "a string", nothing)
-    if value is not None and len(value) > most:
-        raise errors.invalid_value(name, f"Invalid '{name}': expected at most {most} characters.")
+        return {}
+    if not isinstance(value, dict):
+        raise errors.invalid_type(name, "an object")
     return value

@@ -31,9 +31,8 @@ def chat(body: dict[str, Any]) -> request_parsing.Create:
 class TestAccepted:
     def test_a_bare_question_gets_the_default_model_and_its_defaults(self) -> None:
         create = request_parsing.of_responses({"input": "hi"}, POOLS)
-        assert (create.model, create.pool, create.priority, create.store, create.background, create.stream) == (
-            "small", "default", "interactive", True, False, False,
-        )  # fmt: skip
+        assert (create.model, create.pool, create.priority) == ("small", "default", "interactive")
+        assert (create.store, create.background, create.stream) == (True, False, False)
         assert create.input == [{"role": "user", "content": "hi"}]
         assert create.sampling.max_tokens == 40
         assert create.max_output_tokens is None
@@ -337,6 +336,87 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"max_tokens": 101}, "max_tokens", "invalid_value"),
     ({"stream_options": []}, "stream_options", "invalid_type"),
 ]
+
+
+MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"store": 1}, "Invalid type for 'store': expected a boolean."),
+    ({"service_tier": 1}, "Invalid type for 'service_tier': expected a string."),
+    ({"temperature": "1"}, "Invalid type for 'temperature': expected a number."),
+    ({"temperature": 2.01}, "Invalid 'temperature': expected a value from 0.0 to 2.0."),
+    ({"temperature": -1}, "Invalid 'temperature': expected a value from 0.0 to 2.0."),
+    ({"temperature": 10**400}, "Invalid 'temperature': expected a value from 0.0 to 2.0."),
+    ({"top_p": 0}, "Invalid 'top_p': expected a value above 0 and at most 1."),
+    ({"top_p": 1.5}, "Invalid 'top_p': expected a value from 0.0 to 1.0."),
+    ({"top_p": -1}, "Invalid 'top_p': expected a value from 0.0 to 1.0."),
+    ({"presence_penalty": 3}, "Invalid 'presence_penalty': expected a value from -2.0 to 2.0."),
+    ({"frequency_penalty": -3}, "Invalid 'frequency_penalty': expected a value from -2.0 to 2.0."),
+    ({"seed": 0.5}, "Invalid type for 'seed': expected an integer."),
+    ({"seed": 2**63}, "Invalid 'seed': expected a 64-bit integer."),
+    ({"seed": -(2**70)}, "Invalid 'seed': expected a 64-bit integer."),
+    ({"user": 5}, "Invalid type for 'user': expected a string."),
+    ({"user": "\U0001f600" * 513}, "Invalid 'user': expected at most 512 characters."),
+    (
+        {"prompt_cache_key": "x" * 513},
+        "Invalid 'prompt_cache_key': expected at most 512 characters.",
+    ),
+    ({"stream": "true"}, "Invalid type for 'stream': expected a boolean."),
+]
+MESSAGES_RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({"max_output_tokens": 1.0}, "Invalid type for 'max_output_tokens': expected an integer."),
+    ({"max_output_tokens": 0}, "Invalid 'max_output_tokens': expected a value from 1 to 100."),
+    ({"max_output_tokens": 2**70}, "Invalid 'max_output_tokens': expected a value from 1 to 100."),
+    ({"instructions": "x" * 1601}, "Invalid 'instructions': expected at most 1600 characters."),
+    ({"background": 1}, "Invalid type for 'background': expected a boolean."),
+    ({"parallel_tool_calls": 1}, "Invalid type for 'parallel_tool_calls': expected a boolean."),
+    ({"text": "x"}, "Invalid type for 'text': expected an object."),
+]
+MESSAGES_CHAT: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 101}, "Invalid 'max_tokens': expected a value from 1 to 100."),
+    ({"stream_options": []}, "Invalid type for 'stream_options': expected an object."),
+    (
+        {"stream_options": {"include_usage": 1}},
+        "Invalid type for 'include_usage': expected a boolean.",
+    ),
+]
+
+
+class TestMessages:
+    @pytest.mark.parametrize(("body", "message"), [*MESSAGES, *MESSAGES_RESPONSES])
+    def test_of_responses(self, body: dict[str, Any], message: str) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            responses(body)
+        assert refused.value.message == message
+
+    @pytest.mark.parametrize(("body", "message"), [*MESSAGES, *MESSAGES_CHAT])
+    def test_of_chat_completions(self, body: dict[str, Any], message: str) -> None:
+        with pytest.raises(errors.ApiError) as refused:
+            chat(body)
+        assert refused.value.message == message
+
+    @pytest.mark.parametrize(
+        ("body", "param"),
+        [({"generate": 1}, "generate"), ({"idempotency_key": "k" * 513}, "idempotency_key")],
+    )
+    def test_of_a_create_event(self, body: dict[str, Any], param: str) -> None:
+        assert responses(body).generate, "over HTTP both fields mean nothing"
+        with pytest.raises(errors.ApiError) as refused:
+            responses(body, websocket=True)
+        assert refused.value.param == param
+
+    def test_labels_count_characters_and_bounds_are_allowed_values(self) -> None:
+        create = responses(
+            {
+                "user": "\U0001f600" * 512,
+                "temperature": 2,
+                "top_p": 1,
+                "presence_penalty": -2,
+                "seed": -(2**63),
+            }
+        )
+        assert create.user == "\U0001f600" * 512
+        sampling = create.sampling
+        assert (sampling.temperature, sampling.top_p, sampling.seed) == (2.0, 1.0, -(2**63))
+        assert responses({"seed": 2**63 - 1}).sampling.seed == 2**63 - 1
 
 
 class TestRefused:
