@@ -1,7 +1,7 @@
-"""Every error a client can be told, and the three shapes it is told in (pure).
+"""Every error that a client can get, and the two shapes it comes in (pure).
 
-One constructor per case; nothing else in the product makes up a status, a code or a message. The
-wording and codes follow OpenAI's, because clients recover on exact strings
+One constructor per case; no other module makes up a status, a code or a message. Wording and codes
+follow OpenAI's, because clients recover on exact strings
 (`previous_response_not_found`, `websocket_connection_limit_reached`).
 """
 
@@ -21,9 +21,12 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ApiError(Exception):
-    """Fields are never assigned after construction. It is no frozen dataclass: `contextlib` and
-    `add_note` set attributes on exceptions in flight, and a frozen one would answer them with
-    FrozenInstanceError in place of the error."""
+    """An error as a client gets it.
+
+    Fields are never assigned after construction. It is not a frozen dataclass: `contextlib` and
+    `add_note` set attributes on exceptions in flight, and a frozen one would raise
+    FrozenInstanceError instead of the error.
+    """
 
     def __init__(
         self,
@@ -47,11 +50,10 @@ class ApiError(Exception):
 
 
 # ---- shapes
-# ---------------------------------------------------------------------------------------------
 
 
 def http_body(error: ApiError) -> dict[str, Any]:
-    """All four keys always: SDKs read them without asking whether they are there."""
+    """The body of an HTTP error. It always has all four keys, because SDKs read them unchecked."""
     return {
         "error": {
             "message": error.message,
@@ -65,8 +67,8 @@ def http_body(error: ApiError) -> dict[str, Any]:
 def ws_event(
     error: ApiError, stream_id: str | None = None, sequence_number: int | None = None
 ) -> dict[str, Any]:
-    """Nested, with `status`. `code` is a string here even where HTTP says null, because the Open
-    Responses schema demands one."""
+    """The error as a WebSocket event: nested, with `status`. `code` is a string also where HTTP
+    has null, because the Open Responses schema requires one."""
     detail: dict[str, Any] = {
         "type": error.type,
         "code": error.code or error.type,
@@ -83,19 +85,7 @@ def ws_event(
     return event
 
 
-def sse_event(error: ApiError, sequence_number: int) -> dict[str, Any]:
-    """Flat: openai-python raises on any SSE object that has a truthy top-level `error`."""
-    return {
-        "type": "error",
-        "sequence_number": sequence_number,
-        "code": error.code or error.type,
-        "message": error.message,
-        "param": error.param,
-    }
-
-
 # ---- 400: the request
-# -----------------------------------------------------------------------------------
 
 
 def invalid_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -147,7 +137,7 @@ def context_length_exceeded(limit: int, param: str | None = "input") -> ApiError
 
 
 def record_too_large() -> ApiError:
-    """With all that came before it, it does not fit into one record of the log."""
+    """The conversation does not fit into one record of the log."""
     return invalid_request("The conversation is too long.", "input", "context_length_exceeded")
 
 
@@ -162,48 +152,45 @@ def previous_response_not_found(response_id: str) -> ApiError:
 
 def invalid_stream_id() -> ApiError:
     message = (
-        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only contain letters, numbers, "
-        "underscores, hyphens, and periods."
+        "The 'stream_id' field must be a non-empty string with at most 256 characters and may only "
+        "contain letters, numbers, underscores, hyphens, and periods."
     )
     return invalid_request(message, "stream_id", "invalid_stream_id")
 
 
 def websocket_stream_limit_reached() -> ApiError:
     message = (
-        f"This WebSocket connection has reached its maximum number of distinct stream IDs ({MAX_STREAM_IDS}). "
-        "Reuse an existing stream ID or open a new WebSocket connection."
+        "This WebSocket connection has reached its maximum number of distinct stream IDs "
+        f"({MAX_STREAM_IDS}). Reuse an existing stream ID or open a new WebSocket connection."
     )
     return invalid_request(message, "stream_id", "websocket_stream_limit_reached")
 
 
 def websocket_connection_limit_reached() -> ApiError:
-    message = f"Responses websocket connection limit reached ({MAX_CONNECTION_MINUTES} minutes). Create a new websocket connection to continue."
+    message = (
+        f"Responses websocket connection limit reached ({MAX_CONNECTION_MINUTES} minutes). "
+        "Create a new websocket connection to continue."
+    )
     return invalid_request(message, code="websocket_connection_limit_reached")
 
 
 # ---- 401, 403: the caller
-# -------------------------------------------------------------------------------
 
 
 def invalid_api_key() -> ApiError:
-    """One message for every cause: what exactly was wrong with a credential helps only those who
-    forge them."""
+    """One message for every cause: details about a refused credential help only those who forge
+    credentials."""
     message = "Incorrect or expired API key provided."
     return ApiError(
         401, INVALID_REQUEST, "invalid_api_key", message, headers={"www-authenticate": "Bearer"}
     )
 
 
-def forbidden(message: str = "You are not allowed to do this.") -> ApiError:
-    return ApiError(403, INVALID_REQUEST, "forbidden", message)
-
-
 def forbidden_origin() -> ApiError:
     return ApiError(403, INVALID_REQUEST, "forbidden_origin", "This origin is not allowed.")
 
 
-# ---- 404 and its kin: the thing
-# -------------------------------------------------------------------------
+# ---- 404 to 413: the resource
 
 
 def model_not_found(model: str) -> ApiError:
@@ -212,14 +199,14 @@ def model_not_found(model: str) -> ApiError:
 
 
 def response_not_found(response_id: str) -> ApiError:
-    """Also for another principal's response, so that nobody learns which ids exist."""
+    """Also for another principal's response, so that clients cannot learn which ids exist."""
     message = f"Response with id {_quoted(response_id)} not found."
     return ApiError(404, INVALID_REQUEST, "response_not_found", message, "response_id")
 
 
 def history_lost(response_id: str) -> ApiError:
-    """The log no longer reaches back to this id: a fact about the id alone, it tells nobody whether
-    such a response ever was."""
+    """The log no longer reaches back to this id. This follows from the id alone, so it does not
+    tell whether such a response existed."""
     message = f"The history of response {_quoted(response_id)} is no longer available."
     return ApiError(410, INVALID_REQUEST, "history_lost", message, "response_id")
 
@@ -244,20 +231,7 @@ def payload_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
 
 
-def unsupported_media_type() -> ApiError:
-    message = "The request body must be JSON (content-type: application/json)."
-    return ApiError(415, INVALID_REQUEST, "unsupported_media_type", message)
-
-
-def websocket_disabled() -> ApiError:
-    """426 makes a client fall back to HTTP at once; any other refused upgrade costs it its retries
-    first."""
-    message = "WebSocket is not offered here. Use HTTP instead."
-    return ApiError(426, INVALID_REQUEST, "websocket_disabled", message)
-
-
-# ---- 429, 5xx: us
-# ---------------------------------------------------------------------------------------
+# ---- 429, 5xx: the service
 
 
 def rate_limit_exceeded(
@@ -265,7 +239,7 @@ def rate_limit_exceeded(
     kind: Literal["requests", "tokens"] = "requests",
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> ApiError:
-    """The caller asked too much. `headers` may add the `x-ratelimit-*` family."""
+    """The caller exceeded its rate. `headers` may add the `x-ratelimit-*` family."""
     message = f"Rate limit reached for {kind}. Please try again in {retry_after_s:.1f}s."
     return ApiError(
         429,
@@ -277,7 +251,7 @@ def rate_limit_exceeded(
 
 
 def overloaded(retry_after_s: float) -> ApiError:
-    """All callers together ask too much: the deadline could not be met, so nothing was queued."""
+    """All callers together ask too much. Nothing was queued, because the deadline would pass."""
     message = f"The service is at its capacity. Please try again in {retry_after_s:.1f}s."
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
@@ -285,8 +259,11 @@ def overloaded(retry_after_s: float) -> ApiError:
 
 
 def too_many_look_ups(retry_after_s: float) -> ApiError:
-    """The caller asks for more responses at once than are read out of the log for one principal."""
-    message = f"Too many of your responses are being looked up at once. Please try again in {retry_after_s:.1f}s."
+    """The caller looks up more responses at once than the log is read for one principal."""
+    message = (
+        "Too many of your responses are being looked up at once. "
+        f"Please try again in {retry_after_s:.1f}s."
+    )
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
     )
@@ -301,16 +278,14 @@ def server_error(
 def unavailable(
     message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0
 ) -> ApiError:
-    """A part we need is away (broker, Redis for a ticket, no engine), or this process is
-    draining."""
+    """A part is away (the broker, Redis for a ticket, every engine), or this process drains."""
     return ApiError(
         503, SERVER_ERROR, "service_unavailable", message, headers=_retry_after(retry_after_s)
     )
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """`Retry-After` counts whole seconds from 1; the SDKs prefer the exact milliseconds when they
-    find them."""
+    """`Retry-After` in whole seconds, at least 1, and in exact milliseconds, which SDKs prefer."""
     return {
         "retry-after": str(max(1, math.ceil(seconds))),
         "retry-after-ms": str(max(1, math.ceil(seconds * 1000))),
@@ -318,8 +293,8 @@ def _retry_after(seconds: float) -> dict[str, str]:
 
 
 def _shown(value: object) -> str:
-    """A client's text inside our message: bounded, and without control characters that would break
-    a terminal or a log line."""
+    """A client's text for a message: bounded, and without control characters, which would break a
+    terminal or a log line."""
     text = value if isinstance(value, str) else repr(value)
     return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARS])
 

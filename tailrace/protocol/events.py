@@ -1,10 +1,8 @@
-"""From the fold to what a client receives: Responses API events with dense `sequence_number`s
-(pure).
+"""From the fold to the events that clients receive, with dense `sequence_number`s (pure).
 
-Everything here is a function of the request's `echo` and of the accepted records in log order,
-never of time or instance, so every instance derives the same bytes for the same response, also
-after a takeover. An event is encoded once and its bytes are shared between all sockets that show
-it.
+Events are a function of the request's `echo` and of the accepted records in log order, never of
+time or instance. So every instance derives the same bytes for the same response, also after a
+takeover. An event is encoded once; all sockets that send it share its bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: `body` is its JSON. `delta` is set on text deltas only, `response` (the public
-    object) on lifecycle events only."""
+    """One event. `body` is its JSON. Only text deltas have `delta`, only lifecycle events have
+    `response`, the public object."""
 
     type: str
     sequence_number: int
@@ -72,8 +70,8 @@ def echo(
     prompt_cache_key: str | None = None,
     parallel_tool_calls: bool = True,
 ) -> dict[str, Any]:
-    """The static part of a Response object: the superset of what OpenAI's types and the Open
-    Responses specification require."""
+    """The static part of a Response object: all members that OpenAI's types or the Open Responses
+    specification require."""
     return {
         "id": rid,
         "object": "response",
@@ -104,14 +102,14 @@ def echo(
     }
 
 
-# What code reads from an echo. Members that later versions add are not in here, or a rolling
-# upgrade would not know its running responses.
+# The members of an echo that code reads. Members of later versions are not listed, because during
+# a rolling upgrade older instances would not recognise running responses.
 ESSENTIAL = frozenset({"id", "created_at", "model", "background", "store"})
 
 
 def is_echo(found: dict[str, Any], rid: str) -> bool:
-    """Whether this is the static part of `rid`: it comes from a record, and a series must not fail
-    later for want of a member."""
+    """Whether `found` is the static part of response `rid`. It comes from a record, and a series
+    must not fail later because a member is missing."""
     return found.get("id") == rid and found.keys() >= ESSENTIAL
 
 
@@ -178,8 +176,8 @@ class Series:
         return "".join(self.parts)
 
     def open(self) -> list[Event]:
-        """`response.created`, and for background `response.queued`: what follows from the
-        acknowledged request alone."""
+        """The events that follow from the acknowledged request alone: `response.created`, and for
+        a background response `response.queued`."""
         if not self.base["background"]:
             return [self._lifecycle("response.created", "in_progress")]
         return [
@@ -189,13 +187,15 @@ class Series:
 
     def apply(self, effect: fold.Effect) -> list[Event]:
         """Events that follow from one effect of the fold."""
-        if isinstance(effect, fold.Accepted):
-            return self._tokens(effect.text)
-        if isinstance(effect, fold.Claimed):
-            return self._claimed()
-        if isinstance(effect, fold.Ended):
-            return self._end(effect)
-        return []
+        match effect:
+            case fold.Accepted():
+                return self._tokens(effect.text)
+            case fold.Claimed():
+                return self._claimed()
+            case fold.Ended():
+                return self._end(effect)
+            case fold.Yielded():
+                return []
 
     def snapshot(self) -> dict[str, Any]:
         """The Response object as it stands."""
@@ -207,9 +207,8 @@ class Series:
         )
 
     def _claimed(self) -> list[Event]:
-        if (
-            self.claimed
-        ):  # a takeover continues the series without a reset: stock accumulators know no other way
+        # A takeover continues the series without a reset, because SDKs know no reset.
+        if self.claimed:
             return []
         self.claimed = True
         return [self._lifecycle("response.in_progress", "in_progress")]
@@ -235,7 +234,8 @@ class Series:
         self.parts.append(text)
         number = self._number()
         body = (
-            b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s","output_index":0,"content_index":0,"delta":%s,"logprobs":[]}'
+            b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
+            b'"output_index":0,"content_index":0,"delta":%s,"logprobs":[]}'
             % (
                 number,
                 self._item_id().encode(),

@@ -155,18 +155,17 @@ class Fold:
     def _decide(self, record: records.TokenRecord, timestamp: int) -> Outcome:
         if self.phase is Phase.DONE:
             return Ignored.AFTER_DONE
-        if isinstance(record, records.Tok):
-            return self._token(record)
-        if isinstance(record, records.Claim):
-            return self._claim(record)
-        if isinstance(record, records.End):
-            return self._end(record, timestamp)
-        if isinstance(record, records.Cancel):
-            usage = records.Usage(
-                input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
-            )
-            return self._finish(Ended("cancelled", "cancelled", "", usage, None, timestamp))
-        return self._yield(record)
+        match record:
+            case records.Tok():
+                return self._token(record)
+            case records.Claim():
+                return self._claim(record)
+            case records.End():
+                return self._end(record, timestamp)
+            case records.Cancel():
+                return self._cancel(timestamp)
+            case records.Yield():
+                return self._yield(record)
 
     def _claim(self, record: records.Claim) -> Outcome:
         if record.prev != self.owner:
@@ -201,6 +200,12 @@ class Fold:
         return self._finish(
             Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
         )
+
+    def _cancel(self, timestamp: int) -> Outcome:
+        usage = records.Usage(
+            input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
+        )
+        return self._finish(Ended("cancelled", "cancelled", "", usage, None, timestamp))
 
     def _finish(self, ended: Ended) -> Ended:
         self.phase = Phase.DONE

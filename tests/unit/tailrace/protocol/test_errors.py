@@ -28,7 +28,6 @@ EVERY_ERROR = [
     (errors.websocket_stream_limit_reached(), 400, "websocket_stream_limit_reached", "stream_id"),
     (errors.websocket_connection_limit_reached(), 400, "websocket_connection_limit_reached", None),
     (errors.invalid_api_key(), 401, "invalid_api_key", None),
-    (errors.forbidden(), 403, "forbidden", None),
     (errors.forbidden_origin(), 403, "forbidden_origin", None),
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
@@ -36,8 +35,6 @@ EVERY_ERROR = [
     (errors.not_found("/v2/x"), 404, "not_found", None),
     (errors.method_not_allowed("PUT", "GET, POST"), 405, "method_not_allowed", None),
     (errors.payload_too_large(131072), 413, "payload_too_large", None),
-    (errors.unsupported_media_type(), 415, "unsupported_media_type", None),
-    (errors.websocket_disabled(), 426, "websocket_disabled", None),
     (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
@@ -76,22 +73,8 @@ def test_ws_event_is_nested_with_status_and_a_string_code(
     json.dumps(event)
 
 
-@each_error
-def test_sse_event_is_flat_because_a_truthy_error_member_makes_sdks_raise(
-    error: errors.ApiError, status: int, code: str, param: str | None
-) -> None:
-    event = errors.sse_event(error, 7)
-    assert not event.get("error")
-    assert (event["type"], event["sequence_number"], event["code"], event["param"]) == (
-        "error",
-        7,
-        code,
-        param,
-    )
-
-
 def test_every_constructor_is_in_the_table_above() -> None:
-    shapes = {"http_body", "ws_event", "sse_event"}
+    shapes = {"http_body", "ws_event"}
     constructors = {
         name
         for name, value in vars(errors).items()
@@ -110,7 +93,6 @@ def test_an_error_without_code_still_gives_sockets_a_string_code() -> None:
     error = errors.invalid_request("No.")
     assert errors.http_body(error)["error"]["code"] is None
     assert errors.ws_event(error)["error"]["code"] == "invalid_request_error"
-    assert errors.sse_event(error, 0)["code"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(
