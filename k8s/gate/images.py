@@ -83,8 +83,8 @@ def known_words(image: Image) -> str:
 
 
 def pinned_bases(image: Image) -> str:
-    """By a tag for people and a digest for the machine; the digest has no default, so that nobody
-    builds on whatever is newest."""
+    """Base images have a tag for people and a digest for the machine. The digest has no default,
+    so that no build takes whatever is newest."""
     for instruction in image.all("FROM"):
         if not _PINNED.fullmatch(instruction.rest.split(" ")[0]):
             return f"FROM {instruction.rest}: not pinned by a digest argument"

@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Something that makes pods of ours. `pod` is the pod's spec, `labels` what its pods carry."""
+    """A resource that makes pods. `pod` is the pod's spec, `labels` are those of its pods."""
 
     doc: Doc
     pod: Doc
@@ -105,8 +105,8 @@ def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> boo
     return (value is not None) is (operator == "Exists")
 
 
-# The pods that Strimzi makes for the cluster, by the labels it gives them: no manifest of ours
-# shows these.
+# The pods that Strimzi makes for the cluster, by the labels it gives them. No manifest here shows
+# them.
 STRIMZI_PODS: dict[str, dict[str, str]] = {
     "kafka": {
         "app.kubernetes.io/name": "kafka",

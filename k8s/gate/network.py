@@ -8,9 +8,8 @@ from typing import Any
 
 from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
 
-Edge = tuple[
-    str, str, str
-]  # from, to, port; a name without prefix is a pod of ours, `ns:` a namespace, `*` anywhere
+# From, to, port. A name without prefix is a pod of this product, `ns:` a namespace, `*` anywhere.
+Edge = tuple[str, str, str]
 
 _NS_LABEL = "kubernetes.io/metadata.name"
 # Everything that is meant to happen (docs/operations.md, The gate). Probes come from the node itself and need
@@ -143,8 +142,8 @@ def only_allowed(m: Manifests) -> Iterator[Verdict]:
 
 
 def listener_peers(m: Manifests) -> Iterator[Verdict]:
-    """Strimzi adds a policy of its own from the listener's peers, and policies add up: the peers
-    must be ours exactly."""
+    """Strimzi adds a policy of its own from the listener's peers, and policies add up. So the peers
+    must be exactly the allowed ones."""
     wanted = {source for source, target, port in ALLOWED if (target, port) == ("kafka", "9093")}
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:

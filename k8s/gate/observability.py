@@ -1,5 +1,5 @@
 """What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in
-tailrace/telemetry/__init__.py."""
+tailrace/telemetry/metrics.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, sel
 from tailrace import telemetry
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-# What others expose; the rest of the names in an expression have to be ours.
+# What other programs expose. Every other name in an expression is one of this product.
 _FOREIGN = re.compile(
     r"(kafka_consumergroup_lag|kafka_topic_partition_under_replicated_partition|DCGM_FI_DEV_[A-Z_]+|up)\Z"
 )
@@ -56,8 +56,8 @@ def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
 
 @cache
 def fed() -> frozenset[str]:
-    """Series that some service really sets: a metric that is only defined stays silent for ever,
-    and so does its alert."""
+    """Series that some service sets. A metric that is only defined has no series, and its alert
+    never fires."""
     here = OPERATIONS.parents[1]
     sources = [
         f.read_text()
@@ -74,7 +74,7 @@ def fed() -> frozenset[str]:
 
 
 def silent(expression: str) -> str:
-    """A metric of ours in this expression that nobody sets."""
+    """A problem if the expression names a metric of this product that no service sets."""
     named = set(re.findall(r"\btailrace_\w+", re.sub(r'"[^"]*"', "", expression)))
     return next((f"nobody sets {name}" for name in sorted(named & series().keys() - fed())), "")
 
@@ -198,7 +198,7 @@ def asked_for(m: Manifests) -> Iterator[Verdict]:
 
 
 def triggers(m: Manifests) -> Iterator[Verdict]:
-    """A query that asks for what nobody exposes scales to nothing."""
+    """A trigger whose query has no series would scale to nothing."""
     for scaled in m.kind("ScaledObject"):
         for trigger in scaled["spec"]["triggers"]:
             if trigger["type"] == "prometheus":

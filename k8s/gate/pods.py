@@ -1,4 +1,4 @@
-"""What every pod of ours must be: locked down, bounded, probed, spread, and given time to drain."""
+"""What every pod must be: locked down, bounded, probed, spread, and given time to drain."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def mounts(m: Manifests) -> Iterator[Verdict]:
 
 
 def probes(m: Manifests) -> Iterator[Verdict]:
-    """Each probe asks a port that exists; ours ask the admin port, never the one that clients
-    reach."""
+    """Each probe asks a port that exists. Probes of the services ask the admin port, never the one
+    that clients reach."""
     for name, workload, container in _containers(m):
         if workload.doc["kind"] == "Job":
             continue

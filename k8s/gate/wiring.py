@@ -135,7 +135,7 @@ def references(m: Manifests) -> Iterator[Verdict]:
 
 
 def nothing_idle(m: Manifests) -> Iterator[Verdict]:
-    """A Secret that nobody reads is a door nobody watches; a ConfigMap that nobody reads
+    """Every Secret and ConfigMap is read. An unread Secret is a needless risk; an unread ConfigMap
     misleads."""
     used = {(kind, name) for _, kind, name, _ in _uses(m)}
     for name in make_secrets.KEYS:

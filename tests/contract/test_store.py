@@ -507,11 +507,9 @@ async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
                 asyncio.create_task(Sessions(store).get_turn("resp_1"))
                 for _ in range(MAX_CONNECTIONS)
             ]
-            await asyncio.sleep(
-                0.1
-                # whoever comes now waits nearly its whole time for a connection, and then still has to
-                # read
-            )
+            # A caller that comes now waits nearly its whole time for a connection, and must still
+            # read.
+            await asyncio.sleep(0.1)
             started = time.monotonic()
             outcomes = await asyncio.gather(
                 *(Sessions(store).get_turn("resp_1") for _ in holders), return_exceptions=True

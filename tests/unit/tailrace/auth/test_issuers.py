@@ -76,7 +76,7 @@ def test_rsa_keys_of_good_sizes_are_taken_with_the_right_signature_length(bits: 
     assert key.signature_chars == len(attacks.b64(attacks.rs256(private)("x")))
 
 
-def test_a_pkcs1_pem_is_taken_and_written_out_anew() -> None:
+def test_a_pkcs1_pem_is_accepted_and_written_out_again() -> None:
     pem = (
         FORGE.rsa.public_key()
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.PKCS1)

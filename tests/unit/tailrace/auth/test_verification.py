@@ -200,7 +200,7 @@ def test_what_is_no_plain_text_is_refused(issuers: Issuers, thing: object) -> No
     assert _reason(thing, issuers) is Reason.MALFORMED
 
 
-def test_only_an_unknown_key_names_its_issuer_so_that_its_keys_can_be_fetched_anew(
+def test_only_an_unknown_key_names_its_issuer_so_that_its_keys_can_be_fetched_again(
     issuers: Issuers,
 ) -> None:
     with pytest.raises(InvalidCredential) as refused:

@@ -95,7 +95,7 @@ def failures() -> float:
 
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])
-async def test_after_a_call_without_an_answer_nobody_asks_for_a_moment(
+async def test_after_a_call_without_an_answer_redis_is_not_asked_for_a_moment(
     parts: tuple[Server, Clock, RedisStore],
     error: Exception | None,
     caplog: pytest.LogCaptureFixture,

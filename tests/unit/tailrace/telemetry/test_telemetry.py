@@ -326,7 +326,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return exporter
 
 
-def test_a_span_goes_on_in_whoever_reads_the_record(
+def test_a_span_continues_in_the_reader_of_the_record(
     spans: InMemorySpanExporter, lines: Lines
 ) -> None:
     with telemetry.span("submit", pool="default"):
