@@ -209,7 +209,7 @@ def streamed(host: str, credential: str, rid: str, after: int) -> Iterator[dict[
                     f"stream: {answer.status_code} {answer.text[:200]}",
                     1.0 if answer.status_code in (429, 503) else 0.0,
                 )
-            for line in answer.iter_lines(chunk_size=None):
+            for line in answer.iter_lines(chunk_size=None):  # type: ignore[call-overload]
                 if line.startswith(b"data: {"):
                     yield json.loads(line[6:])
     except requests.RequestException as error:
@@ -543,6 +543,7 @@ class Shape(LoadTestShape):
 @events.init.add_listener
 def _shape(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
+    assert options is not None, "locust parses its options before this event"
     if options.shape and environment.runner.__class__.__name__ != "WorkerRunner":
         if not options.num_users or not options.run_time:
             raise SystemExit("--shape needs --users (at most) and --run-time")
@@ -558,6 +559,7 @@ def _shape(environment: Environment, **_: Any) -> None:
 def _prepare(environment: Environment, **_: Any) -> None:
     """Credential and model, once for all users; without them there is nothing to measure."""
     totals.clear()
+    assert environment.parsed_options is not None
     try:
         known["credential"] = os.environ.get("TAILRACE_CREDENTIAL") or _development_credential()
         known["model"] = environment.parsed_options.model or _first_model(
@@ -667,6 +669,7 @@ def _verdict(environment: Environment, **_: Any) -> None:
     ]
     lines += [f"verdict: {'clean' if clean(found) else 'NOT clean'}", ""]
     print("\n".join(lines))
+    assert environment.parsed_options is not None
     if environment.parsed_options.summary:
         Path(environment.parsed_options.summary).write_text(json.dumps(found, indent=1) + "\n")
     if not clean(found):

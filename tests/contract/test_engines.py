@@ -319,7 +319,8 @@ if HAVE_VLLM:
         for _ in range(2):
             steps: list[base.Step] = []
             await engine.generate(
-                await job(engine, long), lambda step, to=steps: to.append(step) is None
+                await job(engine, long),
+                lambda step, to=steps: to.append(step) is None,  # type: ignore[misc]
             )
             assert len(steps) > 1, "steps come one by one"
             cached.append(steps[-1].cached_tokens)

@@ -178,6 +178,7 @@ async def test_a_failed_send_replaces_the_producer_also_when_nobody_waits_for_it
     producer too late."""
     async with log_contract.writing(KafkaBackend(kafka)) as writer:
         await writer.append(topic, 0, "k", b"one")
+        assert isinstance(writer, log.Writer)
         assert writer._producer is not None
 
         async def lose(*_: object, **__: object) -> asyncio.Future[None]:
@@ -199,6 +200,7 @@ async def test_a_sender_that_dies_quietly_is_noticed(kafka: str, topic: str) -> 
     replaced: list[str] = []
     async with log_contract.writing(KafkaBackend(kafka), on_replaced=replaced.append) as writer:
         await writer.append(topic, 0, "k", b"one")
+        assert isinstance(writer, log.Writer)
         assert writer._producer is not None
         writer._producer._sender._sender_task.cancel()
         doomed = writer.append(topic, 0, "k", b"two")

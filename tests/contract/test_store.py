@@ -145,14 +145,14 @@ async def test_a_made_up_ticket_is_refused(tickets: Tickets, ticket: str) -> Non
 async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_and_are_not_stored_in_clear(
     tickets: Tickets, raw: redis.asyncio.Redis
 ) -> None:
-    tickets = {await tickets.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
-    assert len(tickets) == 50
+    minted = {await tickets.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}
+    assert len(minted) == 50
     assert all(
         len(ticket) == 22 and ticket.replace("-", "").replace("_", "").isalnum()
-        for ticket in tickets
+        for ticket in minted
     )
     keys = [key async for key in raw.scan_iter("ticket:*")]
-    assert not [key for key in keys for ticket in tickets if ticket.encode() in key]
+    assert not [key for key in keys for ticket in minted if ticket.encode() in key]
     left = [await raw.pttl(key) for key in keys]
     assert len(left) >= 50
     assert all(0 < milliseconds <= 30_000 for milliseconds in left)

@@ -130,7 +130,7 @@ class Crowd:
         if it was refused or nobody knows."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
-        fields = {
+        fields: dict[str, Any] = {
             k: cues.pop(k)
             for k in ("stop", "max_output_tokens", "store", "input", "temperature", "logit_bias")
             if k in cues
@@ -141,7 +141,7 @@ class Crowd:
             "script_pace_ms": str(pace_ms),
             **{f"script_{k}": str(v) for k, v in cues.items()},
         }
-        body = {
+        body: dict[str, Any] = {
             "model": MODEL,
             "input": f"{mark} says hello",
             "background": True,
@@ -392,10 +392,11 @@ class Watcher:
         headers = self._crowd._headers(self.user)
         url = base.replace("http", "ws", 1) + "/v1/watch"
         ping_s = None if self.stall else self._crowd.ping_s
+        narrow: dict[str, Any] = {"sock": _narrow(base), "max_queue": 1} if self.stall else {}
         async with connect(
             url, additional_headers=headers, subprotocols=[websockets.Subprotocol("tailrace.v1")], open_timeout=5, close_timeout=1,
             ping_interval=ping_s, ping_timeout=ping_s, max_size=2**24, proxy=None,
-            **({"sock": _narrow(base), "max_queue": 1} if self.stall else {}),
+            **narrow,
         ) as connection:  # fmt: skip
             after = {"starting_after": self.next - 1} if self.next else {}
             await connection.send(

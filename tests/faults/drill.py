@@ -17,6 +17,7 @@ from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, clients, command, outcome, report, transcript
 from tests.faults import crowd, stage
+from tests.faults.crowd import Asked, Scribe
 from tests.support import scripted_content
 
 LATE_MS = 5_000.0
@@ -35,7 +36,7 @@ class Drill:
     name: str
     seed: int
     rng: random.Random
-    nemesis: crowd.Scribe
+    nemesis: Scribe
     outcomes: dict[str, outcome.Outcome] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
 
@@ -119,7 +120,7 @@ class Drill:
         claims = [r for _, r in await self.records_of(rid) if isinstance(r, records.Claim)]
         return claims[-1].worker.split("/")[0] if claims else ""
 
-    async def streaming(self, asked: crowd.Asked, n: int = 10, seconds: float = 30.0) -> str:
+    async def streaming(self, asked: Asked, n: int = 10, seconds: float = 30.0) -> str:
         """Wait until `n` tokens are in the log; the owner's name."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -133,7 +134,7 @@ class Drill:
             await asyncio.sleep(0.1)
         raise AssertionError(f"{asked.rid} does not stream within {seconds:.0f} s")
 
-    async def succeeded(self, asked: crowd.Asked, victim: str, seconds: float = 30.0) -> None:
+    async def succeeded(self, asked: Asked, victim: str, seconds: float = 30.0) -> None:
         """Wait until another worker than `victim` has it."""
         end = time.monotonic() + seconds
         while await self.owner_of(asked.rid) == victim:
@@ -274,7 +275,7 @@ async def drill(on: stage.Stage, name: str, seed: int) -> AsyncIterator[Drill]:
         path.with_name(f"client-{name}-{seed}.jsonl"),
     ):  # of a drill that proved nothing
         before.unlink(missing_ok=True)
-    made = Drill(on, crowd.Crowd(on, f"{name}-{seed}", rng), name, seed, rng, crowd.Scribe(path))
+    made = Drill(on, crowd.Crowd(on, f"{name}-{seed}", rng), name, seed, rng, Scribe(path))
     try:
         yield made
     finally:

@@ -34,7 +34,7 @@ class Round:
     @property
     def word(self) -> str:
         if self.report.verdict is not report.Verdict.PASS:
-            return self.report.verdict.value
+            return str(self.report.verdict.value)
         return "inconclusive" if self.inconclusive else "pass"
 
 
@@ -82,8 +82,7 @@ class Totals:
             (
                 f"ignored tokens {f['ignored tokens']}, ignored TOK {f['ignored TOK']}, CLAIM "
                 f"{f['ignored CLAIM']}, END {f['ignored END']}; "
-            )(
-                f"submits of unknown outcome {f['submits nobody knows the outcome of']}; "
+                f"submits of unknown outcome {f['submits of unknown outcome']}; "
                 f"repeated usage records {f['usage records that repeat one']}"
             ),
         ]

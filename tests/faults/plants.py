@@ -84,7 +84,7 @@ def lossy_push() -> None:
     def lossy(self: hub.Hub, *r: Any) -> Any:
         return None if rng.random() < 0.02 else dispatch(self, *r)
 
-    hub.Hub.dispatch = lossy  # type: ignore[method-assign]
+    hub.Hub.dispatch = lossy  # type: ignore[method-assign, assignment]
 
 
 def die_before_the_bill() -> None:
@@ -146,7 +146,7 @@ def die_after_the_send() -> None:
         asyncio.get_running_loop().call_later(0.002, _die)
         return done
 
-    log.Writer.append = sent  # type: ignore[method-assign]
+    log.Writer.append = sent  # type: ignore[method-assign, assignment]
 
 
 def die_at_the_acknowledgement() -> None:
@@ -155,7 +155,7 @@ def die_at_the_acknowledgement() -> None:
     def acknowledged(*_: Any) -> None:
         _die()
 
-    log.Writer._acknowledged = acknowledged  # type: ignore[method-assign]
+    log.Writer._acknowledged = acknowledged  # type: ignore[method-assign, assignment]
 
 
 def die_before_the_answer() -> None:

@@ -122,13 +122,11 @@ async def test_f16_the_wall_clock_of_one_service_is_wrong(
             await credentials_by_their_clock(own, offsets[-1]) if len(offsets) == 1 else (1, 1)
         )
         expired, kept = await requests_of_a_worker_that_slept(d)
+        first = asked[0]
+        assert first is not None
         wrote = max(
-            [
-                abs(r.ts - at)
-                for at, r in await d.records_of(asked[0].rid)
-                if isinstance(r, records.Tok)
-            ]
-        )  # type: ignore[union-attr]
+            abs(r.ts - at) for at, r in await d.records_of(first.rid) if isinstance(r, records.Tok)
+        )
         clocks.set_all(0)
         found = await d.judge()
     drill.passed(

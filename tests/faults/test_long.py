@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiokafka.admin
 import pytest
@@ -253,7 +254,9 @@ async def test_workers_die_between_the_end_and_what_is_written_about_it(
     on = stage.Stage(tmp_path, environ={"TAILRACE_TEST_PLANT": moment}).open()
     try:
         async with drill.drill(on, moment, SEED) as d:
-            fault = {"fault": "error", "fault_at": 900} if moment == "die_before_the_letter" else {}
+            fault: dict[str, Any] = (
+                {"fault": "error", "fault_at": 900} if moment == "die_before_the_letter" else {}
+            )
             asked = await d.crowd.ask_many(24, tokens=1000, pace_ms=20, **fault)
             await d.streaming(asked[0], 20)
             on.add("worker", 3)
@@ -327,7 +330,7 @@ async def replicas_agree(on: stage.Stage, out: report.Report) -> None:
 async def high_watermarks(on: stage.Stage) -> dict[tuple[str, int], int]:
     offsets = log.Offsets(on.kafka.bootstrap)
     try:
-        found = {}
+        found: dict[tuple[str, int], int] = {}
         for topic in (topics.TOKENS, *(topics.requests(stage.POOL, c) for c in topics.CLASSES)):
             found |= {(topic, p): end for p, end in (await offsets.ends(topic, range(8))).items()}
         return found

@@ -126,13 +126,13 @@ def start(data: Path, *args: str, engine: str) -> Stack:
         set(range(port - FOLLOWING, port + FOLLOWING + 1)), following=FOLLOWING
     )
     command = [
-        TAILRACE,
+        str(TAILRACE),
         "up",
         "--detach",
         "--engine",
         engine,
         "--data",
-        data,
+        str(data),
         "--port",
         str(port),
         "--push-port",

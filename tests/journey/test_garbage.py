@@ -177,7 +177,7 @@ async def test_bad_messages_on_the_responses_socket_leave_it_open(scripted_stack
             assert answer["error"]["code"]
             assert answer["error"]["message"]
         await ws.send(json.dumps({"type": "response.create", **GOOD}))
-        kinds = []
+        kinds: list[str] = []
         while not kinds or kinds[-1] not in TERMINAL_TYPES:
             kinds.append(json.loads(await asyncio.wait_for(ws.recv(), 10))["type"])
         assert kinds[-1] == "response.completed"

@@ -159,7 +159,7 @@ def slowly(chat: Chat, tokens: int, pace_ms: int = 15) -> None:
     """The scripted engine answers what this tab asks with so many tokens at such a pace."""
 
     def cue(route: sync_api.Route) -> None:
-        body = route.request.post_data_json
+        body: Any = route.request.post_data_json
         body["metadata"] |= {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
         route.continue_(post_data=json.dumps(body))
 
@@ -171,9 +171,8 @@ def briefly(chat: Chat, tokens: int = 150) -> None:
     two tabs of a browser."""
 
     def limit(route: sync_api.Route) -> None:
-        route.continue_(
-            post_data=json.dumps(route.request.post_data_json | {"max_output_tokens": tokens})
-        )
+        body: Any = route.request.post_data_json
+        route.continue_(post_data=json.dumps(body | {"max_output_tokens": tokens}))
 
     chat.page.route("**/v1/responses", limit)
 
@@ -478,7 +477,7 @@ def test_a_question_that_is_refused_says_why_and_can_be_changed(chat: Chat) -> N
 
 def test_a_failed_answer_can_be_asked_for_again(chat: Chat) -> None:
     def fault(route: sync_api.Route) -> None:
-        body = route.request.post_data_json
+        body: Any = route.request.post_data_json
         body["metadata"] |= {"script_fault": "error", "script_fault_at": "0"}
         route.continue_(post_data=json.dumps(body))
 

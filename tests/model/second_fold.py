@@ -37,8 +37,8 @@ def chain(ids: Sequence[int]) -> str:
     + i as four bytes, least first)."""
     link = bytes(8)
     for i in ids:
-        link = hashlib.new(
-            "blake2b", link + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8
+        link = hashlib.blake2b(
+            link + bytes((i & 255, i >> 8 & 255, i >> 16 & 255, i >> 24)), digest_size=8
         ).digest()
     return link.hex()
 

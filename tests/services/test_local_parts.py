@@ -66,7 +66,8 @@ async def _first(bootstrap: str) -> bytes | None:
         record = await asyncio.wait_for(consumer.getone(), 20)
     finally:
         await consumer.stop()
-    return record.value
+    value: bytes | None = record.value
+    return value
 
 
 def test_a_broker_that_cannot_start_is_named_with_its_last_lines(tmp_path: Path) -> None:

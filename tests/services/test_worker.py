@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -300,7 +301,7 @@ async def test_a_warm_up_ends_at_once_with_no_output(bench: workers.Bench) -> No
     ids=["too long", "unknown model"],
 )
 async def test_an_invalid_request_fails_at_its_first_attempt_and_says_why(
-    bench: workers.Bench, text: str, more: dict[str, str], code: str
+    bench: workers.Bench, text: str, more: dict[str, Any], code: str
 ) -> None:
     await bench.serve()
     request = await bench.ask(text, **more)

@@ -187,7 +187,7 @@ async def test_a_successor_goes_on_behind_what_landed_just_before_its_claim(
             append(topic, partition, key, records.encode(late.pop()))
         return append(topic, partition, key, value, *more)
 
-    inside.app.writer.append = append_late_frame_first  # type: ignore[method-assign]
+    inside.app.writer.append = append_late_frame_first  # type: ignore[method-assign, assignment]
     done = await bench.done(request.rid)
 
     assert late == []
@@ -226,7 +226,7 @@ async def test_two_workers_that_claim_at_once_agree_on_one(bench: workers.Bench)
             append(topic, partition, key, records.encode(rival))
         return append(topic, partition, key, value, *more)
 
-    inside.app.writer.append = append_behind_a_rival  # type: ignore[method-assign]
+    inside.app.writer.append = append_behind_a_rival  # type: ignore[method-assign, assignment]
     request = await bench.ask(
         "race", partition=6, cues={"script_tokens": "200", "script_pace_ms": "5"}
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import functools
 import hashlib
 import hmac
 import json
@@ -272,7 +273,7 @@ def _confusion(forge: Forge, now: float) -> Iterator[Attack]:
                 token = signed(
                     header,
                     forge.claims(name, now),
-                    lambda text, author=author: forge.sign(author, text),
+                    functools.partial(forge.sign, author),
                 )
                 yield Attack(f"{author} in the name of {name}, alg {alg}", token, reason)
 

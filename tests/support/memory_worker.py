@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.protocol import events, fold, ids, records, topics
+from tailrace.protocol.fold import Ended, Fold
+from tailrace.protocol.records import Claim, TokenRecord
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
 from worker.clock import BrokerClock
@@ -99,11 +101,11 @@ def answer(memory: MemoryLog, rid: str) -> Answer:
 class Answer:
     """A response as a reader holds it, with its records."""
 
-    fold: fold.Fold = field(default_factory=lambda: fold.Fold(keep_ids=True))
-    records: list[records.TokenRecord] = field(default_factory=list)
+    fold: Fold = field(default_factory=lambda: Fold(keep_ids=True))
+    records: list[TokenRecord] = field(default_factory=list)
     text: str = ""
 
-    def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
+    def apply(self, record: TokenRecord, offset: int, timestamp: int) -> None:
         self.records.append(record)
         outcome = self.fold.apply(record, offset, timestamp)
         if isinstance(outcome, fold.Accepted):
@@ -116,11 +118,11 @@ class Answer:
         return [type(record).__name__ for record in self.records]
 
     @property
-    def claims(self) -> list[records.Claim]:
-        return [record for record in self.records if isinstance(record, records.Claim)]
+    def claims(self) -> list[Claim]:
+        return [record for record in self.records if isinstance(record, Claim)]
 
     @property
-    def ended(self) -> fold.Ended:
+    def ended(self) -> Ended:
         assert self.fold.ended is not None
         return self.fold.ended
 
@@ -133,7 +135,7 @@ class Foreign:
     request: records.Request
     name: str = "other/1"
 
-    def write(self, record: records.TokenRecord) -> int:
+    def write(self, record: TokenRecord) -> int:
         partition = ids.parse(self.request.rid).partition
         return self.memory.put_record(topics.TOKENS, partition, record, self.request.rid)
 

@@ -6,20 +6,36 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 EVERY_S = 0.05
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]],
+    condition: Callable[[], Awaitable[T]],
+    what: str,
+    *,
+    within_s: float = ...,
+    every_s: float = ...,
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T], what: str, *, within_s: float = ..., every_s: float = ...
+) -> T: ...
+
+
+async def eventually(
+    condition: Callable[[], Any],
     what: str,
     *,
     within_s: float = 20.0,
     every_s: float = EVERY_S,
-) -> T:
+) -> Any:
     """Ask until the answer is true, and return it.
 
     Args:

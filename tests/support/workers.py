@@ -21,6 +21,7 @@ from typing import Any
 from tailrace import log, settings
 from tailrace.local import ports
 from tailrace.protocol import events, fold, ids, records, topics
+from tailrace.protocol.fold import Ended, Fold, Outcome
 from worker import app as worker_app
 from worker import status
 from worker.engines import base
@@ -35,12 +36,12 @@ OWNER = records.Owner("https://tests", "alice")
 class Answer:
     """A response as a reader holds it."""
 
-    fold: fold.Fold
+    fold: Fold
     text: str
-    records: list[tuple[int, records.TokenRecord, fold.Outcome]]
+    records: list[tuple[int, records.TokenRecord, Outcome]]
 
     @property
-    def ended(self) -> fold.Ended:
+    def ended(self) -> Ended:
         assert self.fold.ended is not None
         return self.fold.ended
 

@@ -59,6 +59,7 @@ class TestHandshake:
         async with connect(
             gateway.ws, additional_headers=gateway.headers(), compression="deflate"
         ) as ws:
+            assert ws.response is not None
             assert "sec-websocket-extensions" not in ws.response.headers
 
     async def test_a_ticket_opens_one_socket_for_its_origin(

@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -150,7 +151,8 @@ def answered(due: float, seconds: float, tokens: int = 3, error: str = "") -> lo
 
 
 async def test_a_closed_loop_asks_again_only_after_an_answer() -> None:
-    running, most, asked = 0, 0, []
+    running, most = 0, 0
+    asked: list[Any] = []
 
     async def ask(number: int, due: float) -> load.Answer:
         nonlocal running, most

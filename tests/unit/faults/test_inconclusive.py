@@ -22,7 +22,7 @@ def perform(*outcomes: BaseException | None) -> tuple[int, Any]:
         if outcome := next(attempts):
             raise outcome
 
-    call = conftest.pytest_runtest_call(SimpleNamespace(runtest=again))  # type: ignore[arg-type]
+    call: Any = conftest.pytest_runtest_call(SimpleNamespace(runtest=again))  # type: ignore[arg-type]
     next(call)
     try:
         first = next(attempts)

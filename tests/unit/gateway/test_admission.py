@@ -55,7 +55,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("flags", "status"), [({"refusing": True}, 503), ({"writable": False}, 503)]
     )
-    def test_unavailable_says_when_to_come_back(self, flags: dict[str, bool], status: int) -> None:
+    def test_unavailable_says_when_to_come_back(self, flags: dict[str, Any], status: int) -> None:
         refused = check(**flags)
         assert refused is not None
         assert refused.status == status

@@ -31,7 +31,7 @@ class Planted(NamedTuple):
     name: str
     check: str
     words: str
-    plant: Callable[[Manifests], None]
+    plant: Callable[[Manifests], object]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ class Letters:
     def __init__(self) -> None:
         self._held = b""
 
-    def push(self, ids: list[int] | tuple[int, ...]) -> str:
+    def push(self, ids: Sequence[int]) -> str:
         self._held += bytes(ids)
         text = self._held.decode(errors="ignore")
         self._held = self._held[len(text.encode()) :]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from worker.messages import plain
 
 
 def test_parts_become_text_and_developer_becomes_system() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "developer", "content": "be brief"},
         {
             "role": "user",

@@ -200,7 +200,10 @@ async def test_a_rebalance_revokes_and_the_redelivered_request_joins_what_runs()
         await eventually(lambda: it.consumer.partitions == [0, 1], "both partitions")
         kept, moved = (ask(memory, metadata=ENDLESS, partition=p) for p in (0, 1))
         for request in (kept, moved):
-            await eventually(lambda rid=request.rid: answer(memory, rid).fold.next > 2, "both run")
+            await eventually(
+                lambda rid=request.rid: answer(memory, rid).fold.next > 2,  # type: ignore[misc, arg-type]
+                "both run",
+            )
         async with member(memory, time, name="second") as second:
             await eventually(lambda: second.consumer.partitions == [1], "one each")
             await eventually(lambda: it.consumer.partitions == [0], "one each")
@@ -278,7 +281,7 @@ async def test_a_member_that_returns_nothing_although_there_are_records_joins_an
             self._member.rejoin()
 
     make = memory.group_consumer
-    memory.group_consumer = lambda *given, **more: Stuck(make(*given, **more))  # type: ignore[assignment, method-assign, return-value]
+    memory.group_consumer = lambda *given, **more: Stuck(make(*given, **more))  # type: ignore[method-assign]
     async with member(memory, time) as it:
         await eventually(lambda: it.consumer.partitions == [0], "assigned")
         request = ask(memory, metadata=cues(2))

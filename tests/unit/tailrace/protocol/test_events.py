@@ -422,7 +422,8 @@ def ways_of_a_response(draw: st.DrawFn) -> list[fold.Effect]:
     for seq in range(draw(st.integers(0, 6))):
         effects.append(fold.Accepted(seq, [seq], draw(printable)))
         if draw(st.booleans()):
-            effects.append(draw(st.sampled_from([TAKEOVER, fold.Yielded("n1")])))
+            between: list[fold.Effect] = [TAKEOVER, fold.Yielded("n1")]
+            effects.append(draw(st.sampled_from(between)))
     return [*effects, ended(draw(reasons), draw(printable))]
 
 

@@ -135,7 +135,12 @@ def test_rule_1_nothing_has_an_effect_after_the_end(ending: str, late: records.T
 
 
 def test_rule_0_records_seen_before_a_reconnect_are_passed_over_and_not_counted() -> None:
-    history = [claim("a", None), tok("a", 0, [1], []), claim("x", None), tok("a", 1, [2], [1])]
+    history: list[records.TokenRecord] = [
+        claim("a", None),
+        tok("a", 0, [1], []),
+        claim("x", None),
+        tok("a", 1, [2], [1]),
+    ]
     state, _ = outcomes(*history)
     before = observable(state)
     for offset, record in enumerate(history):
@@ -174,16 +179,15 @@ def test_activity_is_the_time_of_the_last_record_that_counted() -> None:
     """Takeover waits by it: ignored records of others, or a yield, must not look like a living
     owner."""
     state = fold.Fold()
-    for offset, (record, expected) in enumerate(
-        [
-            (claim("a", None), 0),
-            (tok("a", 0, [1], []), 1),
-            (tok("x", 1, [1], [1]), 1),
-            (claim("x", None), 1),
-            (tok("a", 5, [1], []), 1),
-            (yield_("a"), 1),
-        ]
-    ):
+    story: list[tuple[records.TokenRecord, int]] = [
+        (claim("a", None), 0),
+        (tok("a", 0, [1], []), 1),
+        (tok("x", 1, [1], [1]), 1),
+        (claim("x", None), 1),
+        (tok("a", 5, [1], []), 1),
+        (yield_("a"), 1),
+    ]
+    for offset, (record, expected) in enumerate(story):
         state.apply(record, offset, offset)
         assert state.last_active == expected
 
@@ -317,18 +321,16 @@ def test_tokens_doubled_by_a_retry_count_once() -> None:
 
 
 def test_of_cancel_and_completion_the_first_in_the_log_wins() -> None:
-    assert (
-        story(
-            (claim("a", None), "claimed"), (end("a", []), "ended"), (cancel(), "after_done")
-        ).ended.status
-        == "completed"
-    )  # type: ignore[union-attr]
-    assert (
-        story(
-            (claim("a", None), "claimed"), (cancel(), "ended"), (end("a", []), "after_done")
-        ).ended.status
-        == "cancelled"
-    )  # type: ignore[union-attr]
+    completed = story(
+        (claim("a", None), "claimed"), (end("a", []), "ended"), (cancel(), "after_done")
+    ).ended
+    assert completed is not None
+    assert completed.status == "completed"
+    cancelled = story(
+        (claim("a", None), "claimed"), (cancel(), "ended"), (end("a", []), "after_done")
+    ).ended
+    assert cancelled is not None
+    assert cancelled.status == "cancelled"
 
 
 def test_a_request_delivered_twice_is_generated_by_one() -> None:
@@ -388,30 +390,27 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
             )
         )
         own = draw(st.sampled_from([state.owner or "a", "a", "b", "c"]))
-        record: records.TokenRecord = draw(
-            st.sampled_from(
-                [
-                    claim(
-                        draw(fencing_tokens),
-                        draw(st.sampled_from([state.owner, None, "a", "b"])),
-                        draw(st.sampled_from(["w1", "w2"])),
-                    ),
-                    *[
-                        tok(
-                            own,
-                            len(believed),
-                            draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)),
-                            believed,
-                        )
-                    ]
-                    * 4,
-                    tok(own, draw(st.integers(0, 4)), [1], state.ids),
-                    end(own, believed, draw(st.sampled_from(["stop", "length", "failed"]))),
-                    yield_(own),
-                    cancel(),
-                ]
-            )
-        )
+        choices: list[records.TokenRecord] = [
+            claim(
+                draw(fencing_tokens),
+                draw(st.sampled_from([state.owner, None, "a", "b"])),
+                draw(st.sampled_from(["w1", "w2"])),
+            ),
+            *[
+                tok(
+                    own,
+                    len(believed),
+                    draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)),
+                    believed,
+                )
+            ]
+            * 4,
+            tok(own, draw(st.integers(0, 4)), [1], state.ids),
+            end(own, believed, draw(st.sampled_from(["stop", "length", "failed"]))),
+            yield_(own),
+            cancel(),
+        ]
+        record = draw(st.sampled_from(choices))
         entries.append(second_fold.Entry(offset, draw(st.integers(0, 10**13)), record))
         state.apply(record, offset)
         offset = max(0, offset + draw(st.sampled_from([1, 1, 1, 2, 5, 0, -1])))

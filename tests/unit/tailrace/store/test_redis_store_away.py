@@ -91,7 +91,7 @@ def roomy() -> tuple[Server, RedisStore]:
 
 
 def failures() -> float:
-    return telemetry.REDIS_FAILURES._value.get()
+    return float(telemetry.REDIS_FAILURES._value.get())
 
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])

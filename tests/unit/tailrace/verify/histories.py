@@ -7,6 +7,7 @@ import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace import log
 from tailrace.protocol import events, ids, records, topics
@@ -52,10 +53,10 @@ class World:
     def token(self, record: records.TokenRecord) -> int:
         return self.append(topics.TOKENS, PARTITION, record.rid, record)
 
-    def line(self, file: str, **fields: object) -> None:
+    def line(self, file: str, **fields: Any) -> None:
         self.lines.setdefault(file, []).append(
             transcript.Line(wall=self.now / 1000, mono=self.now / 1000, **fields)
-        )  # type: ignore[arg-type]
+        )
 
     # ---- what honest parts do
 
@@ -196,11 +197,11 @@ class World:
         found.committed = dict(self.committed)
         return found
 
-    def judge(self, **options: object) -> report.Report:
+    def judge(self, **options: Any) -> report.Report:
         found = self.history()
         out, outcomes = checks.judge(
             found, checks.Options(settle_s=0.0, content=content, **options)
-        )  # type: ignore[arg-type]
+        )
         clients.judge(
             out,
             found,

@@ -241,6 +241,7 @@ def a_fourth_attempt_generates(g: worlds.Good, _: random.Random) -> None:
     """The closing claim writes a token before its end."""
     w = g.world
     closing = w.decoded(w.find(g.failed.rid, records.Claim, 3))
+    assert isinstance(closing, records.Claim)
     ids = scripted.expected_ids(g.failed.messages, 8)
     end = w.find(g.failed.rid, records.End)
     chain = reference_fold.link(reference_fold.START, ids[:6]).hex()
@@ -249,7 +250,7 @@ def a_fourth_attempt_generates(g: worlds.Good, _: random.Random) -> None:
         w.log[end]._replace(
             value=records.encode(records.Tok(g.failed.rid, closing.own, 6, ids[6:], " x", chain))
         ),
-    )  # type: ignore[union-attr]
+    )
     w.renumber()
 
 
@@ -460,11 +461,11 @@ def the_final_text_is_another(g: worlds.Good, _: random.Random) -> None:
 def an_index_overwriting_client_mixes_two_generations(g: worlds.Good, _: random.Random) -> None:
     """It keeps the last writer's token for every index: the zombie's win."""
     w, kept = g.world, dict[int, str]()
+    claim = w.decoded(w.find(g.taken.rid, records.Claim))
+    assert isinstance(claim, records.Claim)
     for e in w.entries(g.taken.rid):
         if isinstance(e.record, records.Tok):
-            kept[e.record.seq] = e.record.text + (
-                "?" if e.record.own == w.decoded(w.find(g.taken.rid, records.Claim)).own else ""
-            )  # type: ignore[union-attr]
+            kept[e.record.seq] = e.record.text + ("?" if e.record.own == claim.own else "")
     end_line(w, g.taken).text = "".join(kept[seq] for seq in sorted(kept))
 
 

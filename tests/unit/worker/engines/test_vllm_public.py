@@ -36,7 +36,12 @@ class Llm:
 async def test_each_output_is_one_step_and_the_finish_is_the_last() -> None:
     llm = Llm(([1, 2], None), ([3], "length"))
     steps: list[base.Step] = []
-    await vllm_public.run(llm, {"p": 1}, "s", "k", lambda step: steps.append(step) is None)
+
+    def keep(step: base.Step) -> bool:
+        steps.append(step)
+        return True
+
+    await vllm_public.run(llm, {"p": 1}, "s", "k", keep)
     assert steps == [base.Step([1, 2], None, 7), base.Step([3], "length", 7)]
     assert llm.asked == ({"p": 1}, "s", "k")
 
