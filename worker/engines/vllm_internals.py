@@ -8,8 +8,8 @@ Two things rest on them:
   without a GPU. By itself vLLM gives the model a process of its own there. The two then wait for
   each other by spinning, which takes a core.
 
-`PARTS` lists what is used. `private_parts.changes` compares it with the installed vLLM. A difference turns the
-whole module off (`allowed`), so that there are two arrangements and not four.
+`PARTS` lists what is used, and `private_parts.changes` compares it with the installed vLLM. A
+difference turns the whole module off (`allowed`), so that there are two arrangements and not four.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The check of vLLM's private parts, and one request's end of its output loop, without vLLM.
+"""One request's end of vLLM's output loop, and the choice of its public API, without vLLM.
 tests/contract/test_engines.py has the real one."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import private_parts, telemetry
+from tailrace import telemetry
 from worker.engines import base, vllm_internals
 
 
@@ -166,76 +166,6 @@ class TestRun:
         llm = Llm(output([1]))
         await vllm_internals.run(llm, {}, None, "k", Handled(most=1))
         assert llm.aborted == ["k"]
-
-
-# ---- the version check ---------------------------------------------------------------------------
-
-
-class State:
-    def __init__(self, queue: Any) -> None:
-        self.queue = queue
-        self.num_cached_tokens = 0
-
-    def make_request_output(self, new_token_ids: Any, finish_reason: Any, more: Any = None) -> None:
-        """As vLLM's; `more` is a parameter that the check does not name."""
-
-
-MODULES = {"engine.output": SimpleNamespace(State=State)}
-GOOD = (
-    private_parts.Part("engine.output", "State"),
-    private_parts.Part("engine.output", "State.__init__", names=("queue", "num_cached_tokens")),
-    private_parts.Part(
-        "engine.output", "State.make_request_output", ("self", "new_token_ids", "finish_reason")
-    ),
-)
-
-
-def load(name: str) -> Any:
-    if name not in MODULES:
-        raise ImportError(name)
-    return MODULES[name]
-
-
-class TestChanges:
-    def test_a_version_with_all_parts_has_no_changes(self) -> None:
-        assert private_parts.changes(GOOD, load) == []
-
-    @pytest.mark.parametrize(
-        ("planted", "text"),
-        [
-            (
-                private_parts.Part("engine.gone", "State"),
-                "there is no module engine.gone",
-            ),
-            (
-                private_parts.Part("engine.output", "State.make_output"),
-                "engine.output has no State.make_output",
-            ),
-            (
-                private_parts.Part("engine.output", "Gone.make_output"),
-                "engine.output has no Gone.make_output",
-            ),
-            (
-                private_parts.Part(
-                    "engine.output", "State.make_request_output", ("self", "token_ids")
-                ),
-                (
-                    "State.make_request_output takes (self, new_token_ids, finish_reason, more), "
-                    "expected (self, token_ids)"
-                ),
-            ),
-            (
-                private_parts.Part("engine.output", "State.__init__", names=("queue", "collector")),
-                "State.__init__ does not use collector",
-            ),
-        ],
-    )
-    def test_each_change_is_named_exactly(self, planted: private_parts.Part, text: str) -> None:
-        assert private_parts.changes((*GOOD, planted), load) == [text]
-
-    def test_every_change_is_named_not_only_the_first(self) -> None:
-        gone = [private_parts.Part("engine.gone", name) for name in ("One", "Two")]
-        assert len(private_parts.changes(gone, load)) == 2
 
 
 @pytest.fixture
