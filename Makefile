@@ -5,7 +5,7 @@
 #   make up ARGS="--workers 2"   further options of `tailrace up`
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
-#   make test                    every tier; `make check` is the quick one, for every save
+#   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -35,7 +35,7 @@ check: install
 
 # With the benchmark's tools: the test of its plots needs them.
 test: install bench-tools
-	@$(BIN)/python scripts/test.py
+	@$(BIN)/python scripts/test.py $(TIERS)
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
 faults: install
