@@ -12,6 +12,8 @@ KAFKA_VERSION = "4.3.1"
 MODEL = "smollm2-135m-instruct"
 
 ROOT = Path(__file__).resolve().parents[2]  # the source tree; site-packages in a wheel
+# False in an installed wheel: what only a clone has (locks, front end, engine environment) is absent.
+IN_SOURCE_TREE = (ROOT / "locks").is_dir()
 ENGINE_ENVIRONMENT = ROOT / ".venv-engine"
 FRONTEND = ROOT / "frontend"
 PAGE = FRONTEND / "dist"

@@ -148,9 +148,10 @@ class Supervisor:
             and self._options.workers
             and not python.exists()
         ):
+            place = "" if paths.IN_SOURCE_TREE else " in a clone of the repository"
             raise processes.StartError(
-                "the model engine is not installed: run `make install`, or use --engine "
-                "scripted or --engine URL of an OpenAI-compatible server"
+                f"the model engine is not installed: run `make install`{place}, or use --engine "
+                f"scripted or --engine URL of an OpenAI-compatible server"
             )
 
     def _check_ports(self) -> None:
