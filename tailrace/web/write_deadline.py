@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tailrace import telemetry
+
 WRITE_DEADLINE_S: Final = 10.0
 CHECK_S: Final = 2.5
+
+_EGRESS_SECONDS: Final = telemetry.STAGE_SECONDS.labels(stage="egress")
 
 
 class WriteDeadline:
@@ -37,7 +41,9 @@ class WriteDeadline:
 
     def __exit__(self, *_: object) -> None:
         self._waiting -= 1
-        self._progress = self._clock()
+        now = self._clock()
+        _EGRESS_SECONDS.observe(now - self._progress)
+        self._progress = now
 
     def overdue(self, now: float) -> bool:
         """Whether the client has taken nothing for too long, while something waits for it."""

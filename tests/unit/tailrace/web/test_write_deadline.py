@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import prometheus_client
+import pytest
+
 from tailrace.web import write_deadline
 
 LONG = write_deadline.WRITE_DEADLINE_S
@@ -80,3 +83,22 @@ async def test_checks_begin_again_when_a_connection_opens_after_all_have_closed(
             await connection.checked.get()
         checks.discard(connection)
         await asyncio.sleep(0.005)
+
+
+def egress_seconds() -> float:
+    total = prometheus_client.REGISTRY.get_sample_value(
+        "tailrace_stage_seconds_sum", {"stage": "egress"}
+    )
+    assert total is not None
+    return total
+
+
+def test_the_time_of_each_write_is_observed_as_the_stage_egress() -> None:
+    clock = Clock()
+    deadline = write_deadline.WriteDeadline(clock)
+    before = egress_seconds()
+    for seconds in (0.25, 0.5):
+        with deadline:
+            clock.now += seconds
+        clock.now += 7  # nothing waits to be written
+    assert egress_seconds() - before == pytest.approx(0.75)
