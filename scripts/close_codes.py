@@ -33,7 +33,7 @@ def typescript() -> str:
     ]
     return "\n".join(
         [
-            "/* Written by scripts/close_codes.py from tailrace/protocol/close_codes.py; do not edit. */",
+            "/* Written by scripts/close_codes.py from tailrace/protocol/close_codes.py. */",
             "",
             "export type Reconnect = " + " | ".join(json.dumps(r.value) for r in Reconnect) + ";",
             "",

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
 import msgspec
@@ -98,8 +98,8 @@ class CommandBatches:
 
     async def _exchange(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         if len(commands) == 1:  # a pipeline of one command costs half as much again
-            answer = await self._client.execute_command(*commands[0])  # type: ignore[no-untyped-call]
-            return [answer]
+            execute: Callable[..., Awaitable[Any]] = self._client.execute_command
+            return [await execute(*commands[0])]
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)

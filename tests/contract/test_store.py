@@ -142,7 +142,7 @@ async def test_a_made_up_ticket_is_refused(tickets: Tickets, ticket: str) -> Non
         await tickets.consume_ticket(ticket, PAGE)
 
 
-async def test_tickets_are_unguessable_subprotocol_tokens_that_live_30_seconds_and_are_not_stored_in_clear(
+async def test_tickets_are_unguessable_live_30_seconds_and_are_not_stored_in_clear(
     tickets: Tickets, raw: redis.asyncio.Redis
 ) -> None:
     minted = {await tickets.mint_ticket(ALICE, PAGE, NOW) for _ in range(50)}

@@ -75,7 +75,7 @@ async def test_a_broker_that_goes_and_comes_back_is_two_lines(
         assert _actions(folded) == ["kafka_away"]
         await asyncio.to_thread(broker.start)
         async with asyncio.timeout(30):
-            while "kafka_back" not in _actions(folded):  # noqa: ASYNC110 - a timer of the loop is waited for
+            while "kafka_back" not in _actions(folded):  # noqa: ASYNC110 - a timer sets it
                 await asyncio.sleep(0.2)
     finally:
         for task in tasks:

@@ -78,13 +78,12 @@ class History:
         if n == 0:
             return ()
         before, last = self.tokens(n - 1), self._last(n)
-        continues = (
-            isinstance(last, records.Tok)
-            and self.end(n - 1) is None
-            and (last.own, last.seq, last.parent)
-            == (self.owner(n - 1), len(before), chain([t.id for t in before]))
-        )
-        return (*before, *(Token(i, n - 1) for i in last.ids)) if continues else before  # type: ignore[union-attr]
+        if not isinstance(last, records.Tok) or self.end(n - 1) is not None:
+            return before
+        expected = (self.owner(n - 1), len(before), chain([t.id for t in before]))
+        if (last.own, last.seq, last.parent) != expected:
+            return before
+        return (*before, *(Token(i, n - 1) for i in last.ids))
 
     def _end(self, n: int) -> int | None:
         """Index of the record that ended the response."""

@@ -1,4 +1,4 @@
-/* Written by scripts/close_codes.py from tailrace/protocol/close_codes.py; do not edit. */
+/* Written by scripts/close_codes.py from tailrace/protocol/close_codes.py. */
 
 export type Reconnect = "never" | "resume" | "new_credential";
 

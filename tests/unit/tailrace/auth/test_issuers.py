@@ -16,6 +16,10 @@ from tailrace.auth.keys import IssuersRefused, public_key, secret_key
 from tests.support import attacks
 
 FORGE = attacks.Forge()
+SHORT_RSA_PEM = attacks.pem(rsa.generate_private_key(65537, 1024).public_key())  # noqa: S505
+ED25519_PEM = attacks.pem(
+    ed25519.Ed25519PrivateKey.generate().public_key()  # type: ignore[arg-type]
+)
 EC_PEM = attacks.pem(FORGE.ec.public_key())
 RSA_PEM = attacks.pem(FORGE.rsa.public_key())
 GOOD = {
@@ -127,12 +131,12 @@ def test_a_key_does_not_show_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "pem"),
     [
-        ("RS256", attacks.pem(rsa.generate_private_key(65537, 1024).public_key())),  # noqa: S505 - that is the point
+        ("RS256", SHORT_RSA_PEM),
         ("RS256", EC_PEM),
         ("ES256", RSA_PEM),
         ("ES256", attacks.pem(ec.generate_private_key(ec.SECP384R1()).public_key())),
         ("ES256", attacks.pem(ec.generate_private_key(ec.SECP256K1()).public_key())),
-        ("ES256", attacks.pem(ed25519.Ed25519PrivateKey.generate().public_key())),  # type: ignore[arg-type]
+        ("ES256", ED25519_PEM),
         ("RS256", _private(FORGE.rsa).decode()),
         ("ES256", _private(FORGE.ec).decode()),
         ("ES256", _private(FORGE.ec, "TraditionalOpenSSL").decode()),

@@ -26,6 +26,7 @@ with warnings.catch_warnings():
 FORGE = attacks.Forge()
 NOW = time.time()
 RSA_PEM = attacks.pem(FORGE.rsa.public_key())
+SHORT_RSA_PEM = attacks.pem(rsa.generate_private_key(65537, 1024).public_key())  # noqa: S505
 EC_PEM = attacks.pem(FORGE.ec.public_key())
 RSA_DER = FORGE.rsa.public_key().public_bytes(
     serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -126,7 +127,7 @@ def test_it_builds_a_secret_from_a_public_key_from_nothing_and_from_six_bytes(
             attacks.pem(ec.generate_private_key(ec.SECP384R1()).public_key()),
             "ES256",
         ),
-        (backends.RSAKey, attacks.pem(rsa.generate_private_key(65537, 1024).public_key()), "RS256"),  # noqa: S505 - that is the point
+        (backends.RSAKey, SHORT_RSA_PEM, "RS256"),
         (backends.RSAKey, EC_PEM, "RS256"),
         (backends.ECKey, RSA_PEM, "ES256"),
     ],

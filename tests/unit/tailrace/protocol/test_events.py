@@ -375,11 +375,15 @@ def test_golden_transcript_of_a_plain_response() -> None:
     )[:-1]
     running = (
         base
-        + ',"status":"in_progress","completed_at":null,"incomplete_details":null,"error":null,"output":[],"usage":null}'
+        + ',"status":"in_progress","completed_at":null,"incomplete_details":null,"error":null,'
+        + '"output":[],"usage":null}'
     )
     place = f'"item_id":"{ITEM}","output_index":0,"content_index":0'
     part = '{"type":"output_text","text":"Hello!","annotations":[],"logprobs":[]}'
-    item = f'{{"id":"{ITEM}","type":"message","status":"completed","role":"assistant","content":[{part}]}}'
+    item = (
+        f'{{"id":"{ITEM}","type":"message","status":"completed","role":"assistant",'
+        f'"content":[{part}]}}'
+    )
     usage = (
         '{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},'
         '"output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11}'
@@ -395,15 +399,21 @@ def test_golden_transcript_of_a_plain_response() -> None:
     golden = [
         f'{{"type":"response.created","sequence_number":0,"response":{running}}}',
         f'{{"type":"response.in_progress","sequence_number":1,"response":{running}}}',
-        f'{{"type":"response.output_item.added","sequence_number":2,"output_index":0,"item":{empty_item}}}',
+        '{"type":"response.output_item.added","sequence_number":2,"output_index":0,'
+        f'"item":{empty_item}}}',
         f'{{"type":"response.content_part.added","sequence_number":3,{place},'
         '"part":{"type":"output_text","text":"","annotations":[],"logprobs":[]}}',
-        f'{{"type":"response.output_text.delta","sequence_number":4,{place},"delta":"Hel","logprobs":[]}}',
-        f'{{"type":"response.output_text.delta","sequence_number":5,{place},"delta":"lo","logprobs":[]}}',
-        f'{{"type":"response.output_text.delta","sequence_number":6,{place},"delta":"!","logprobs":[]}}',
-        f'{{"type":"response.output_text.done","sequence_number":7,{place},"text":"Hello!","logprobs":[]}}',
+        f'{{"type":"response.output_text.delta","sequence_number":4,{place},'
+        '"delta":"Hel","logprobs":[]}',
+        f'{{"type":"response.output_text.delta","sequence_number":5,{place},'
+        '"delta":"lo","logprobs":[]}',
+        f'{{"type":"response.output_text.delta","sequence_number":6,{place},'
+        '"delta":"!","logprobs":[]}',
+        f'{{"type":"response.output_text.done","sequence_number":7,{place},'
+        '"text":"Hello!","logprobs":[]}',
         f'{{"type":"response.content_part.done","sequence_number":8,{place},"part":{part}}}',
-        f'{{"type":"response.output_item.done","sequence_number":9,"output_index":0,"item":{item}}}',
+        '{"type":"response.output_item.done","sequence_number":9,"output_index":0,'
+        f'"item":{item}}}',
         f'{{"type":"response.completed","sequence_number":10,"response":{done}}}',
     ]
     assert [event.body.decode() for event in run(PLAIN)] == golden

@@ -398,7 +398,8 @@ def test_setup_twice_writes_each_line_once_and_only_to_stderr() -> None:
     done = _run(
         "import logging, warnings; from tailrace import telemetry as t\n"
         "t.setup('push', 'push-1'); t.setup('push', 'push-1')\n"
-        "t.log(t.Action.SERVICE_STARTED, port=8001); logging.getLogger('httpx').info('GET /?q=secret')\n"
+        "t.log(t.Action.SERVICE_STARTED, port=8001)\n"
+        "logging.getLogger('httpx').info('GET /?q=secret')\n"
         "warnings.simplefilter('always'); warnings.warn('old', stacklevel=1)\n"
     )
     assert (done.returncode, done.stdout) == (0, "")
