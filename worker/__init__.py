@@ -3,7 +3,8 @@
     app               what a worker is made of, how it starts and leaves
     connections       clients of the log and of Redis
     worker_context    what all responses of a worker share
-    request_consumer  group membership: takes requests while the engine has room
+    request_consumer  takes requests while the engine has room
+      membership      in the group: assignments and commits
       assignment      the partitions of one rebalance, their offsets and commits
       commit_tracker  which offset may be committed; pure
     servings          the responses that are served now

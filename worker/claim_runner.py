@@ -73,7 +73,8 @@ class ClaimRunner:
         claim = claim_plan.claim_record(
             self._plan, self._response.request, delivery, me, self.fencing_token
         )
-        self._note_claim(me.worker)
+        kind = claim_plan.kind_of(self._plan, self._entry.fold, me.worker)
+        _note_claim(self._response, self._entry.fold, kind)
         try:
             sent = self._attempt.write(claim, telemetry.trace_headers())
             if self._plan.prev is not None:
@@ -90,23 +91,6 @@ class ClaimRunner:
                 await self._end()
         except log.AppendFailed:
             self._response.abandoned.add(self.fencing_token)
-
-    def _note_claim(self, worker: str) -> None:
-        state = self._entry.fold
-        kind = claim_plan.kind_of(self._plan, state, worker)
-        telemetry.CLAIMS.labels(kind=kind).inc()
-        if kind == "takeover":
-            telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()
-        telemetry.log(
-            telemetry.Action.RESPONSE_CLAIMED
-            if kind == "first"
-            else telemetry.Action.RESPONSE_TAKEN_OVER,
-            response=self._response.rid,
-            partition=self._response.partition,
-            kind=kind,
-            seq=state.next,
-            epoch=state.epoch + 1,
-        )
 
     def _new_generation(self, state: fold.Fold) -> generation.Generation:
         """A generation that goes on behind what `state` has accepted."""
@@ -244,3 +228,18 @@ class ClaimRunner:
             if self._context.tail.position(self._response.partition) > appended.offset >= 0:
                 return  # the END was read and had no effect
             await self._entry.changed(1.0)
+
+
+def _note_claim(response: ServedResponse, state: fold.Fold, kind: str) -> None:
+    telemetry.CLAIMS.labels(kind=kind).inc()
+    if kind == "takeover":
+        telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()
+    first = kind == "first"
+    telemetry.log(
+        telemetry.Action.RESPONSE_CLAIMED if first else telemetry.Action.RESPONSE_TAKEN_OVER,
+        response=response.rid,
+        partition=response.partition,
+        kind=kind,
+        seq=state.next,
+        epoch=state.epoch + 1,
+    )

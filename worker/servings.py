@@ -8,7 +8,6 @@ from tailrace import log, telemetry
 from tailrace.protocol import records
 from worker.attempt import Stop
 from worker.delivery import Delivery
-from worker.outcome import Outcome
 from worker.serving import Serving
 from worker.worker_context import WorkerContext
 
@@ -23,7 +22,6 @@ class Servings:
     """Starts a `Serving` per response and keeps it running.
 
     Attributes:
-        outcomes: number of finished servings, by outcome.
         _running: servings and their tasks, by response id.
     """
 
@@ -31,7 +29,6 @@ class Servings:
         self._context = context
         self._tasks = tasks
         self._running: dict[str, tuple[Serving, asyncio.Task[None]]] = {}
-        self.outcomes: dict[Outcome, int] = {}
 
     def __len__(self) -> int:
         return len(self._running)
@@ -74,7 +71,7 @@ class Servings:
             task.cancel()
 
     async def _keep_serving(self, serving: Serving) -> None:
-        """Serve until there is an outcome.
+        """Serve until the response is done here.
 
         Raises:
             LogChanged: the worker must end.
@@ -83,7 +80,7 @@ class Servings:
         try:
             while True:
                 try:
-                    outcome = await serving.run()
+                    await serving.run()
                 except log.LogChanged:
                     raise
                 except log.LogUnavailable:
@@ -97,7 +94,6 @@ class Servings:
                     await asyncio.sleep(pause_s)
                     pause_s = min(MAX_DEFECT_RETRY_S, pause_s * 2)
                 else:
-                    self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
                     return
         finally:
             self._running.pop(rid, None)

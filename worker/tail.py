@@ -119,7 +119,7 @@ class Tail:
         if appended >= state.position:
             # If this read fails, the tail alone must bring the claim.
             with contextlib.suppress(log.LogUnavailable, log.HistoryLost):
-                await self._replay(entry, partition, rid, state.position, appended + 1)
+                await _replay(self._replays, entry, partition, rid, state.position, appended + 1)
         give_up = time.monotonic() + BARRIER_S
         while fencing_token not in entry.seen and time.monotonic() < give_up:
             await entry.changed(1.0)
@@ -189,7 +189,7 @@ class Tail:
         complete = Entry(bound)
         entry.delayed, end = [], state.position
         try:
-            await self._replay(complete, partition, rid, bound, end)
+            await _replay(self._replays, complete, partition, rid, bound, end)
             for record, offset, timestamp in entry.delayed:
                 complete.apply(record, offset, timestamp)
             entry.replace(complete)
@@ -199,14 +199,15 @@ class Tail:
                 entry.apply(record, offset, timestamp)  # no effect if it was applied above
             entry.wake()
 
-    async def _replay(self, entry: Entry, partition: int, rid: str, start: int, end: int) -> None:
-        """Apply the response's records of [start, end)."""
-        # Closed at once, because the read holds a connection.
-        async with contextlib.aclosing(
-            self._replays.read(topics.TOKENS, partition, start, end)
-        ) as batches:
-            async for batch in batches:
-                for r in batch:
-                    record = records.token_of(r.key, r.value)
-                    if record is not None and record.rid == rid:
-                        entry.apply(record, r.offset, r.timestamp)
+
+async def _replay(
+    replays: interfaces.RangeReader, entry: Entry, partition: int, rid: str, start: int, end: int
+) -> None:
+    """Apply the response's records of [start, end)."""
+    # Closed at once, because the read holds a connection.
+    async with contextlib.aclosing(replays.read(topics.TOKENS, partition, start, end)) as batches:
+        async for batch in batches:
+            for r in batch:
+                record = records.token_of(r.key, r.value)
+                if record is not None and record.rid == rid:
+                    entry.apply(record, r.offset, r.timestamp)

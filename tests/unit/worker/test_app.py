@@ -27,7 +27,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from worker import request_consumer
+from worker import membership
 from worker.app import App
 from worker.connections import Connections
 from worker.engines import base, scripted
@@ -39,9 +39,9 @@ AWAY = "redis://127.0.0.1:1/0"
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_consumer, "COMMIT_S", 0.005)
-    monkeypatch.setattr(request_consumer, "RETRY_S", 0.005)
-    monkeypatch.setattr(request_consumer, "POLL_MS", 5)
+    monkeypatch.setattr(membership, "COMMIT_S", 0.005)
+    monkeypatch.setattr(membership, "RETRY_S", 0.005)
+    monkeypatch.setattr(membership, "POLL_MS", 5)
 
 
 class Engine(scripted.Scripted):

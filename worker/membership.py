@@ -1,0 +1,199 @@
+"""The worker's membership in its pool's group: assignments, commits, and what the tail follows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from tailrace import log, telemetry
+from tailrace.log import interfaces
+from tailrace.protocol import topics
+from worker.assignment import AssignedPartition, Assignment, find_fold_starts
+from worker.connections import MakeGroupConsumer
+from worker.servings import Servings
+from worker.worker_context import WorkerContext
+
+COMMIT_S = 1.0
+WATCH_S = 15.0
+# A member that returns nothing for so long although there are records is stuck and joins anew;
+# aiokafka has several such defects.
+QUIET_S = 30.0
+POLL_MS = 50
+REVOKE_COMMIT_S = 2.0
+RETRY_S = 0.5
+
+Accept = Callable[[log.Record, AssignedPartition], None]
+"""Takes a request record of an assigned partition."""
+
+
+class Membership:
+    """One member of the group.
+
+    A rebalance revokes every partition: its trackers end, and generations run on (log rule P5).
+
+    Attributes:
+        assignment: what the group gave this worker; empty between a revoke and the next assignment.
+        _member: the group client.
+        _paused: partitions that the member was told to pause.
+        _last_record_s: when a record last came, or could not come because something was paused.
+    """
+
+    def __init__(
+        self,
+        group_consumer: MakeGroupConsumer,
+        offsets: interfaces.OffsetQueries,
+        context: WorkerContext,
+        servings: Servings,
+        tasks: asyncio.TaskGroup,
+        accept: Accept,
+        *,
+        pool: str,
+    ) -> None:
+        """`accept` is called for records that were read before their partition was opened."""
+        self._offsets = offsets
+        self._tail = context.tail
+        self._monotonic = context.monotonic
+        self._servings = servings
+        self._tasks = tasks
+        self._accept = accept
+        self._group = topics.group(pool)
+        self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
+        self._member = group_consumer(
+            self._group, self._topics, assigned=self._on_assigned, revoked=self._on_revoked
+        )
+        self.assignment = Assignment()
+        self._paused: set[interfaces.TopicPartition] = set()
+        self._last_record_s = self._monotonic()
+
+    async def join(self) -> None:
+        """Join the group; waits for a broker that is away."""
+        await self._member.start()
+
+    async def maintain(self) -> None:
+        """Commit, and join anew when the member is stuck, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._commit_regularly())
+            tasks.create_task(self._watch())
+
+    async def leave(self) -> None:
+        """Commit what is finished and leave the group. Generations run on (P5) while other workers
+        take the partitions over."""
+        await self._commit_in_time()
+        await self._member.stop()
+        self._end_assignment()
+
+    async def poll(self, max_records: int) -> list[log.Record]:
+        """The next records of partitions that are not paused; empty while the log is away."""
+        try:
+            polled = await self._member.poll(max_records=max_records, timeout_ms=POLL_MS)
+        except log.LogUnavailable:
+            await asyncio.sleep(RETRY_S)
+            return []
+        if polled or self._paused:
+            self._last_record_s = self._monotonic()
+        return polled
+
+    def pause(self, paused: set[interfaces.TopicPartition]) -> None:
+        """Pause exactly these of the assigned partitions, and resume the others."""
+        resumed = {tp for tp in self._paused - paused if self.assignment.get(tp) is not None}
+        try:
+            if more := paused - self._paused:
+                self._member.pause(more)
+            if resumed:
+                self._member.resume(resumed)
+        except log.LogUnavailable:
+            return
+        self._paused = paused
+
+    # ---- rebalances ------------------------------------------------------------------------------
+
+    async def _on_assigned(self, assigned: set[interfaces.TopicPartition]) -> None:
+        # A revoke comes before every assignment. If one were missing, its trackers must end here.
+        self._end_assignment()
+        self.assignment = Assignment(assigned)
+        self._paused = set()
+        telemetry.log(telemetry.Action.PARTITIONS_ASSIGNED, partitions=self.assignment.numbers)
+        if assigned:
+            self._tasks.create_task(self._open(self.assignment), name="open")
+
+    async def _on_revoked(self, revoked: set[interfaces.TopicPartition]) -> None:
+        if not revoked:
+            return
+        await self._commit_in_time()
+        self._end_assignment()
+        telemetry.log(
+            telemetry.Action.PARTITIONS_REVOKED,
+            partitions=sorted({p for _, p in revoked}),
+            responses=len(self._servings),
+        )
+        self._unfollow_idle()
+
+    def _end_assignment(self) -> None:
+        self.assignment.end()
+        self.assignment = Assignment()
+
+    async def _open(self, assignment: Assignment) -> None:
+        """Follow the token partitions from where a successor must fold, then accept the early
+        records. Retried until it succeeds or the assignment ends."""
+        while assignment.holds():
+            try:
+                starts = await find_fold_starts(
+                    assignment, self._offsets, self._group, self._topics
+                )
+                # Asked after the assignment: whatever a former owner wrote before it lost the
+                # partition lies below these ends, or is seen later.
+                ends = await self._offsets.ends(topics.TOKENS, starts)
+            except log.LogUnavailable:
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not assignment.holds():
+                return
+            for (_, partition), assigned in assignment:
+                start, end = starts[partition], ends[partition]
+                self._tail.follow(partition, min(start, end), end)
+                assigned.opened = True
+                for r in assigned.early:
+                    self._accept(r, assigned)
+                assigned.early.clear()
+            return
+
+    # ---- commits ---------------------------------------------------------------------------------
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            with contextlib.suppress(log.LogUnavailable):  # the next commit says the same and more
+                await self.assignment.commit(self._member, self._tail.position)
+            self._unfollow_idle()
+
+    async def _commit_in_time(self) -> None:
+        """The last commit of an assignment; bounded, because a rebalance waits for it."""
+        with contextlib.suppress(log.LogUnavailable, TimeoutError):
+            async with asyncio.timeout(REVOKE_COMMIT_S):
+                await self.assignment.commit(self._member, self._tail.position)
+
+    def _unfollow_idle(self) -> None:
+        """A revoked partition stays in the tail until the last response served here is over
+        (P5)."""
+        needed = self._servings.partitions | set(self.assignment.numbers)
+        for partition in self._tail.followed:
+            if partition not in needed:
+                self._tail.leave(partition)
+
+    async def _watch(self) -> None:
+        """Join anew when the member returns nothing although the log has records for it."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._monotonic() - self._last_record_s < QUIET_S:
+                continue
+            try:
+                stuck = await self.assignment.lags(self._offsets, self._topics)
+            except log.LogUnavailable:
+                continue  # then it is not the member's fault
+            if stuck:
+                telemetry.log(
+                    telemetry.Action.CONSUMER_REPLACED, partitions=self.assignment.numbers
+                )
+                self._member.rejoin()
+                self._last_record_s = self._monotonic()
