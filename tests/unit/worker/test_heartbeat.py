@@ -1,0 +1,54 @@
+"""What a worker tells of itself."""
+
+from __future__ import annotations
+
+from tailrace import settings
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.workers import Workers
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import MODEL, Time, make_context
+from worker.engines import scripted
+from worker.heartbeat import Heartbeat
+from worker.status import State, Status
+
+AWAY = "redis://127.0.0.1:1/0"
+
+
+def make(status: Status) -> Heartbeat:
+    engine = scripted.Scripted(capacity=4, max_model_len=8_192)
+    chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_MODEL_NAME": MODEL})
+    return Heartbeat(Workers(RedisStore(AWAY)), chosen, status, engine)
+
+
+def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
+    assert make(Status(detail="loading the engine")).info() == {
+        "state": "loading",
+        "detail": "loading the engine",
+        "model": MODEL,
+        "capacity": 4,
+        "running": 0,
+        "queued": 0,
+        "tokens_per_s": 0.0,
+        "partitions": [],
+    }
+
+
+async def test_a_ready_worker_tells_its_load_and_partitions() -> None:
+    status = Status()
+    heartbeat = make(status)
+    time = Time()
+    heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
+    heartbeat.partitions = lambda: [2, 3]
+    status.change(State.READY)
+    for _ in range(3):
+        context.engine_slots.acquire(0)
+    told = heartbeat.info()
+    assert (told["state"], told["detail"]) == ("ready", "")
+    assert (told["running"], told["queued"], told["partitions"]) == (1, 2, [2, 3])
+
+
+def test_a_failure_is_told_with_its_reason() -> None:
+    status = Status()
+    status.fail("the engine died")
+    assert status.failed
+    assert status.readiness() == {"ready": False, "state": "failed", "detail": "the engine died"}
