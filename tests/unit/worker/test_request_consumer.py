@@ -139,14 +139,13 @@ async def test_commits_stop_below_the_first_unfinished_request_and_name_its_clai
 
 async def test_records_that_are_no_requests_are_skipped_and_stall_nothing() -> None:
     memory, time = one_partition()
-    good = new_request(memory)
     memory.put(REQUESTS, 0, b"k", b"{not json")
+    good = ask(memory, metadata=cues(1))
     memory.put(REQUESTS, 0, b"k", None)
     bad_id = records.encode(good).replace(good.rid.encode(), b"resp_short")
     memory.put(REQUESTS, 0, b"k", bad_id)
-    last = ask(memory, metadata=cues(1))
     async with member(memory, time) as it:
-        await done(memory, last)
+        await done(memory, good)
         await eventually(lambda: it.committed[0] == 4, "everything is committed")
 
 
@@ -297,14 +296,23 @@ async def test_a_log_that_is_away_delays_the_start_and_nothing_else() -> None:
         await eventually(lambda: it.committed[0] == 1, "committed")
 
 
+async def polls_later(memory: MemoryLog, running: records.Request) -> None:
+    """Return when an endless answer has grown, and so many polls have gone by."""
+    seen = answer(memory, running.rid).fold.next
+    await eventually(lambda: answer(memory, running.rid).fold.next > seen + 30, "it goes on")
+
+
 async def test_when_leaving_what_has_not_ended_is_yielded_and_stays_uncommitted() -> None:
     memory, time = one_partition()
     async with member(memory, time) as it:
         request = ask(memory, metadata=ENDLESS)
         await eventually(lambda: answer(memory, request.rid).fold.next > 2, "it runs")
-        it.context.draining = True
         it.consumer.stop_taking()
+        await polls_later(memory, request)  # the poll under way may still bring a request
         untouched = ask(memory, metadata=cues(1))
+        await polls_later(memory, request)
+        assert len(it.servings) == 1
+        it.context.draining = True
         await it.consumer.leave()
         await it.servings.hand_over(0)
         assert answer(memory, request.rid).kinds[-1] == "Yield"

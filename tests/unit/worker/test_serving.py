@@ -94,6 +94,15 @@ async def test_a_finished_response_is_metered_once_and_gives_everything_back() -
         assert worker.context.engine_slots.running == 0
 
 
+async def test_a_commit_names_the_claim_of_a_finished_request_above_an_unfinished_one() -> None:
+    async with memory_worker.worker() as worker:
+        tracker = Tracker()
+        worker.deliver(new_request(worker.memory), tracker)  # it stays unfinished
+        request = new_request(worker.memory, metadata=cues(3))
+        await worker.serve(request, worker.deliver(request, tracker)).outcome()
+        assert tracker.next_commit(99) == (0, 0)
+
+
 async def test_the_offset_is_not_finished_before_usage_and_audit_are_in_the_log() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(1))
