@@ -4,8 +4,9 @@ A round trip to the broker costs far more than a record. So responses that strea
 share one, and so do the tokens of a response that streams faster than a person reads. Frames go out
 at once when the last ones went out longer ago than the linger.
 
-The linger follows the measured round trips. Where the broker or the cores are busy, round trips take
-longer, and frames are gathered for longer. An engine slower than the linger is never delayed by it.
+The linger follows the measured round trips. Where the broker or the cores are busy, round trips
+take longer, and frames are gathered for longer. An engine slower than the linger is never delayed
+by it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class FlushScheduler:
         return min(MAX_LINGER_S, max(MIN_LINGER_S, round_trips * self._round_trip_s))
 
     def acknowledged(self, round_trip_s: float) -> None:
-        """An append took so long."""
+        """An append took `round_trip_s`."""
         self._round_trip_s += _NEWEST_WEIGHT * (round_trip_s - self._round_trip_s)
 
     def schedule(self, flush: Flush) -> None:

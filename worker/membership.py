@@ -16,7 +16,7 @@ from worker.worker_context import WorkerContext
 
 COMMIT_S = 1.0
 WATCH_S = 15.0
-# A member that returns nothing for so long although there are records is stuck and joins anew;
+# A member that returns nothing for this time although there are records is stuck and joins anew;
 # aiokafka has several such defects.
 QUIET_S = 30.0
 POLL_MS = 50

@@ -11,6 +11,7 @@ from typing import Final
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import fold, records, topics
+from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import StoreUnavailable
 
@@ -90,10 +91,9 @@ class Metering:
             )
 
     async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:
-        while True:  # an ambiguous append may double a record; readers count a response id once
-            try:
-                await self._writer.append(topic, partition, key, value)
-            except log.AppendFailed:
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        # An ambiguous append may double a record; readers count a response once.
+        await retry_until(
+            lambda: self._writer.append(topic, partition, key, value),
+            on=log.AppendFailed,
+            pause_s=RETRY_S,
+        )

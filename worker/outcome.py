@@ -43,7 +43,7 @@ async def record_done(response: ServedResponse, state: fold.Fold, metering: Mete
 
 
 def record_lost(response: ServedResponse, reason: str) -> Outcome:
-    """Finish the offsets of a response that nobody can serve any more."""
+    """Finish the offsets of a response that no worker can serve any more."""
     telemetry.log(telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason=reason)
     response.finish()
     return Outcome.LOST

@@ -45,8 +45,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: it is the
-    last attempt that counts."""
+    """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: no
+    further attempt that counts is left."""
 
     prev: str | None
     expired: bool = False

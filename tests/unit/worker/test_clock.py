@@ -9,7 +9,7 @@ def test_nothing_is_known_before_the_first_timestamp() -> None:
     assert clock.BrokerClock().now_ms(123.0) == 0.0
 
 
-def test_it_never_runs_ahead_of_the_broker_and_follows_the_tightest_proof() -> None:
+def test_the_bound_never_runs_ahead_of_the_broker_and_follows_the_tightest_observation() -> None:
     broker = clock.BrokerClock()
     broker.observe(1_000, 10.0)  # an old record: its lead is small
     assert broker.now_ms(10.0) == 1_000
@@ -20,8 +20,8 @@ def test_it_never_runs_ahead_of_the_broker_and_follows_the_tightest_proof() -> N
 
 
 def test_a_flood_of_old_records_does_not_hide_a_fresh_one() -> None:
-    """A successor reads a stretch of old log behind the record that matters: by a clock that forgot
-    it, nobody would be silent for long enough."""
+    """A successor reads a long stretch of old log after the record that matters. With a clock that
+    forgot that record, no owner would ever be silent for longer than the grace."""
     broker = clock.BrokerClock()
     broker.observe(1_000_000, 10.0)
     for i in range(100_000):
@@ -29,7 +29,7 @@ def test_a_flood_of_old_records_does_not_hide_a_fresh_one() -> None:
     assert broker.now_ms(12.0) == 1_002_000
 
 
-def test_what_is_old_is_forgotten_by_its_age() -> None:
+def test_observations_are_forgotten_by_their_age() -> None:
     broker = clock.BrokerClock()
     broker.observe(100_000, 1.0)
     broker.observe(2_000, 2.0)
@@ -48,7 +48,7 @@ def test_a_broker_set_back_is_believed_at_the_next_acknowledgement() -> None:
     assert broker.now_ms(3.0) == 2_000
 
 
-def test_only_an_acknowledgement_settles_it() -> None:
+def test_only_an_acknowledgement_settles_the_clock() -> None:
     broker = clock.BrokerClock()
     broker.observe(5, 1.0)
     assert not broker.settled

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from worker import commit_tracker
 
 
-def low(tracker: commit_tracker.Tracker, position: int = 100) -> int | None:
+def next_offset(tracker: commit_tracker.Tracker, position: int = 100) -> int | None:
     commit = tracker.next_commit(position)
     return None if commit is None else commit.offset
 
 
-def test_nothing_is_committed_before_anything_was_taken() -> None:
+def test_nothing_is_committed_before_a_request_was_read() -> None:
     assert commit_tracker.Tracker().next_commit(5) is None
     assert commit_tracker.Tracker(start=7).next_commit(5) is None
 
 
-def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behind_it() -> None:
+def test_committable_stays_at_the_first_unfinished_request_whatever_is_finished_behind_it() -> None:
     tracker = commit_tracker.Tracker(start=10)
     for offset in range(10, 15):
         tracker.begin(offset)
@@ -27,12 +27,12 @@ def test_low_stays_at_the_first_unfinished_request_however_much_is_finished_behi
     assert tracker.committable == 10
     assert tracker.next_commit(100) is None  # where it stood at the assignment: nothing new to say
     tracker.finish(10)
-    assert low(tracker) == 13
+    assert next_offset(tracker) == 13
     tracker.finish(13)
-    assert low(tracker) == 15
+    assert next_offset(tracker) == 15
 
 
-def test_the_metadata_names_the_lowest_claim_at_or_above_low_finished_ones_included() -> None:
+def test_the_metadata_names_the_lowest_claim_above_finished_ones_included() -> None:
     tracker = commit_tracker.Tracker()
     for offset, claim in ((0, 50), (1, 40), (2, 60)):
         tracker.begin(offset)
@@ -61,7 +61,7 @@ def test_an_acknowledged_commit_is_not_due_again_until_something_changes() -> No
     assert tracker.next_commit(200) == commit_tracker.Commit(1, 200)
 
 
-def test_a_claim_known_later_is_committed_although_low_did_not_move() -> None:
+def test_a_claim_known_later_is_committed_although_committable_did_not_move() -> None:
     tracker = commit_tracker.Tracker()
     tracker.begin(0)
     before = tracker.next_commit(5)
@@ -75,12 +75,12 @@ def test_garbage_is_passed_but_never_what_lies_before_it() -> None:
     tracker = commit_tracker.Tracker()
     tracker.begin(0)
     tracker.skip(1)
-    assert low(tracker) == 0
+    assert next_offset(tracker) == 0
     tracker.finish(0)
-    assert low(tracker) == 2
+    assert next_offset(tracker) == 2
 
 
-def test_a_stale_caller_cannot_add_a_claim_for_a_finished_request() -> None:
+def test_a_claim_for_a_finished_request_changes_nothing() -> None:
     tracker = commit_tracker.Tracker()
     tracker.begin(0)
     tracker.finish(0)

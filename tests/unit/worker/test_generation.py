@@ -122,9 +122,7 @@ def test_frames_chain_by_seq_and_hash_and_the_end_names_their_sum() -> None:
     assert reader.fold.phase is fold.Phase.DONE
 
 
-def test_half_a_character_is_never_emitted_and_the_last_half_becomes_the_replacement_character() -> (
-    None
-):
+def test_half_a_character_is_never_emitted_and_at_the_end_it_becomes_u_fffd() -> None:
     made = make()
     made.push(list("é".encode()[:1]))
     assert [f.text for f in made.frames(0)] == [""]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from worker import slots
 
 
@@ -34,3 +38,44 @@ async def test_a_slot_granted_before_it_was_withdrawn_is_given_back() -> None:
     turn = pool.acquire(0)
     pool.withdraw(turn)
     assert pool.running == 0
+
+
+async def granted(turn: slots.Turn) -> None:
+    """Wait until the slot is granted."""
+    await asyncio.wait((turn,))
+
+
+async def unwanted(_turn: slots.Turn) -> None:
+    """The slot is not wanted any more."""
+
+
+async def test_a_response_holds_one_slot_of_each_pool_and_gives_all_back_at_once() -> None:
+    held, pools = slots.HeldSlots(), (slots.Slots(1), slots.Slots(2))
+    for pool in pools:
+        await held.acquire(pool, 0, granted)
+        assert pool in held
+    held.release()
+    assert [pool.running for pool in pools] == [0, 0]
+    assert not any(pool in held for pool in pools)
+
+
+async def test_a_slot_that_is_no_longer_wanted_is_not_held() -> None:
+    held, pool = slots.HeldSlots(), slots.Slots(1)
+    pool.acquire(0)
+    await held.acquire(pool, 0, unwanted)
+    assert pool not in held
+    pool.release()
+    assert (pool.running, pool.queued) == (0, 0)
+
+
+async def test_a_response_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
+    held, pool = slots.HeldSlots(), slots.Slots(1)
+    pool.acquire(0)
+    waiting = asyncio.create_task(held.acquire(pool, 0, granted))
+    await asyncio.sleep(0)
+    assert pool.queued == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    pool.release()
+    assert (pool.running, pool.queued) == (0, 0)

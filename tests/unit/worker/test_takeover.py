@@ -1,4 +1,4 @@
-"""What a worker does about a request, for every state of the fold."""
+"""What a worker does about a response, for every state of its fold."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_started_response_never_expires() -> None:
     assert Story().claim("a", "w-a").decide(after_ms=5_000, expires_ms=500) == takeover.Claim("a")
 
 
-def test_a_finished_response_is_finished_whoever_ended_it() -> None:
+def test_a_response_that_is_done_is_finished() -> None:
     story = Story().apply(records.Cancel(RID, OWNER))
     assert story.decide() == takeover.Finished()
 
@@ -74,12 +74,12 @@ def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
     assert Story().claim("a", "w-a").token().yields().decide() == takeover.Claim("a")
 
 
-def test_an_own_abandoned_nonce_is_replaced_without_grace() -> None:
+def test_an_abandoned_fencing_token_of_this_worker_is_replaced_without_grace() -> None:
     me = takeover.Self("w-me", "m1", "t1", {"a"})
     assert Story().claim("a", "w-me").token().decide(me=me) == takeover.Claim("a")
 
 
-def test_a_living_nonce_of_ours_is_waited_for_like_any_other() -> None:
+def test_a_live_fencing_token_of_this_worker_is_waited_for_like_any_other() -> None:
     assert isinstance(Story().claim("a", "w-me").decide(), takeover.Wait)
 
 
@@ -127,7 +127,7 @@ def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> Non
     ids=[
         "no tokens yet: any model may start",
         "tokens of another model: left to a worker that has it",
-        "nobody has it any more",
+        "no worker has that model any more",
     ],
 )
 def test_another_models_answer_is_not_continued(
