@@ -216,7 +216,7 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
         if operations:
             grants["topic", row.name] = operations
     # A worker is a member of its pool's group. Delivery asks for the group's committed offsets
-    # (tailrace/delivery/delivery.py): Describe, no membership.
+    # (tailrace/delivery/look_up.py): Describe, no membership.
     on_group = {"worker": {"Read"}, "gateway": {"Describe"}, "push": {"Describe"}}.get(service)
     if on_group:
         grants |= {("group", topics.group(pool)): on_group for pool in pools(m)}

@@ -19,6 +19,7 @@ import pytest
 from tailrace import log
 from tailrace.log import interfaces
 from tailrace.protocol import records, topics
+from tests.support.waiting import eventually
 
 PARTITIONS = 8
 
@@ -65,9 +66,7 @@ def unique(prefix: str = "test") -> str:
 
 async def until(condition: Callable[[], object], deadline_s: float = 40) -> None:
     """Wait for a condition that has no signal of its own."""
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110 (see above)
-            await asyncio.sleep(0.02)
+    await eventually(condition, "the condition waited for", within_s=deadline_s, every_s=0.01)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, look_up
 from tailrace.protocol import errors, events, ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
 
@@ -46,18 +46,18 @@ async def test_one_principal_reads_few_at_once_and_the_rest_wait_their_turn() ->
     broker.hold_replays()
     made = over(broker)
     asked = [asyncio.create_task(made.find(made_up(n), ALICE)) for n in range(20)]
-    await log_contract.until(lambda: broker.replays_wanted == delivery.LOOK_UPS_AT_ONCE, 5)
+    await log_contract.until(lambda: broker.replays_wanted == look_up.AT_ONCE, 5)
     broker.release_replays()
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {delivery.NotFound}
-    assert broker.most_replays_wanted == delivery.LOOK_UPS_AT_ONCE
+    assert broker.most_replays_wanted == look_up.AT_ONCE
 
 
 async def test_above_the_bound_the_answer_is_a_clear_429_for_this_principal_only() -> None:
     broker = long_log()
     broker.hold_replays()
     made = over(broker)
-    bound = delivery.LOOK_UPS_IN_ALL
+    bound = look_up.IN_ALL
     asked = [asyncio.create_task(made.find(made_up(n), ALICE)) for n in range(bound)]
     await log_contract.until(lambda: broker.reads, 5)
     with pytest.raises(errors.ApiError) as refused:
@@ -87,13 +87,13 @@ async def test_a_long_replay_lets_others_in_between_its_stretches() -> None:
     with pytest.raises(delivery.NotFound):
         await long
     starts = [start for _, _, start, _ in broker.reads]
-    assert starts == [0, LENGTH - 10, delivery.STRETCH, 2 * delivery.STRETCH]
-    assert all(end - start <= delivery.STRETCH for _, _, start, end in broker.reads)
+    assert starts == [0, LENGTH - 10, look_up.STRETCH, 2 * look_up.STRETCH]
+    assert all(end - start <= look_up.STRETCH for _, _, start, end in broker.reads)
 
 
 async def test_a_response_that_spans_stretches_is_whole() -> None:
     rid = made_up(7)
-    broker = long_log(claim(rid, ALICE), delivery.STRETCH)
+    broker = long_log(claim(rid, ALICE), look_up.STRETCH)
     found = await over(broker).find(rid, ALICE)
     assert found.claim is not None
     assert [(start, end) for _, _, start, end in broker.reads] == [

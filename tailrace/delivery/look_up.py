@@ -1,0 +1,222 @@
+"""The look-up half of delivery: finds a response in the log and makes its stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tailrace import log, telemetry
+from tailrace.delivery import hub
+from tailrace.delivery.live import LiveTail
+from tailrace.delivery.subscription import NotFound
+from tailrace.log import interfaces
+from tailrace.protocol import errors, ids, records, topics
+
+DEADLINE_S = 20.0
+CATCH_UP_S = 0.01
+STRETCH = 50_000  # records of one replay before the next one in line has its turn
+# Per principal: a made-up id may cost reading all that the log holds of a partition.
+AT_ONCE = 2
+# Per principal, waiting ones included: two sockets that come back with all that they watch.
+IN_ALL = 128
+RETRY_AFTER_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """One principal's look-ups.
+
+    Attributes:
+        count: how many there are, waiting ones included.
+        turns: lets `AT_ONCE` of them read.
+    """
+
+    count: int = 0
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+
+class LookUp:
+    """Makes streams of responses that this instance has none of.
+
+    Attributes:
+        _loads: look-ups under way by rid. Two watchers of one response share a replay.
+        _shares: look-ups by principal; a principal without any has no entry.
+    """
+
+    def __init__(
+        self,
+        live: LiveTail,
+        replays: interfaces.RangeReader,
+        offsets: interfaces.OffsetQueries,
+        pools: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._live = live
+        self._replays = replays
+        self._offsets = offsets
+        self._pools = tuple(pools)
+        self._clock = clock
+        self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
+        self._shares: dict[str, _Share] = {}
+
+    async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
+        """The stream of `rid`, complete up to now. `owner` is who asks; whose response it is, the
+        caller compares.
+
+        Raises:
+            NotFound, log.HistoryLost, log.LogUnavailable
+            errors.ApiError: 429, `owner` has too many look-ups under way.
+        """
+        stream = self._live.streams.get(rid)
+        if stream is not None and rid not in self._loads:
+            return stream
+        task = self._loads.get(rid)
+        if task is None:
+            share = self._shares.setdefault(owner.key, _Share())
+            if share.count >= IN_ALL:
+                raise errors.too_many_look_ups(RETRY_AFTER_S)
+            share.count += 1
+            task = asyncio.create_task(self._load(rid, address, share))
+            self._loads[rid] = task
+            task.add_done_callback(lambda t: self._loaded(rid, owner, t))
+        # One watcher that goes away must not end the look-up of the others.
+        return await asyncio.shield(task)
+
+    async def request_of(self, stream: hub.Stream) -> records.Request:
+        """The request record of a stream.
+
+        Raises:
+            log.HistoryLost: the log no longer holds it.
+            log.LogUnavailable
+        """
+        if stream.request is None:
+            stream.request = await self._request_by_claim(stream)
+        if stream.request is None:
+            await self._scan_requests(stream, from_beginning=True)
+        if stream.request is None:
+            raise log.HistoryLost(f"the log no longer holds the request of {stream.rid}")
+        return stream.request
+
+    def cancel(self) -> None:
+        """Cancel the look-ups under way."""
+        for task in list(self._loads.values()):
+            task.cancel()
+
+    def _loaded(self, rid: str, owner: records.Owner, task: asyncio.Task[hub.Stream]) -> None:
+        self._loads.pop(rid, None)
+        self._shares[owner.key].count -= 1
+        if not self._shares[owner.key].count:
+            del self._shares[owner.key]
+        if task.cancelled() or task.exception() is not None:
+            self._live.streams.drop(rid)
+
+    async def _load(self, rid: str, address: ids.Address, share: _Share) -> hub.Stream:
+        started = self._clock()
+        try:
+            async with asyncio.timeout(DEADLINE_S), share.turns:
+                stream = await self._replay(rid, address)
+        except TimeoutError as error:
+            raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
+        telemetry.REPLAY_SECONDS.observe(self._clock() - started)
+        return stream
+
+    async def _replay(self, rid: str, address: ids.Address) -> hub.Stream:
+        await self._live.follow(address.partition)
+        # Up to `add` nothing awaits: the tail cannot dispatch between the reading of its position
+        # and the registration of the stream.
+        stream = hub.Stream(rid, address.partition, held=[])
+        live_from = self._live.next_offset(address.partition)
+        self._live.streams.add(stream)
+        if address.offset > live_from and address.offset > await self._end(address.partition):
+            # No gateway can have seen an end that this log has not reached. The tail may well be
+            # behind that gateway's.
+            raise NotFound(rid)
+        start = address.offset
+        while start < live_from and not stream.done:
+            stop = min(start + STRETCH, live_from)
+            await self._replay_stretch(stream, start, stop)
+            start = stop
+            # Another look-up that waits for the free connection has it before the next stretch.
+            await asyncio.sleep(0)
+        stream.release()
+        if stream.series is None:
+            await self._scan_requests(stream)
+        if stream.series is None:
+            # The response may have been finished and committed while the tail was behind. What a
+            # commit speaks of lies below this end.
+            await self._caught_up(stream, await self._end(address.partition))
+        if stream.series is None:
+            raise NotFound(rid)
+        return stream
+
+    async def _replay_stretch(self, stream: hub.Stream, start: int, stop: int) -> None:
+        key = stream.rid.encode()
+        async with contextlib.aclosing(
+            self._replays.read(topics.TOKENS, stream.partition, start, stop)
+        ) as batches:
+            async for batch in batches:
+                telemetry.REPLAYED_RECORDS.inc(len(batch))
+                for record in batch:
+                    decoded = (
+                        records.token_of(record.key, record.value) if record.key == key else None
+                    )
+                    if decoded is not None:
+                        stream.apply(decoded, record.offset, record.timestamp)
+                if stream.done:
+                    return
+
+    async def _end(self, partition: int) -> int:
+        return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
+
+    async def _caught_up(self, stream: hub.Stream, end: int) -> None:
+        """Wait until the tail has read up to `end`, or the stream is known. The look-up's deadline
+        bounds it."""
+        while (  # noqa: ASYNC110 - the tail's progress has no event
+            stream.series is None
+            and stream.lost is None
+            and self._live.next_offset(stream.partition) < end
+        ):
+            await asyncio.sleep(CATCH_UP_S)
+
+    async def _scan_requests(self, stream: hub.Stream, *, from_beginning: bool = False) -> None:
+        """Find the request in its pool's topics. An unfinished one lies at or above the group's
+        committed offset (log rule §10)."""
+        for pool in self._pools:
+            committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
+            for priority in topics.CLASSES:
+                topic, partition = topics.requests(pool, priority), stream.partition
+                begin = (await self._offsets.beginnings(topic, [partition]))[partition]
+                end = (await self._offsets.ends(topic, [partition]))[partition]
+                start = max(begin, committed.get((topic, partition), (0, ""))[0])
+                request = await self._request_in(topic, partition, start, end, stream.rid)
+                if request is not None:
+                    stream.request = request
+                    stream.identify(request.owner, request.echo)
+                    return
+
+    async def _request_by_claim(self, stream: hub.Stream) -> records.Request | None:
+        claim = stream.state.first
+        if claim is None:
+            return None
+        start = claim.req_offset
+        with contextlib.suppress(log.HistoryLost):
+            return await self._request_in(
+                claim.req_topic, stream.partition, start, start + 1, stream.rid
+            )
+        return None
+
+    async def _request_in(
+        self, topic: str, partition: int, start: int, end: int, rid: str
+    ) -> records.Request | None:
+        async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
+            async for batch in batches:
+                for record in batch:
+                    if record.key != rid.encode():
+                        continue
+                    request = records.decode_request(record.value)
+                    if request is not None and request.rid == rid:
+                        return request
+        return None

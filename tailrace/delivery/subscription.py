@@ -1,0 +1,133 @@
+"""One subscriber of one response, and a response as it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.delivery import hub
+from tailrace.protocol import events, fold, records
+
+
+class NotFound(Exception):
+    """No such response for this caller: unknown, malformed, deleted or another principal's.
+
+    One error for all of them, so that ids cannot be probed.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A response as it stands.
+
+    Attributes:
+        response: the Response object.
+        phase: where the fold stands.
+        echo: the static part of the Response object, as the request record holds it.
+        claim: the first accepted claim; None before there is one.
+        owner: the principal whose response it is.
+    """
+
+    response: dict[str, Any]
+    phase: fold.Phase
+    echo: dict[str, Any]
+    claim: records.Claim | None
+    owner: records.Owner
+
+
+class Subscription:
+    """One subscriber of one response.
+
+    Attributes:
+        rid: the response's id.
+        _event: set when there may be something to return.
+        _keepalive_due: the next `next_events` returns although nothing arrived.
+    """
+
+    def __init__(
+        self, stream: hub.Stream, after: int, on_ready: Callable[[], None] | None = None
+    ) -> None:
+        self.rid = stream.rid
+        self._stream = stream
+        self._event = asyncio.Event()
+        self._keepalive_due = False
+        self._on_ready = on_ready
+        self._box = stream.subscribe(after, self._wake)
+        if on_ready is not None and self.ready:
+            on_ready()
+
+    @property
+    def ready(self) -> bool:
+        """Whether `pending` returns something or raises."""
+        return self._box.ready or self._stream.lost is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event was returned."""
+        return self._box.ended
+
+    @property
+    def status(self) -> str:
+        """Status of the response as it stands."""
+        series = self._stream.series
+        return str(series.snapshot()["status"]) if series is not None else "queued"
+
+    @property
+    def echo(self) -> dict[str, Any]:
+        """The static part of the Response object, as the request record holds it."""
+        return self._series.base
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The Response object as it stands."""
+        return self._series.snapshot()
+
+    def pending(self) -> list[events.Event]:
+        """What has arrived, without waiting; empty when nothing has or the end was returned.
+
+        Raises:
+            outbox.Slow: this subscriber fell too far behind.
+            log.HistoryLost: the log lost the response.
+        """
+        arrived = [] if self._stream.hidden else self._box.dequeue()
+        if not arrived and self._stream.lost is not None:
+            raise self._stream.lost
+        return arrived
+
+    async def next_events(self) -> list[events.Event]:
+        """Wait for events and return all that are pending (a bounded batch).
+
+        An empty list says that the terminal event was returned before, or that a keep-alive is due.
+        Safe to cancel: an event is removed only when it is returned. Raises like `pending`.
+        """
+        while True:
+            arrived = self.pending()
+            if arrived or self._box.ended or self._keepalive_due:
+                self._keepalive_due = False
+                return arrived
+            self._event.clear()
+            await self._event.wait()
+
+    def keepalive(self) -> None:
+        """Have a waiting `next_events` return an empty list."""
+        self._keepalive_due = True
+        self._event.set()
+
+    def close(self) -> None:
+        """Stop watching; idempotent."""
+        self._stream.unsubscribe(self._box, time.monotonic())
+
+    @property
+    def _series(self) -> events.Series:
+        series = self._stream.series
+        if series is None:  # a look-up identifies a stream before anyone may subscribe to it
+            raise NotFound(self.rid)
+        return series
+
+    def _wake(self) -> None:
+        self._event.set()
+        if self._on_ready is not None:
+            self._on_ready()
