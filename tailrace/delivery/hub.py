@@ -1,10 +1,10 @@
-"""Who watches which response, and how records become their events (pure).
+"""The streams of one instance: who watches which response, and how records become events (pure).
 
-A stream is born in one of two ways. *Opened* by the gateway that minted its id: registered before
-the request is appended, so the tail alone is enough. *Looked up* by anyone else: registered at a
-tail position X, its records below X are replayed from the log while live ones (X and above) are
-held back, then both are applied in order. Either way every record of the response passes the fold
-exactly once and in offset order.
+A stream begins in one of two ways. The gateway that minted its id *opens* it before the request is
+appended, so the tail alone is enough. Every other instance *looks it up*: it registers the stream
+at a tail position X and replays its records below X from the log. Live records (X and above) are
+held back until the replay is done. Either way every record of the response passes the fold exactly
+once and in offset order.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Stream:
             return outcome
         if isinstance(record, records.Claim):
             self.identify(record.owner, record.echo)
-            # a claim proves that the request is in the log, whatever became of its acknowledgement
+            # A claim proves that the request is in the log, also without its acknowledgement.
             self.show()
         elif isinstance(record, records.Cancel):
             self.identify(record.by, record.echo)
@@ -106,13 +106,13 @@ class Stream:
             self._unseen = 0
 
     def fail(self, error: Exception) -> None:
-        """The log cannot serve this response any more; every subscriber is told."""
+        """The log cannot serve this response any more; tells every subscriber."""
         self.lost = error
         for box in self.boxes:
             box.arrived(0, self.now)
 
     def subscribe(self, after: int, wake: Callable[[], None]) -> outbox.Outbox:
-        """A new subscriber that has seen everything up to `after` (-1: nothing)."""
+        """Add a subscriber that has seen everything up to `after` (-1: nothing)."""
         box = outbox.Outbox(self.emitted, after + 1, wake)
         self.boxes.add(box)
         self.idle_since = 0.0
@@ -121,7 +121,7 @@ class Stream:
         return box
 
     def unsubscribe(self, box: outbox.Outbox, now: float) -> None:
-        """Idempotent."""
+        """Remove a subscriber; idempotent."""
         self.boxes.discard(box)
         if not self.boxes:
             self.idle_since = now
@@ -146,14 +146,14 @@ class Stream:
                 box.finished(last)
 
 
-LINGER_S = 30.0
+UNWATCHED_S = 30.0  # how long a stream without subscribers stays
 UNWATCHED_BYTES = 64 << 20
 
 
 class Hub:
-    """All streams of this instance, by the bytes of their key, so that foreign records are skipped
-    before they are decoded. `on_ignored(reason)` is called for each ignored record; `garbage` is
-    one that did not decode."""
+    """All streams of this instance, by the bytes of their key: records of other responses are
+    skipped before they are decoded. `on_ignored(reason)` is called for each ignored record;
+    `garbage` is one that did not decode."""
 
     def __init__(self, on_ignored: Callable[[str], None] | None = None) -> None:
         self._streams: dict[bytes, Stream] = {}
@@ -204,7 +204,7 @@ class Hub:
             self._on_ignored(outcome.value)
 
     def sweep(self, now: float) -> None:
-        """Drop streams nobody has watched for a while, and the longest unwatched ones above the
+        """Drop streams that were not watched for a while, and the longest unwatched ones above the
         memory bound. The log still has them."""
         unwatched = [
             s
@@ -216,6 +216,6 @@ class Hub:
         unwatched.sort(key=lambda s: s.idle_since)
         total = sum(s.size for s in unwatched)
         for s in unwatched:
-            if now - s.idle_since >= LINGER_S or total > UNWATCHED_BYTES:
+            if now - s.idle_since >= UNWATCHED_S or total > UNWATCHED_BYTES:
                 total -= s.size
                 self.drop(s.rid)

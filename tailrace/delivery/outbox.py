@@ -1,8 +1,8 @@
-"""One subscriber's place in one response's event series, and the verdict on a slow one (pure).
+"""One subscriber's place in a response's event series, and the verdict on a slow one (pure).
 
-The events of a response are encoded once and kept in one list; an outbox is a cursor into it. So a
-thousand subscribers share one copy, a slow one costs no memory of its own, and merging means taking
-everything that has piled up in one batch.
+The events of a response are encoded once and kept in one list. An outbox is a cursor into it: a
+thousand subscribers share one copy, and a slow one costs no memory of its own. Merging means that
+one batch holds everything that has piled up.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ SLOW_AFTER_S = 2.0
 
 
 class Slow(Exception):
-    """The subscriber took nothing for a while in which more than the bound arrived; it resumes
-    later by its position."""
+    """The subscriber read nothing while more than the bound arrived. It resumes later by its
+    position."""
 
 
 class Outbox:
-    """A cursor with a bound.
+    """A cursor with a bound on what may pile up.
 
     Attributes:
         _events: the response's events, index = sequence_number; owned by the stream, which only
             appends.
-        _next: sequence_number to be taken next.
-        _undelivered_bytes: bytes that arrived since the last `dequeue`; 0 after each. A subscriber that
-            takes is never slow, however long its replay.
+        _next: sequence_number that `dequeue` returns next.
+        _undelivered_bytes: bytes that arrived since the last `dequeue`; 0 after each. A
+            subscriber that reads is never slow, however long its replay.
         _since: when the first of them arrived. One fetch can bring more than the bound at once,
             which says nothing about the subscriber.
         _last: sequence_number of the terminal event; None until it is known.
@@ -64,7 +64,7 @@ class Outbox:
         self.slow = False
 
     def arrived(self, size: int, now: float) -> None:
-        """`size` more bytes stand in the series; `now` in monotonic seconds."""
+        """`size` more bytes are in the series; `now` in monotonic seconds."""
         if not self._undelivered_bytes:
             self._since = now
         self._undelivered_bytes += size
@@ -79,7 +79,7 @@ class Outbox:
 
     @property
     def ended(self) -> bool:
-        """Whether everything up to the end was taken."""
+        """Whether everything up to the end was returned."""
         return self._last is not None and self._next > self._last
 
     @property

@@ -1,15 +1,19 @@
-"""The Kafka client: one writer that heals by replacement, readers by `assign()`, group intake, and
-administration.
+"""The Kafka client: a writer, tail readers, replays, offset queries, a group consumer, topics.
+
+In: records, offsets and the address of a broker. Out: the records and errors of
+`tailrace.protocol.log_words`. Callers take the types of `interfaces`; no other room of a service
+imports aiokafka.
 
 What aiokafka 0.14 forces (`docs/design.md`, The log client):
-- any failed or ambiguous send makes its producer worthless (an expired batch has used up sequence
-  numbers): replace it, and let writers claim anew;
-- `stop()` may wait for ever while the broker is away, and a producer goes on sending meanwhile:
-  every shutdown has its own deadline;
-- `assign()` forgets the positions of partitions it already had: they are read before and sought
-  after;
-- requests on one connection are answered in order, so an offset query behind a long poll waits for
-  it: queries have a client of their own.
+
+- A failed or ambiguous send makes its producer worthless: an expired batch has used up sequence
+  numbers. The writer replaces the producer, and workers claim anew.
+- `stop()` may wait without limit while the broker is away. Every shutdown has its own deadline.
+- `assign()` forgets the positions of partitions it already had. They are sought again after it.
+- A broker answers the requests of one connection in order. An offset query behind a long poll would
+  wait for it, so queries have connections of their own.
+- Private parts of aiokafka are used in `aiokafka_internals` only. `client_api` chooses between them
+  and public API.
 """
 
 from tailrace.log.admin import Layout, apply_topics, layout, wait_for_layout, wait_until_ready

@@ -1,10 +1,11 @@
-"""How `TAILRACE_KAFKA` says where Kafka is and how to get in.
+"""Reads `TAILRACE_KAFKA`: where Kafka is, and how to log in.
 
-    host:port,host:port                                                          plain, for the loopback and for tests
-    sasl+ssl://USER@host:port,host:port?password_file=PATH&ca_file=PATH          TLS, then SCRAM-SHA-512
+    host:port,host:port
+        plain, for the loopback and for tests
+    sasl+ssl://USER@host:port,host:port?password_file=PATH&ca_file=PATH
+        TLS, then SCRAM-SHA-512
 
-The password is never in the text itself: environments are shown by `ps`, by crash reports and by
-whoever may read a pod's description.
+The password is never in the text. `ps`, crash reports and pod descriptions show environments.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ SCHEME = "sasl+ssl"
 
 
 class InvalidBootstrap(ValueError):
-    """The text is no address of Kafka; the message says why and repeats no secret."""
+    """The text is no address of Kafka. The message says why and repeats no secret."""
 
 
 class Bootstrap(NamedTuple):
-    """`user` is empty for a plain connection."""
+    """A parsed address. `user` and the files are empty for a plain connection."""
 
     servers: str
     user: str = ""

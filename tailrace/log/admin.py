@@ -1,4 +1,4 @@
-"""Administration: topics are applied, and which log this is."""
+"""Administration: applies topics, and tells which log this is."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ class _NotYet(Exception):
 
 
 class Layout(NamedTuple):
-    """What a service must know of the log before it serves: which log it is and how many partitions
-    it has."""
+    """What a service must know of the log before it serves.
+
+    Attributes:
+        incarnation: names the log; a log that is made anew has another one.
+        tag: the incarnation as response ids carry it.
+        partitions: number of partitions of `llm.tokens` and of each request topic.
+    """
 
     incarnation: str
     tag: bytes
@@ -126,8 +131,8 @@ async def _create(
     replication: int,
     config: dict[str, str],
 ) -> bool:
-    """Whether it was this call that created the topic: only one of two that run at once may name
-    the log's incarnation."""
+    """Whether this call created the topic. Of two that run at once only one may name the log's
+    incarnation."""
     new = aiokafka.admin.NewTopic(name, partitions, replication, topic_configs=config)
     answer = await admin.create_topics([new])
     for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
@@ -138,11 +143,13 @@ async def _create(
 
 
 async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
-    """Wait until brokers tell of these topics: their metadata follows the controller's, and a busy
-    one lags by seconds."""
+    """Wait until brokers know these topics. Their metadata follows the controller's, on a busy
+    machine by seconds."""
     async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
-        while names and any(d["error_code"] for d in await admin.describe_topics(names)):  # noqa: ASYNC110 - a broker tells nobody
-            await asyncio.sleep(0.05)
+        unknown = bool(names)
+        while unknown:
+            unknown = any(d["error_code"] for d in await admin.describe_topics(names))
+            await asyncio.sleep(0.05 if unknown else 0)
 
 
 async def _name_incarnation(bootstrap: str) -> None:
@@ -161,8 +168,8 @@ async def _name_incarnation(bootstrap: str) -> None:
 
 
 async def _named(bootstrap: str) -> str | None:
-    """The incarnation; waits a moment for one who creates the topics at the same time and is about
-    to name it."""
+    """The incarnation, or None. Waits a moment for another process that made the topics and is
+    about to name it."""
 
     async def named() -> str:
         if (found := await _incarnation(bootstrap)) is None:
@@ -208,8 +215,8 @@ async def layout(bootstrap: str) -> Layout:
     """Which log this is.
 
     Raises:
-        LogUnavailable: the topics are missing (then `tailrace topics apply` is due) or the broker
-            does not answer.
+        LogUnavailable: the broker does not answer, or the topics are missing: `tailrace topics
+            apply` creates them.
     """
     give_up = time.monotonic() + clients.ANSWER_DEADLINE_S
     try:

@@ -1,4 +1,4 @@
-"""aiokafka's clients: made, started and ended within deadlines."""
+"""Makes and starts aiokafka's clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CONNECTION_ERRORS = (aiokafka.errors.KafkaError, OSError)
 
 
 def new_consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
-    """Without a group; it says so when an offset is not in the log, and does not choose another."""
+    """A consumer without a group. An offset that is not in the log is an error: it does not choose
+    another one."""
     return aiokafka.AIOKafkaConsumer(
         **address.options(bootstrap),
         enable_auto_commit=False,
@@ -71,4 +72,5 @@ async def started_consumer(
 
 
 async def close_admin(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:
+    """Close an admin client within a second."""
     await finishes_within(admin.close(), 1.0)

@@ -1,4 +1,4 @@
-"""Group membership of a worker on the request topics."""
+"""A worker's membership in its pool's consumer group."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tailrace.log import address, client_api, clients
 from tailrace.protocol import log_words
 
-WAIT_MS = (
-    200  # so long a partition that is resumed or newly assigned may wait behind the others' fetch
-)
-# a member learns of a rebalance by its next heartbeat: so long nobody serves what another one left
+# A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
+WAIT_MS = 200
+# A member learns of a rebalance by its next heartbeat. Until then the partitions of a member that
+# left have no owner.
 HEARTBEAT_MS = 1_000
 COMMIT_DEADLINE_S = 5.0
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Forwards rebalances. Both sides must be short: aiokafka drops their exceptions and bounds
+    """Forwards rebalances. The callbacks must be short: aiokafka drops their exceptions and bounds
     them by the rebalance timeout."""
 
     def __init__(
@@ -41,8 +41,15 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class GroupConsumer:
-    """Group membership of one worker on its pool's request topics; range assignment keeps equal
-    numbers of all classes together (log rule P7)."""
+    """One member on its pool's request topics.
+
+    Range assignment gives equal partition numbers of all classes to one member (log rule P7).
+
+    Attributes:
+        _consumer: the joined client; None before `start` and after the membership was given up.
+        _stopped: set by `stop`; the member does not join any more.
+        _rejoin: the next poll gives the membership up.
+    """
 
     def __init__(
         self,
@@ -87,12 +94,13 @@ class GroupConsumer:
             raise log_words.LogUnavailable("the group consumer was stopped")
 
     async def poll(self, max_records: int, timeout_ms: int = 50) -> list[log_words.Record]:
-        """Next request records of partitions that are not paused; must be called often even when
-        all are paused (heartbeat of the poll interval).
+        """Next records of owned partitions that are not paused.
+
+        Call it often, also when all are paused: a member that does not poll loses its partitions.
 
         Raises:
-            LogUnavailable: the membership broke and was given up, everything is revoked; the next
-                poll joins again.
+            LogUnavailable: the membership was given up and everything is revoked. The next poll
+                joins again.
         """
         if self._consumer is None:
             await self.start()
@@ -103,8 +111,8 @@ class GroupConsumer:
         try:
             batches = await consumer.getmany(timeout_ms=timeout_ms, max_records=max(1, max_records))
         except (aiokafka.errors.KafkaError, OSError) as error:
-            # aiokafka's position may have passed records that it did not return, and a coordinator
-            # that failed stays failed: only a new member starts from the committed offsets.
+            # The position may have passed records that were not returned, and a coordinator that
+            # failed stays failed. A new member starts from the committed offsets.
             await self._leave()
             raise log_words.LogUnavailable(type(error).__name__) from error
         return [log_words.record(r) for batch in batches.values() for r in batch]
@@ -117,19 +125,22 @@ class GroupConsumer:
         self._rejoin = True
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Take nothing more from these; unknown ones (just revoked) are ignored."""
+        """Return no records of these; partitions that are not owned (just revoked) are ignored."""
         self._member().pause(*self._owned(partitions))
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Take from these again."""
+        """Return records of these again."""
         self._member().resume(*self._owned(partitions))
 
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
-        """Commit (next offset, metadata) by partition; False when the group has moved on
-        (rebalance), which is no error.
+        """Commit (next offset, metadata) by partition.
 
-        Of partitions that are no longer owned nothing is committed: the broker would take it, and
-        move another owner's offset back.
+        Returns False when a partition is not owned any more (rebalance), which is no error. Nothing
+        is committed for it: the broker would accept the commit and move the new owner's offset
+        back.
+
+        Raises:
+            LogUnavailable: no answer.
         """
         owned = {tp: offsets[(tp.topic, tp.partition)] for tp in self._owned(offsets)}
         if not owned:
@@ -144,7 +155,7 @@ class GroupConsumer:
         return len(owned) == len(offsets)
 
     async def stop(self) -> None:
-        """Leave the group, bounded."""
+        """Leave the group within a deadline."""
         self._stopped = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:

@@ -1,4 +1,4 @@
-"""Questions about offsets: where partitions begin and end, and what a group has committed."""
+"""Answers questions about offsets: where partitions begin and end, what a group has committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from tailrace.retry import retry_until
 
 
 class Offsets:
-    """Asks for offsets on connections of its own."""
+    """Asks for offsets on connections of its own. Every question raises LogUnavailable when there
+    is no answer.
+
+    Attributes:
+        _consumer: answers about ends and beginnings; None before the first question and after an
+            error.
+        _admin: answers about groups and topics; None likewise.
+        _lock: held while one of them is made.
+    """
 
     def __init__(
         self,
@@ -107,8 +115,7 @@ class Offsets:
             return self._consumer
 
     async def _drop(self, consumer: aiokafka.AIOKafkaConsumer | None) -> None:
-        """After an error. The one that failed only: another question may have made a new one
-        since."""
+        """Drop the client that failed. Another question may have made a new one since."""
         if consumer is not None and self._consumer is consumer:
             self._consumer = None
             await self._api.stop_consumer(consumer, 1.0)

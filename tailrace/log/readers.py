@@ -1,4 +1,4 @@
-"""Readers by `assign()`: a tail of partitions, and replays of bounded ranges beside it."""
+"""Readers by `assign()`: a tail of partitions, and replays of bounded ranges."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ MAX_POLL_RECORDS = 2_000
 
 
 class Reader:
-    """Tails partitions of one topic by `assign()`, without a group; partitions come and go while it
-    runs.
+    """Tails partitions of one topic by `assign()`, without a group.
 
-    One task calls `poll`; `follow` and `leave` may be called by anyone and take effect before the
-    next fetch.
+    One task calls `poll`. Any task may call `follow` and `leave`, which take effect before the next
+    fetch.
 
     Attributes:
-        positions: next offset of each followed partition: everything below it was returned by
-            `poll`.
+        positions: next offset of each followed partition. `poll` returned everything below it.
+        _changed: set when there is a change to apply.
         _changes: partitions to add (with offset) or drop (None), applied in `poll`.
         _consumer: None until the first poll and after an error.
     """
@@ -73,18 +72,17 @@ class Reader:
         )
 
     def next_offset(self, partition: int) -> int:
-        """Next offset of a followed partition (also of one about to be followed): everything below
-        it was returned, or lies before the start."""
+        """Next offset of a partition that is, or is about to be, followed. Everything below it was
+        returned, or lies before the start."""
         pending = self._changes.get(partition)
         return self.positions[partition] if pending is None else pending
 
     async def poll(self) -> list[log_words.Record]:
-        """The next records, in order within each partition; an empty list after the long poll ran
-        out.
+        """The next records, in order within each partition; empty when the long poll ran out.
 
         Raises:
             HistoryLost: a followed offset is no longer in the log.
-            LogUnavailable: no connection, or the fetch failed; the next poll starts afresh from
+            LogUnavailable: no connection, or the fetch failed. The next poll reads on from
                 `positions`.
         """
         if self._consumer is None:
@@ -151,8 +149,12 @@ class Reader:
 
 
 class Replays:
-    """A few connected consumers that read bounded ranges at once, beside the tail, so that no
-    replay waits for a long poll."""
+    """Reads bounded ranges on a few connections of its own: no replay waits for a long poll.
+
+    Attributes:
+        _idle: connections that are free; None stands for one that is not made yet.
+        _stopped: set by `stop`; a replay that waits for a connection then fails.
+    """
 
     def __init__(
         self,
@@ -175,16 +177,16 @@ class Replays:
             self._idle.put_nowait(None)
 
     async def start(self) -> None:
-        """Connect ahead of the first use; waits for a broker that is away."""
+        """Connect before the first use; waits for a broker that is away."""
         for _ in range(self._size):
             self._idle.put_nowait(await self._acquire(float("inf")))
 
     async def stop(self) -> None:
-        """Close the connections; those in use as soon as they are given back."""
+        """Close the connections; those in use close when they are given back."""
         self._stopped = True
         for _ in range(self._idle.qsize()):
             consumer = self._idle.get_nowait()
-            self._idle.put_nowait(None)  # wakes whoever waits for a connection
+            self._idle.put_nowait(None)  # wakes a replay that waits for a connection
             if consumer is not None:
                 await self._api.stop_consumer(consumer, 1.0)
 
@@ -196,7 +198,7 @@ class Replays:
 
         Raises:
             HistoryLost: `start` is below the log's beginning, or above its end.
-            LogUnavailable: no answer within 10 s.
+            LogUnavailable: no answer within the deadline.
         """
         if start >= end:
             return
@@ -220,8 +222,8 @@ class Replays:
         except (aiokafka.errors.KafkaError, OSError) as error:
             raise log_words.LogUnavailable(type(error).__name__) from error
         finally:
-            # One that was left in mid-read may hold a half-read assignment: a new one is made at
-            # the next use.
+            # A consumer that was left in mid-read may hold a half-read assignment. The next use
+            # makes a new one.
             self._idle.put_nowait(consumer if healthy else None)
             if not healthy:
                 await self._api.stop_consumer(consumer, 1.0)
@@ -232,7 +234,7 @@ class Replays:
             if self._stopped:
                 raise log_words.LogUnavailable("the replays were stopped")
             return held or await clients.started_consumer(self._make, self._api, deadline_s)
-        except BaseException:  # also when cancelled: the place must not be lost
+        except BaseException:  # also cancelled: the connection's place must not be lost
             self._idle.put_nowait(held)
             raise
 

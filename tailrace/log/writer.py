@@ -1,4 +1,4 @@
-"""The writer: appends in order through one sender, and heals by replacing its producer."""
+"""The writer: appends in order through one sender, and replaces a producer that failed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tailrace.log import address, client_api, clients, deadlines
 from tailrace.protocol import log_words, records
 from tailrace.retry import retry_until
 
-RECORD_OVERHEAD_BYTES = (
-    1024  # what a batch and a record's framing may add; the broker's bound is on the whole batch
-)
+# What the framing of a batch and a record may add. The broker's bound is on the whole batch.
+RECORD_OVERHEAD_BYTES = 1024
 
 
 class _Pending(NamedTuple):
@@ -34,16 +33,16 @@ class Writer:
     """Appends records in the order they were given, through one sender.
 
     Attributes:
-        incarnation: counts producers; a change means that everything in flight was failed.
-        _queue: records not yet handed to the producer, oldest first; only `append` adds, only the
-            sender takes.
+        incarnation: number of producers made; a change means that everything in flight has failed.
+        _queue: records not yet handed to the producer, oldest first. Only `append` adds, only the
+            sender removes.
         _flight: (deadline, future) of sends not yet acknowledged, oldest first.
         _wake: set while `_queue` may hold something.
         _producer: the current producer; None while there is none.
         _sender: the task that hands records to the current producer.
         _broken: set by a failed send; the sender then replaces the producer.
-        _stopping: set by `stop`, and when `run` is over: nothing is accepted any more.
-        _retired: tasks that get rid of former producers.
+        _stopping: set by `stop` and when `run` is over; nothing is accepted any more.
+        _retired: tasks that discard former producers.
     """
 
     def __init__(
@@ -85,15 +84,17 @@ class Writer:
     def append(
         self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()
     ) -> asyncio.Future[log_words.Appended]:
-        """Append one record; the future fails with AppendFailed when the outcome is unknown, with
-        TooLarge when it was not tried. Never waits."""
+        """Append one record. Never waits.
+
+        The future fails with AppendFailed when the outcome is unknown, and with TooLarge when the
+        record was not sent.
+        """
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
         size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
             done.set_exception(log_words.AppendFailed("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
-            # Here, and not in the producer: there it would count as a failed send and cost
-            # everybody else's records in flight.
+            # The producer would refuse it too, as a failed send that fails all records in flight.
             done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
         else:
             self._queue.append(
@@ -108,14 +109,13 @@ class Writer:
                 )
             )
             self._wake.set()
-        # Callers may drop the future (fire and forget); a failure is then still counted through
-        # on_replaced.
+        # Callers may drop the future. A failure is then still counted through `on_replaced`.
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
         return done
 
     async def run(self) -> None:
-        """Send until cancelled; replaces the producer whenever a send failed, and waits for a
-        broker that is away."""
+        """Send until cancelled. Replaces the producer when a send failed; waits for a broker that
+        is away."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch())
@@ -137,11 +137,12 @@ class Writer:
                 await asyncio.wait(self._retired, timeout=clients.STOP_DEADLINE_S)
 
     async def stop(self, deadline_s: float = clients.STOP_DEADLINE_S) -> None:
-        """Flush what was accepted, bounded; call before cancelling `run`. What could not be flushed
-        has failed afterwards."""
+        """Flush what was accepted, within the deadline; the rest has failed afterwards. Call it
+        before cancelling `run`."""
         self._stopping = True
         end = time.monotonic() + deadline_s
-        while self.backlog and time.monotonic() < end:  # noqa: ASYNC110 (the backlog is counted, not signalled; this runs once)
+        # The backlog is counted, not signalled; this runs once.
+        while self.backlog and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         self._fail_all("the writer stopped")
 
@@ -192,8 +193,8 @@ class Writer:
                 headers=list(p.headers) or None,
             )
         except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
-            # AssertionError, AttributeError: what a producer without leader or with a dead sender
-            # raises (aiokafka 0.14).
+            # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a
+            # dead sender.
             self._break(f"send: {type(error).__name__}")
             return
         sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
@@ -207,9 +208,9 @@ class Writer:
         if sent.cancelled() or sent.exception() is not None:
             error = "cancelled" if sent.cancelled() else type(sent.exception()).__name__
             if (
+                # Also when no caller waits for this record any more. What a former producer says
+                # is known already.
                 producer is self._producer
-                # whether or not anybody still waits for this record; what a former producer says is
-                # known already
             ):
                 self._break(f"acknowledgement: {error}")
             return
@@ -225,7 +226,7 @@ class Writer:
         self._fail_all(reason)
         self._wake.set()
         if self._sender is not None and self._sender is not asyncio.current_task():
-            self._sender.cancel()  # it may hang in the producer that is worthless now
+            self._sender.cancel()  # it may hang in the producer that failed
 
     def _retire(self, reason: str) -> None:
         producer, self._producer = self._producer, None
@@ -251,7 +252,7 @@ class Writer:
                 done.set_exception(failed)
 
     def _fail_expired(self) -> None:
-        """What waits for a producer must not wait for ever."""
+        """Fail records that waited for a producer until their deadline."""
         while self._queue and (
             self._queue[0].done.done() or self._queue[0].deadline < time.monotonic()
         ):
@@ -260,8 +261,8 @@ class Writer:
                 done.set_exception(log_words.AppendFailed("not sent within the deadline"))
 
     async def _watch(self) -> None:
-        """aiokafka has no delivery timeout of its own with idempotence on, and its sender task can
-        die quietly: look once a second."""
+        """Look once a second for what aiokafka does not report: with idempotence on it has no
+        delivery timeout, and its sender task can end by itself."""
         while True:
             await asyncio.sleep(min(1.0, self._deadline_s / 4))
             self._fail_expired()

@@ -207,7 +207,7 @@ def test_sweep_keeps_what_is_watched_held_or_hidden_and_drops_the_rest_after_a_w
     kinds["watched"].subscribe(-1, lambda: None)
     h.sweep(1000.0)
     assert len(h) == 5
-    h.sweep(1000.0 + hub.LINGER_S + 1)
+    h.sweep(1000.0 + hub.UNWATCHED_S + 1)
     assert h.get(kinds["idle"].rid) is None
     assert len(h) == 4
     assert h.load(3) == 4
