@@ -44,11 +44,14 @@ def over(
 
 
 @contextlib.asynccontextmanager
-async def running(made: delivery.Delivery) -> AsyncIterator[delivery.Delivery]:
-    """Run it; it is ready inside."""
+async def running(
+    made: delivery.Delivery, *, ready: bool = True
+) -> AsyncIterator[delivery.Delivery]:
+    """Run it; it is ready inside, unless `ready` is False."""
     task = asyncio.create_task(made.run())
     try:
-        await log_contract.until(lambda: made.ready or task.done(), 10)
+        if ready:
+            await log_contract.until(lambda: made.ready or task.done(), 10)
         yield made
     finally:
         task.cancel()

@@ -483,7 +483,11 @@ class _Replays:
 
     def __init__(self, broker: MemoryLog, size: int) -> None:
         self._broker = broker
-        self._connections = asyncio.Semaphore(size)
+        # A queue and no semaphore: like Kafka's replays it is not fair by itself. A task that puts
+        # a connection back may get it again at once.
+        self._connections = asyncio.Queue[None]()
+        for _ in range(size):
+            self._connections.put_nowait(None)
         self._stopped = False
 
     async def start(self) -> None:
@@ -503,11 +507,14 @@ class _Replays:
         broker.replays_wanted += 1
         broker.most_replays_wanted = max(broker.most_replays_wanted, broker.replays_wanted)
         try:
-            async with self._connections:
+            await self._connections.get()
+            try:
                 self._require_running()
                 broker.reads.append((topic, partition, start, end))
                 async for batch in self._range(topic, partition, start, end):
                     yield batch
+            finally:
+                self._connections.put_nowait(None)
         finally:
             broker.replays_wanted -= 1
 
