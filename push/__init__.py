@@ -1,1 +1,5 @@
-"""Log → client: tail, fold, hub, outbox. Queries only; holds nothing that is not in the log."""
+"""The push service: queries out. Clients resume and watch responses that others created.
+
+In: GET requests, event streams and watch sockets. Out: events from the log. It writes nothing, and
+keeps nothing that is not in the log.
+"""

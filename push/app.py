@@ -137,7 +137,9 @@ class Push:
         telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(self.queries.sockets))
         self.draining.begin()
         end = time.monotonic() + min(self._config.drain_s, drain.SPREAD_S + CLOSE_S)
-        while self.queries.sockets and time.monotonic() < end and not hurry.is_set():  # noqa: ASYNC110
+        while self.queries.sockets and time.monotonic() < end:
+            if hurry.is_set():
+                return
             await asyncio.sleep(DRAIN_TICK_S)
 
 

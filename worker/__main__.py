@@ -19,7 +19,7 @@ def main() -> int:
     failed, 2 for a misconfiguration."""
     try:
         chosen = settings.worker()
-        telemetry.setup("worker", chosen.name)
+        telemetry.setup("worker", chosen.name, chosen.otlp_endpoint)
         log.fold_complaints()
         log.use_public_api(bool(chosen.kafka_public_api))
         return uvloop.run(_run(chosen))

@@ -1,11 +1,10 @@
 """What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans.
 
-    setup(role, name)            once, first in a process           process_setup
+    setup(role, name, endpoint)  once, first in a process           process_setup
     log(Action.X, field=value)   a line; actions are a closed set   lines
     REQUESTS.labels(...).inc()   every metric is defined in         metrics
     span(...), trace_headers()   context through Kafka headers      traces
 
-    health      health, readiness and metrics over HTTP
     gc_tuning   short pauses of the garbage collector
 
 Callers use the names below through this package: `telemetry.log(...)`. Prompts, outputs,

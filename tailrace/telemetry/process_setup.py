@@ -1,9 +1,7 @@
 """Logging and tracing of one process; the first call in every `main`."""
 
 import logging
-import os
 import sys
-from collections.abc import Mapping
 from typing import Final
 
 from tailrace.telemetry.lines import JsonFormatter
@@ -20,9 +18,10 @@ _QUIET_LOGGERS: Final = (
 )
 
 
-def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Write lines of the whole process to stderr, and send spans to OTEL_EXPORTER_OTLP_ENDPOINT
-    when that is set. May be called again."""
+def setup(role: str, name: str, otlp_endpoint: str = "") -> None:
+    """Write lines of the whole process to stderr, and export spans when `otlp_endpoint` is not
+    empty. The exporter reads the endpoint and its other `OTEL_` variables itself. May be called
+    again."""
     root = logging.getLogger()
     for old in [
         handler for handler in root.handlers if isinstance(handler.formatter, JsonFormatter)
@@ -37,5 +36,5 @@ def setup(role: str, name: str, environ: Mapping[str, str] = os.environ) -> None
     logging.logThreads = logging.logMultiprocessing = False
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
-    if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") and not exporting():
+    if otlp_endpoint and not exporting():
         export_spans(role, name)

@@ -1,8 +1,8 @@
-"""Who is calling: from the headers of a request or a WebSocket handshake to a principal.
+"""Who calls: from the headers of a request or a WebSocket handshake to a principal.
 
-Never the query string: it ends up in logs, history and Referer. Browsers, which cannot set
-`Authorization` on a WebSocket, bring a one-time ticket in a subprotocol; only the plain protocol
-name is ever echoed.
+Credentials are never read from the query string, because it ends up in logs, in the history and in
+Referer. A browser cannot set `Authorization` on a WebSocket; it sends a one-time ticket as a
+subprotocol. The answer names the plain protocol only.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Access:
         return principal
 
     async def verified(self, connection: HTTPConnection) -> Principal:
-        """The same, but that nobody has asked yet whether it was revoked: nothing may be done in
-        its name before `permit`.
+        """Like `principal`, but without the revocation check. The caller must run `permit` before
+        it does anything for the principal.
 
         Raises:
             errors.ApiError: 401, 503.
@@ -99,7 +99,8 @@ class Access:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
 
     async def permit(self, principal: Principal) -> None:
-        """Whoever was revoked goes no further.
+        """Refuse a principal that was revoked. Without Redis nobody is refused: live service goes
+        on, and a revocation waits for the credential's own end.
 
         Raises:
             errors.ApiError: 401.
@@ -107,8 +108,6 @@ class Access:
         try:
             revoked = await self.revocations.is_revoked(principal.key)
         except StoreUnavailable:
-            # stated policy: without Redis a revocation waits for the credential's own end, live
-            # service goes on
             revoked = False
         if revoked:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=Reason.REVOKED.value).inc()

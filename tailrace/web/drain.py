@@ -1,38 +1,40 @@
-"""How a service tells whatever it holds open that it is on its way out."""
+"""How a service tells all that it holds open that it leaves."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-SPREAD_S = 5.0  # sockets end within it, so that their clients do not all come back in one instant
+# Sockets end within this time, so that their clients do not all come back in one instant.
+SPREAD_S: Final = 5.0
 
 
 class Draining:
-    """Set once, when the service is told to stop; sockets and streams then end so that clients
+    """Set once, when the service is told to stop. Sockets and streams then end, and their clients
     resume elsewhere.
 
     Attributes:
-        told: called when it begins; whoever has thousands of sockets cannot have a task wait for
-            each.
+        callbacks: called when it begins. With thousands of sockets a callback for each is cheaper
+            than a task that waits.
     """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.told: set[Callable[[], None]] = set()
+        self.callbacks: set[Callable[[], None]] = set()
 
     def begin(self) -> None:
-        """Idempotent."""
+        """Begin; idempotent."""
         if not self._event.is_set():
             self._event.set()
-            for tell in list(self.told):
-                tell()
+            for callback in list(self.callbacks):
+                callback()
 
     @property
     def begun(self) -> bool:
-        """Whether the service is on its way out."""
+        """Whether it has begun."""
         return self._event.is_set()
 
     async def wait(self) -> None:
-        """Until draining begins."""
+        """Until it begins."""
         await self._event.wait()

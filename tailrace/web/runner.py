@@ -30,7 +30,7 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
     """
     try:
         config = read()
-        telemetry.setup(role, config.name)
+        telemetry.setup(role, config.name, config.otlp_endpoint)
         log.fold_complaints()
         log.use_public_api(bool(config.kafka_public_api))
         uvloop.run(serve(config))

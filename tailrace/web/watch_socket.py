@@ -86,14 +86,14 @@ class WatchConnection:
             self._end,
             close_codes.CloseCode.CREDENTIAL_EXPIRED,
         )
-        draining.told.add(self._drain)
+        draining.callbacks.add(self._drain)
         if draining.begun:  # while the handshake was answered
             self._drain()
         try:
             await self._read_until_over()
         finally:
             self._over = True
-            draining.told.discard(self._drain)
+            draining.callbacks.discard(self._drain)
             expiry.cancel()
             tasks = [
                 *([self._sender] if self._sender is not None else []),

@@ -23,7 +23,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "tailrace/local": "the machine: PATH, HOME, what started programs inherit",
     "tailrace/cli/doctor.py": "KAFKA_HOME",
     "tailrace/cli/run_service.py": "becomes the service, with its environment",
-    "tailrace/telemetry": "OTEL_EXPORTER_OTLP_ENDPOINT, with the library's own variables",
     "worker/engines/vllm.py": "sets what vLLM reads",
     "worker/engines/pdeathsig.py": "runs in vLLM's processes, where nothing else may be imported",
     "tailrace/settings": "the one place",
