@@ -9,7 +9,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import fastapi
 from starlette.routing import WebSocketRoute
@@ -35,6 +36,7 @@ from gateway import (
 from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, log_clients
+from tailrace.log import interfaces
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
@@ -51,8 +53,40 @@ from tailrace.web import (
     write_deadline,
 )
 
-DRAIN_TICK_S = 0.05
-CLOSE_S = 2.0  # for close frames and the last writes, once everything was told to end
+DRAIN_TICK_S: Final = 0.05
+# For close frames and the last writes, after every connection was told to end.
+CLOSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What a gateway reaches over the network.
+
+    Attributes:
+        delivery: reads the log for the delivery.
+        key_offsets, key_replays: read the request topics for the index of idempotency keys.
+    """
+
+    redis: RedisStore
+    writer: interfaces.RecordWriter
+    delivery: log_clients.LogClients
+    key_offsets: interfaces.OffsetQueries
+    key_replays: interfaces.RangeReader
+
+
+def over_network(config: settings.GatewaySettings) -> Clients:
+    """Clients of Kafka and Redis. They connect at their first use."""
+    return Clients(
+        RedisStore(config.redis),
+        log.Writer(
+            config.kafka,
+            client_id=config.name,
+            on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
+        ),
+        log_clients.over_kafka(config.kafka, config.name),
+        log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
+        log.Replays(config.kafka, client_id=f"{config.name}-keys"),
+    )
 
 
 class Gateway:
@@ -63,31 +97,30 @@ class Gateway:
     """
 
     def __init__(
-        self, config: settings.GatewaySettings, issuers: Issuers, layout: log.Layout
+        self,
+        config: settings.GatewaySettings,
+        issuers: Issuers,
+        layout: log.Layout,
+        clients: Clients,
     ) -> None:
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
         self.checks = write_deadline.DeadlineChecks()
-        self.redis = RedisStore(config.redis)
+        self.redis = clients.redis
         cached = cache.Cache(self.redis)
         self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
         self.delivery = delivery.Delivery(
-            log_clients.over_kafka(config.kafka, config.name),
+            clients.delivery,
             layout=layout,
             pools=[pool.name for pool in config.pools],
             preferred=placement.preferred_partitions(
                 layout.partitions, int.from_bytes(os.urandom(2), "big")
             ),
         )
-        self.writer = log.Writer(
-            config.kafka,
-            client_id=config.name,
-            on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
-        )
+        self.writer = clients.writer
         self.idempotency_index = idempotency_index.IdempotencyIndex(
-            log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
-            log.Replays(config.kafka, client_id=f"{config.name}-keys"),
+            clients.key_offsets, clients.key_replays
         )
         operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
         streams = stream_keeper.StreamKeeper(
@@ -131,13 +164,12 @@ class Gateway:
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run in the background. A failure is said and ends nothing else."""
+        """Run in the background. A failure is logged and ends nothing else."""
         if self._group is None:
             work.close()
             return
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the group is closing: the process is on its way out and the log has what matters
+        # RuntimeError: the group is closing. The process ends, and the log has what matters.
+        with contextlib.suppress(RuntimeError):
             self._group.create_task(_guarded(work))
 
     def application(self) -> fastapi.FastAPI:
@@ -205,8 +237,8 @@ class Gateway:
             telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Readiness off and a moment for balancers to notice; then no new requests; then a bounded
-        time for what runs; then everyone is sent elsewhere."""
+        """Turn readiness off and give load balancers a moment to notice; then refuse new requests;
+        then give running responses a bounded time; then send all clients elsewhere."""
         telemetry.log(
             telemetry.Action.DRAIN_STARTED,
             sockets=len(self.sockets),
@@ -232,15 +264,17 @@ async def serve(config: settings.GatewaySettings) -> None:
     """One gateway process.
 
     Raises:
-        settings.Misconfigured, IssuersRefused: before it serves anyone.
-        Exception: a part failed for good, such as the log that became another one; the process is
-            to be started anew.
+        settings.Misconfigured, IssuersRefused: before it serves any client.
+        Exception: a part failed for good, for example because the log was replaced. The process
+            must be started anew.
     """
     issuers = load_issuers(config.issuers)
     bound = listener.bind(config.host, config.port)
     with contextlib.closing(bound):
         layout = await runner.layout(config.kafka)
-        await Gateway(config, issuers, layout).run(bound, *runner.on_signals())
+        await Gateway(config, issuers, layout, over_network(config)).run(
+            bound, *runner.on_signals()
+        )
 
 
 async def _guarded(work: Coroutine[Any, Any, None]) -> None:

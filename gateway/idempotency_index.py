@@ -1,10 +1,10 @@
-"""Which responses an idempotency key stands for, by the log alone (log rule §10): Redis answers
-faster, and may have forgotten.
+"""Which responses an idempotency key stands for, by the log alone (log rule §10).
 
-With a key, the partition follows from (principal, key). So the request partition in its log order
-says who came first, and all gateways agree. It is read from where unfinished requests begin, or
-`RECENT` records back, whichever is earlier, once per partition and gateway; from then on only what
-is new."""
+With a key, the partition is a hash of (principal, key). So the order of one request partition says
+which request came first, and all gateways agree. A gateway reads a partition once, from where
+unfinished requests begin or `RECENT` records back, whichever is earlier. From then on it reads only
+what is new.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace import log
+from tailrace.log import interfaces
 from tailrace.protocol import records, topics
 
-# finished requests looked back at: a retry comes within seconds or minutes of the first try
+# Finished requests to look back at. A retry comes within seconds or minutes of the first try.
 RECENT: Final = 1_000
 MAX_KEYS: Final = 10_000  # per partition; the oldest are forgotten
 _FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
@@ -54,7 +55,7 @@ class _Partition:
 class IdempotencyIndex:
     """Folds the request partitions that keys lead to."""
 
-    def __init__(self, offsets: log.Offsets, replays: log.Replays) -> None:
+    def __init__(self, offsets: interfaces.OffsetQueries, replays: interfaces.RangeReader) -> None:
         self._offsets = offsets
         self._replays = replays
         self._partitions: dict[tuple[str, int], _Partition] = {}

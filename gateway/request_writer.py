@@ -8,6 +8,7 @@ from typing import Final
 
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
+from tailrace.log import interfaces
 from tailrace.protocol import errors, records
 
 # The rest of a Kafka record is for key, headers and the batch around it.
@@ -17,7 +18,7 @@ MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536
 class RequestWriter:
     """Appends request records and subscribes to their responses."""
 
-    def __init__(self, deliver: delivery.Delivery, writer: log.Writer) -> None:
+    def __init__(self, deliver: delivery.Delivery, writer: interfaces.RecordWriter) -> None:
         self._delivery = deliver
         self._writer = writer
 

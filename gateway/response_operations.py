@@ -9,6 +9,7 @@ from typing import Any, Final
 from gateway import cache
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
+from tailrace.log import interfaces
 from tailrace.protocol import ids, records, topics
 
 CANCEL_DEADLINE_S: Final = 5.0
@@ -18,7 +19,9 @@ _AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscribe
 class ResponseOperations:
     """Cancels, deletes and lists responses for their owner. Other principals get `NotFound`."""
 
-    def __init__(self, deliver: delivery.Delivery, writer: log.Writer, cached: cache.Cache) -> None:
+    def __init__(
+        self, deliver: delivery.Delivery, writer: interfaces.RecordWriter, cached: cache.Cache
+    ) -> None:
         self._delivery = deliver
         self._writer = writer
         self._cache = cached

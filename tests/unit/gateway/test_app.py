@@ -1,0 +1,430 @@
+"""The gateway as one application, over a log and a Redis in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+
+from gateway import app
+from tailrace import log, settings
+from tailrace.auth.issuers import load_issuers
+from tailrace.auth.keys import IssuersRefused
+from tailrace.protocol import fold, ids, records, topics
+from tailrace.web import listener, middleware
+from tests.support import (
+    gateway_process,
+    log_contract,
+    memory_delivery,
+    memory_log,
+    memory_redis,
+    waiting,
+)
+
+
+@dataclass
+class Service:
+    """A running gateway."""
+
+    gateway: app.Gateway
+    broker: memory_log.MemoryLog
+    redis: memory_redis.MemoryRedis
+    keys: gateway_process.Keys
+    port: int
+    stop: asyncio.Event
+    hurry: asyncio.Event
+    task: asyncio.Task[None]
+
+    def client(self, subject: str = "alice") -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self.keys.token(subject)}"}
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=headers)
+
+    def socket(self, query: str = "", subject: str = "alice") -> Any:
+        headers = {"authorization": f"Bearer {self.keys.token(subject)}"}
+        url = f"ws://127.0.0.1:{self.port}/v1/responses{query}"
+        return websockets.connect(url, additional_headers=headers, compression=None)
+
+    def requests(self) -> list[records.Request]:
+        found = [records.decode_request(r.value) for r in self.broker.appended]
+        return [request for request in found if request is not None]
+
+    async def asked(self, count: int = 1) -> records.Request:
+        """The request record number `count`, once it is in the log."""
+        await log_contract.until(lambda: len(self.requests()) >= count, 5)
+        return self.requests()[count - 1]
+
+    def cancels(self) -> list[str]:
+        found = [records.token_of(r.key, r.value) for r in self.broker.appended]
+        return [record.rid for record in found if isinstance(record, records.Cancel)]
+
+    def answer(self, request: records.Request, *texts: str, end: bool = True) -> None:
+        """What a worker would write."""
+        rid, partition = request.rid, ids.parse(request.rid).partition
+        topic = topics.requests("default", "interactive")
+        claim = records.Claim(
+            rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
+        )
+        self.broker.put_record(topics.TOKENS, partition, claim, rid)
+        digest = fold.H0
+        for i, text in enumerate(texts):
+            tok = records.Tok(rid, "own", i, [i], text, digest)
+            self.broker.put_record(topics.TOKENS, partition, tok, rid)
+            digest = fold.roll(digest, [i])
+        if end:
+            usage = records.Usage(1, len(texts))
+            ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
+            self.broker.put_record(topics.TOKENS, partition, ended, rid)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> gateway_process.Keys:
+    return gateway_process.Keys.make(tmp_path)
+
+
+def configuration(keys: gateway_process.Keys, **more: str) -> settings.GatewaySettings:
+    return settings.gateway(
+        {
+            "TAILRACE_ISSUERS": str(keys.issuers),
+            "TAILRACE_POOLS": '{"default":{"models":["m","org/n"],"max_model_len":1000}}',
+            "TAILRACE_ACCEPT_MS": "0",
+            "TAILRACE_CANCEL_GRACE_MS": "0",
+            **more,
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(keys: gateway_process.Keys, **more: str) -> AsyncIterator[Service]:
+    """A gateway that is ready and listens on a free port."""
+    broker, redis = memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
+    clients = app.Clients(
+        redis, broker.writer(), memory_delivery.clients(broker), broker.offsets(), broker.replays()
+    )
+    config = configuration(keys, **more)
+    made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with contextlib.closing(listener.bind("127.0.0.1", 0)) as bound:
+        task = asyncio.ensure_future(made.run(bound, stop, hurry))
+        await log_contract.until(lambda: made.submission.accepting or task.done(), 10)
+        port = bound.getsockname()[1]
+        service = Service(made, broker, redis, keys, port, stop, hurry, task)
+        await waiting.eventually(lambda: listening(port), "listening", within_s=10)
+        try:
+            yield service
+        finally:
+            stop.set()
+            hurry.set()
+            if not task.done():
+                await asyncio.wait_for(task, 20)
+
+
+async def listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def event(socket: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 5))
+    return found
+
+
+async def until_type(socket: Any, *kinds: str) -> dict[str, Any]:
+    while (found := await event(socket))["type"] not in kinds:
+        pass
+    return found
+
+
+class TestHttp:
+    async def test_a_response_is_answered_whole_with_its_id_in_the_headers(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            asked = asyncio.ensure_future(client.post("/v1/responses", json={"input": "hi"}))
+            request = await service.asked()
+            service.answer(request, "he", "llo")
+            answer = await asked
+            assert answer.json()["output"][0]["content"][0]["text"] == "hello"
+            assert answer.headers["x-tailrace-response-id"] == request.rid
+            assert answer.headers["x-request-id"].startswith("req_")
+            for name, value in middleware.SECURITY_HEADERS.items():
+                assert answer.headers[name] == value
+
+    async def test_a_stream_ends_with_done_and_chat_completions_spell_it_their_way(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            bodies: list[tuple[str, dict[str, Any]]] = [
+                ("/v1/responses", {"input": "hi", "stream": True}),
+                (
+                    "/v1/chat/completions",
+                    {"messages": [{"role": "user", "content": "hi"}], "stream": True},
+                ),
+            ]
+            for number, (path, body) in enumerate(bodies, 1):
+                asked = asyncio.ensure_future(client.post(path, json=body))
+                service.answer(await service.asked(number), "one ", "two")
+                text = (await asked).text
+                assert text.endswith("data: [DONE]\n\n")
+                assert "one " in text
+                assert ("response.completed" in text) == (path == "/v1/responses")
+
+    async def test_a_background_response_is_answered_at_once_and_goes_on(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            body = {"input": "hi", "background": True}
+            answer = await client.post("/v1/responses", json=body)
+            assert answer.json()["status"] == "queued"
+            streams = service.gateway.submission.streams
+            assert (streams.active_streams, len(streams.running)) == (0, 1)
+            service.answer(await service.asked(), "x")
+            await log_contract.until(lambda: len(streams.running) == 0, 5)
+
+    async def test_cancel_answers_the_final_object_and_delete_forgets_it(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            rid = (
+                await client.post("/v1/responses", json={"input": "hi", "background": True})
+            ).json()["id"]
+            cancelled = await client.post(f"/v1/responses/{rid}/cancel")
+            assert cancelled.json()["status"] == "cancelled"
+            items = (await client.get(f"/v1/responses/{rid}/input_items")).json()["data"]
+            assert items[0]["content"][0]["text"] == "hi"
+            assert (await client.delete(f"/v1/responses/{rid}")).json()["deleted"]
+            assert (await client.post(f"/v1/responses/{rid}/cancel")).status_code == 404
+
+    async def test_refusals_have_the_one_shape(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, service.client() as client:
+            for call, status, code in (
+                (client.post("/v1/responses", content=b"{"), 400, "invalid_json"),
+                (client.post("/v1/responses", content=b" " * 600_000), 413, "payload_too_large"),
+                (client.post("/v1/responses/compact"), 404, None),
+                (client.get("/v1/chat/completions"), 405, "method_not_allowed"),
+                (client.get("/v1/models/gpt-9"), 404, "model_not_found"),
+                (client.get("/dev/credential"), 404, None),
+            ):
+                answer = await call
+                assert answer.status_code == status
+                assert code is None or answer.json()["error"]["code"] == code
+            unsigned = await client.post("/v1/responses", headers={"authorization": "Bearer x"})
+            assert unsigned.status_code == 401
+            assert service.requests() == []
+
+    async def test_a_revoked_principal_gets_401_before_anything_else(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            service.redis.revokes_all = True
+            answer = await client.post("/v1/responses", json={"input": 5})
+            assert (answer.status_code, service.requests()) == (401, [])
+
+    async def test_models_readiness_and_what_the_page_reads(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listed] == ["m", "org/n"]
+            assert (await client.get("/v1/models/org/n")).json()["id"] == "org/n"
+            assert (await client.get("/config.json")).json()["default_model"] == "m"
+            ready = await client.get("/ready")
+            assert (ready.status_code, ready.json()["redis"]) == (200, True)
+            service.redis.away = True
+            ready = await client.get("/ready")
+            assert (ready.status_code, ready.json()["redis"]) == (200, False)
+            service.broker.go_away()
+            assert (await client.get("/ready")).status_code == 503
+
+
+class TestSocket:
+    async def test_two_responses_on_one_connection_the_second_continues_the_first(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            create = {"type": "response.create", "input": "one", "store": False}
+            await socket.send(json.dumps(create))
+            first = await service.asked(1)
+            service.answer(first, "two")
+            done = await until_type(socket, "response.completed")
+            assert done["response"]["id"] == first.rid
+            again = {**create, "input": "three", "previous_response_id": first.rid}
+            await socket.send(json.dumps(again))
+            second = await service.asked(2)
+            assert [m["content"] for m in second.messages] == ["one", "two", "three"]
+            service.answer(second)
+            await until_type(socket, "response.completed")
+
+    async def test_an_own_cancel_is_one_record_and_its_subscription_brings_the_end(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+            request = await service.asked()
+            service.answer(request, "half", end=False)
+            await until_type(socket, "response.output_text.delta")
+            await socket.send(json.dumps({"type": "response.cancel"}))
+            ended = await until_type(socket, "response.incomplete", "response.cancelled")
+            assert ended["response"]["status"] == "cancelled"
+            assert service.cancels() == [request.rid]
+            assert service.broker.reads == [], "no look-up in the log"
+
+    async def test_an_own_cancel_that_cannot_be_written_is_told_and_may_be_repeated(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+            service.answer(await service.asked(), "half", end=False)
+            await until_type(socket, "response.output_text.delta")
+            service.broker.fail_next_append(log.AppendFailed("no"))
+            await socket.send(json.dumps({"type": "response.cancel"}))
+            assert (await until_type(socket, "error"))["status"] == 503
+            await socket.send(json.dumps({"type": "response.cancel"}))
+            await until_type(socket, "response.incomplete", "response.cancelled")
+
+    async def test_another_principals_response_cannot_be_cancelled(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            rid = (
+                await client.post("/v1/responses", json={"input": "hi", "background": True})
+            ).json()["id"]
+            async with service.socket(subject="bob") as socket:
+                await socket.send(json.dumps({"type": "response.cancel", "response_id": rid}))
+                assert (await event(socket))["error"]["code"] == "response_not_found"
+            assert service.cancels() == []
+            service.answer(await service.asked())
+
+    async def test_a_response_is_resumed_on_a_new_socket_from_its_cursor(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service:
+            async with service.socket() as socket:
+                await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+                request = await service.asked()
+                first = await event(socket)
+            query = f"?resume={request.rid}&starting_after={first['sequence_number']}"
+            async with service.socket(query) as socket:
+                service.answer(request, "rest")
+                assert (await event(socket))["sequence_number"] == first["sequence_number"] + 1
+                await until_type(socket, "response.completed")
+
+    async def test_what_is_not_stored_is_cancelled_when_its_socket_goes(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service:
+            async with service.socket() as socket:
+                create = {"type": "response.create", "input": "x", "store": False}
+                await socket.send(json.dumps(create))
+                await event(socket)
+            await log_contract.until(service.cancels, 5)
+            assert service.cancels() == [service.requests()[0].rid]
+
+    async def test_bad_frames_are_answered_and_the_socket_stays(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            for frame, code in (
+                ("{", "invalid_json"),
+                ('{"type":"no.such"}', "unknown_event"),
+                (b"bytes", None),
+                ('{"type":"response.create","input":5}', "invalid_type"),
+            ):
+                await socket.send(frame)
+                found = await event(socket)
+                assert found["type"] == "error"
+                assert code is None or found["error"]["code"] == code
+
+    @pytest.mark.parametrize(
+        ("limits", "sockets"), [('{"sockets":1}', 1), ('{"sockets_per_principal":1}', 1)]
+    )
+    async def test_above_the_bound_a_handshake_is_refused_with_429(
+        self, keys: gateway_process.Keys, limits: str, sockets: int
+    ) -> None:
+        async with serving(keys, TAILRACE_LIMITS=limits) as service, service.socket():
+            assert len(service.gateway.sockets) == sockets
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await service.socket()
+            assert refused.value.response.status_code == 429
+
+    async def test_a_socket_without_a_valid_credential_is_refused_with_401(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service:
+            url = f"ws://127.0.0.1:{service.port}/v1/responses"
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await websockets.connect(url, additional_headers={"authorization": "Bearer x"})
+            assert refused.value.response.status_code == 401
+
+
+class TestLife:
+    async def test_a_drain_refuses_new_work_lets_running_responses_end_and_closes(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+            request = await service.asked()
+            await event(socket)
+            service.stop.set()
+            await log_contract.until(lambda: service.gateway.submission.refusing, 5)
+            await socket.send(json.dumps({"type": "response.create", "input": "y"}))
+            assert (await until_type(socket, "error"))["status"] == 503
+            service.answer(request, "to the end")
+            await until_type(socket, "response.completed")
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await asyncio.wait_for(socket.recv(), 5)
+            assert closed.value.rcvd is not None
+            await asyncio.wait_for(service.task, 10)
+
+    async def test_a_hurried_drain_leaves_running_responses_to_the_log(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+            await event(socket)
+            service.stop.set()
+            service.hurry.set()
+            with pytest.raises(websockets.ConnectionClosed):
+                await until_type(socket, "no such event")
+            await asyncio.wait_for(service.task, 10)
+            assert service.cancels() == []
+
+    async def test_a_part_that_fails_for_good_ends_the_process(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            service = await stack.enter_async_context(serving(keys))
+            service.broker.replace("two")
+            other = ids.mint(ids.Address(service.broker.layout.tag, 0, 0), bytes(ids.RANDOM_BYTES))
+            async with service.client() as client:
+                assert (await client.post(f"/v1/responses/{other}/cancel")).status_code == 503
+            with pytest.raises(ExceptionGroup) as failed:
+                await asyncio.wait_for(asyncio.shield(service.task), 10)
+            assert failed.group_contains(log.LogChanged)
+
+
+class TestMisconfigured:
+    async def test_issuers_that_cannot_be_read_are_refused_before_anything_starts(
+        self, tmp_path: Path, keys: gateway_process.Keys
+    ) -> None:
+        keys.issuers.write_text("not json")
+        with pytest.raises(IssuersRefused):
+            await app.serve(configuration(keys))
+
+    async def test_a_port_that_is_taken_is_one_line(self, keys: gateway_process.Keys) -> None:
+        with contextlib.closing(listener.bind("127.0.0.1", 0)) as taken:
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            with pytest.raises(settings.Misconfigured, match="cannot listen"):
+                await app.serve(configuration(keys, TAILRACE_PORT=port))
