@@ -33,9 +33,16 @@ topics_app = typer.Typer(
 app.add_typer(topics_app, name="topics")
 
 
+# These start no service and read no service's settings. What runs can be stopped and listed
+# although a setting is wrong.
+_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token"})
+
+
 @app.callback()
-def check_settings() -> None:
+def check_settings(context: typer.Context) -> None:
     """Durable, resumable LLM token streams over Kafka."""
+    if context.invoked_subcommand in _WITHOUT_SETTINGS:
+        return
     try:
         settings.check()
     except settings.Misconfigured as error:

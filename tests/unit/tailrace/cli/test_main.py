@@ -1,0 +1,51 @@
+"""The command itself: which of its commands a wrong setting stops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tailrace.cli import main, terminal_chat
+
+
+def run(folder: Path, *words: str) -> Result:
+    """`tailrace *words` over an empty data folder, with a wrong setting of the gateway."""
+    environ = {"TAILRACE_LIMITS": "{", "TAILRACE_DATA": str(folder / "data")}
+    return CliRunner().invoke(main.app, list(words), env=environ)
+
+
+@pytest.mark.parametrize("command", ["down", "ps", "token"])
+def test_a_wrong_setting_of_a_service_does_not_stop_a_command_that_starts_none(
+    tmp_path: Path, command: str
+) -> None:
+    result = run(tmp_path, command)
+    assert result.exit_code == 0, result.output
+    assert "TAILRACE_LIMITS" not in result.output
+
+
+def test_a_wrong_setting_of_a_service_does_not_stop_a_chat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def chat(_url: str, _renew: Any, _model: str, question: str) -> int:
+        asked.append(question)
+        return 0
+
+    monkeypatch.setattr(terminal_chat, "run", chat)
+    assert run(tmp_path, "chat", "hello").exit_code == 0
+    assert asked == ["hello"]
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "push", "worker"])
+def test_a_wrong_setting_stops_a_command_that_starts_a_service_with_one_line(
+    tmp_path: Path, command: str
+) -> None:
+    result = run(tmp_path, command)
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("tailrace: TAILRACE_LIMITS:")
+    assert not (tmp_path / "data").exists()
