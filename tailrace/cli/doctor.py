@@ -1,5 +1,4 @@
-"""`tailrace doctor`: everything a deployment on this machine stands on, each with what to do when
-it is wrong."""
+"""`tailrace doctor`: checks what a deployment on this machine needs, and says how to repair it."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from tailrace import settings
 from tailrace.cli import control
@@ -33,7 +33,7 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
     subject: str
     level: Level
@@ -41,8 +41,8 @@ class Finding:
 
 
 def examine(data: paths.Data) -> list[Finding]:
-    """Looks, changes nothing. Takes a second or two, since checksums are computed."""
-    looks: list[Callable[[], Finding]] = [
+    """Run every check. Changes nothing. Takes a second or two, because it computes checksums."""
+    every_check: list[Callable[[], Finding]] = [
         _python,
         _java,
         _jars,
@@ -53,7 +53,7 @@ def examine(data: paths.Data) -> list[Finding]:
         _memory,
         lambda: _disk(data),
     ]
-    return [*(look() for look in looks), *_deployment(data)]
+    return [*(check() for check in every_check), *_deployment(data)]
 
 
 def _python() -> Finding:
@@ -135,20 +135,8 @@ def _page() -> Finding:
     return Finding("page", "note", "not built (make install); the API works without it")
 
 
-def _available_memory() -> float | None:
-    """GB, as the kernel estimates it; None when it does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0][1]) / 1e6 if found else None
-
-
 def _memory() -> Finding:
-    free = _available_memory()
-    if free is None:
-        return Finding("memory", "note", "unknown")
+    free = psutil.virtual_memory().available / 1e9
     if free < ENGINE_MEMORY_GB:
         return Finding(
             "memory", "note", f"{free:.1f} GB free; the default engine wants {ENGINE_MEMORY_GB:.0f}"
@@ -180,10 +168,9 @@ def _deployment(data: paths.Data) -> list[Finding]:
         if row.role in ("engine", "supervisor") and row.state == "running":
             continue
         level: Level = "ok" if row.ready else "problem"
-        text = (
-            f"{row.state}, "
-            f"{'ready' if row.ready else 'not ready'}{f' ({row.detail})' if row.detail else ''} {row.address}"
-        ).rstrip()
+        ready = "ready" if row.ready else "not ready"
+        detail = f" ({row.detail})" if row.detail else ""
+        text = f"{row.state}, {ready}{detail} {row.address}".rstrip()
         if row.state == "orphan":
             text = f"process {row.pid} was left behind; `tailrace down` ends it"
         found.append(Finding(row.name, level, text))

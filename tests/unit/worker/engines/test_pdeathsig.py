@@ -10,6 +10,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from worker.engines import pdeathsig
@@ -30,9 +31,9 @@ def gone(pid: int, within_s: float) -> bool:
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
-        except FileNotFoundError:
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.02)
     return False
