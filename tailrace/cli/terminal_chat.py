@@ -1,5 +1,5 @@
-"""A chat in the terminal: asks in the background, watches by SSE, and after a lost connection
-watches on from the last event it has."""
+"""A chat in the terminal. Asks in background mode, watches by SSE, and resumes after a lost
+connection from the last event that it has."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import httpx
 
 from tailrace.protocol import events
 
-RETRY_FIRST_SECONDS = 0.25
-RETRY_LONGEST_SECONDS = 5.0
-GIVE_UP_SECONDS = 600.0
-SILENCE_SECONDS = 45.0  # the services send a comment well within this time
+RETRY_FIRST_S = 0.25
+RETRY_LONGEST_S = 5.0
+GIVE_UP_S = 600.0
+SILENCE_S = 45.0  # the services send a comment well within this time
 
-# What may pass by itself: the service drains or is away, or is asked too often.
+# Statuses to retry: the service drains, is away, or limits the rate.
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
 
 class ChatError(Exception):
-    """The text is for the user."""
+    """The chat cannot go on. The text is for the user."""
 
 
 def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -45,19 +45,29 @@ def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Answer:
-    """What was received of one response (pure). `last` is the resume position: the sequence number
-    of the newest event."""
+    """What was received of one response (pure).
+
+    Attributes:
+        last: the resume position, the sequence number of the newest event; -1 before the first.
+        text: the text so far.
+        status: how the response ended; empty before the end.
+        error: the error message; empty without one.
+        usage: token counts of the terminal event; empty before it.
+    """
 
     response_id: str
     last: int = -1
     text: str = ""
-    status: str = ""  # empty until the end
+    status: str = ""
     error: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, event: dict[str, Any]) -> str:
-        """Returns the text to show. Events that are known already have no effect, a gap is an
-        error: neither may reach the eye."""
+    def apply(self, event: dict[str, Any]) -> str:
+        """Add an event. Returns the text to show; empty for an event that is known already.
+
+        Raises:
+            ChatError: an event is missing before this one.
+        """
         number = event.get("sequence_number")
         if not isinstance(number, int):
             return ""
@@ -86,7 +96,7 @@ def _error_text(answer: httpx.Response) -> str:
 
 
 class Client:
-    """One user at one gateway. `credential` gives a current one at every call."""
+    """One user at one gateway. `credential` returns a valid credential at every call."""
 
     def __init__(
         self,
@@ -98,7 +108,7 @@ class Client:
         self._url = url.rstrip("/")
         self._credential = credential
         self._tell = tell
-        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_SECONDS))
+        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S))
         self._watch_urls = [self._url]  # push services first; the gateway can always be asked
 
     def __enter__(self) -> Client:
@@ -111,7 +121,11 @@ class Client:
         return {"Authorization": f"Bearer {self._credential()}"}
 
     def configure(self) -> str:
-        """Learn push services and the default model. Raises ChatError when nothing answers."""
+        """Read the push services' addresses. Returns the default model.
+
+        Raises:
+            ChatError: no gateway answers.
+        """
         try:
             answer = self._http.get(f"{self._url}/config.json")
             answer.raise_for_status()
@@ -124,8 +138,12 @@ class Client:
         return str(settings.get("default_model") or "")
 
     def ask(self, model: str, text: str, previous: str | None) -> str:
-        """Returns the response id. Raises ChatError. A connection that broke before the answer is
-        not retried: it may have been taken."""
+        """Create a response and return its id.
+
+        Raises:
+            ChatError: the gateway refused or did not answer. There is no retry, because the request
+                may have been accepted before the connection broke.
+        """
         body = {
             "model": model,
             "input": text,
@@ -154,10 +172,13 @@ class Client:
             self._tell(f"(could not be stopped: {error})")
 
     def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
-        """The answer as it grows, with the text to show, through as many connections as it takes.
-        Raises ChatError."""
+        """Yield the answer so far and the text to show, over as many connections as it needs.
+
+        Raises:
+            ChatError: the service refuses, leaves out an event, or is away for GIVE_UP_S.
+        """
         answer = Answer(response_id)
-        pause, lost_at, attempt = RETRY_FIRST_SECONDS, 0.0, 0
+        pause, lost_at, attempt = RETRY_FIRST_S, 0.0, 0
         while not answer.status:
             try:
                 before = answer.last
@@ -166,22 +187,22 @@ class Client:
                 ):
                     if lost_at:
                         self._tell("(connected again)")
-                    pause, lost_at = RETRY_FIRST_SECONDS, 0.0
+                    pause, lost_at = RETRY_FIRST_S, 0.0
                     yield answer, shown
                 if answer.last > before:
-                    continue  # the service ended the stream in good order, to be asked again
+                    continue  # the service drains: the next request resumes
             except (httpx.HTTPError, ConnectionResetError) as error:
                 if not lost_at:
                     self._tell(f"(connection lost: {error or type(error).__name__}; resuming)")
             attempt += 1
             lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > GIVE_UP_SECONDS:
+            if time.monotonic() - lost_at > GIVE_UP_S:
                 raise ChatError(
-                    f"no service answers for {GIVE_UP_SECONDS:.0f} s; the answer goes on "
+                    f"no service answers for {GIVE_UP_S:.0f} s; the answer goes on "
                     f"without us: {response_id}"
                 )
             time.sleep(pause)
-            pause = min(pause * 2, RETRY_LONGEST_SECONDS)
+            pause = min(pause * 2, RETRY_LONGEST_S)
 
     def _watch_once(self, answer: Answer, base: str) -> Iterator[str]:
         parameters: dict[str, str | int] = {"stream": "true"}
@@ -197,20 +218,20 @@ class Client:
                 stream.read()
                 raise ChatError(_error_text(stream))
             for event in sse_events(stream.iter_lines()):
-                shown = answer.take(event)
+                shown = answer.apply(event)
                 yield shown
                 if answer.status:
                     return
 
 
 def _show_answer(client: Client, model: str, question: str, previous: str | None) -> str | None:
-    """Returns the response id to go on from, None when the answer is not to be built on."""
+    """Ask and show the answer. Returns the id of the response that the next question follows."""
     began = time.monotonic()
     response_id = client.ask(model, question, previous)
     first: float | None = None
     answer = Answer(response_id)
     try:
-        for answer, text in client.watch(response_id):  # noqa: B007 - the last one is looked at below
+        for answer, text in client.watch(response_id):  # noqa: B007 - read after the loop
             if text:
                 first = first or time.monotonic() - began
                 sys.stdout.write(text)

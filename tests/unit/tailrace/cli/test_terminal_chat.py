@@ -55,7 +55,7 @@ class TestAnswer:
     def test_text_is_what_the_deltas_add_up_to(self) -> None:
         answer = terminal_chat.Answer("resp_1")
         shown = [
-            answer.take(event)
+            answer.apply(event)
             for event in (
                 {"type": "response.created", "sequence_number": 0},
                 delta(1, "a"),
@@ -73,13 +73,13 @@ class TestAnswer:
 
     def test_what_is_known_already_is_not_shown_again(self) -> None:
         answer = terminal_chat.Answer("resp_1", last=4)
-        assert answer.take(delta(4, "again")) == ""
+        assert answer.apply(delta(4, "again")) == ""
         assert answer.text == ""
 
     def test_a_gap_is_an_error_and_not_a_hole_in_the_text(self) -> None:
         answer = terminal_chat.Answer("resp_1", last=4)
         with pytest.raises(terminal_chat.ChatError, match="left out events 5 to 6"):
-            answer.take(delta(7, "x"))
+            answer.apply(delta(7, "x"))
 
 
 class Cut(httpx.SyncByteStream):
@@ -109,7 +109,7 @@ def client_of(
         assert isinstance(answer, httpx.Response)
         return answer
 
-    monkeypatch.setattr(terminal_chat, "RETRY_FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(terminal_chat, "RETRY_FIRST_S", 0.0)
     client = terminal_chat.Client("http://gateway", lambda: "credential", tell=told.append)
     client._http = httpx.Client(transport=httpx.MockTransport(handle))
     return client, asked, told
