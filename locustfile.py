@@ -1,15 +1,17 @@
-"""Load for the whole path: users who talk over the WebSocket mode of the Responses API, lose their
-connection and come back, and cancel; users who read what others were told; users who are connected
-and say nothing.
+"""Load for the whole path, by three kinds of users. Talkers use the WebSocket mode of the Responses
+API, lose their connection, resume, and cancel. Readers watch the answers of others. Idle users are
+connected and send nothing.
 
     locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000
-    locust -f locustfile.py --headless -u 50 -t 5m --shape spike --host http://127.0.0.1:8000      (steady, ramp, spike: bench/shapes.py)
+    locust -f locustfile.py --headless -u 50 -t 5m --shape spike --host http://127.0.0.1:8000
+
+Shapes are steady, ramp and spike (bench/shapes.py).
 
 The credential comes from TAILRACE_CREDENTIAL, else from `tailrace token`. Against the scripted
-engine (`tailrace up --engine scripted`) add `--scripted`: every answer is then compared with what
-the engine had to write. Exit code 1 when one token was lost, doubled or out of place, when a
-request failed, or when nothing was answered. Several processes (`--processes 4`) are judged
-together.
+engine (`tailrace up --engine scripted`) add `--scripted`: every answer is then compared with the
+text that the engine must write. The exit code is 1 when a token was lost, doubled or out of place,
+when a request failed, or when nothing was answered. Several processes (`--processes 4`) get one
+verdict together.
 """
 
 from __future__ import annotations

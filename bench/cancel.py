@@ -1,8 +1,8 @@
 """Cancel: from the command of another connection to the engine's stop.
 
-The worker's last frame of a cancelled response, ignored or not, says when the engine last made a token
-that was sent; after the stop nothing is sent. So the figure is exact up to the engine's pace and
-one linger (docs/performance.md), never negative because of frames that were on their way.
+The worker's last frame of a cancelled response, ignored or not, says when the engine last made a
+token that was sent. After the stop nothing is sent. So the figure is exact up to the time between
+two tokens and one linger (docs/performance.md), and frames in flight never make it negative.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def machine(*, quick: bool, rounds: int) -> Machine:
         text=True,
         check=False,
     ).stdout.strip()
-    names = [
+    names = [  # psutil does not tell the model
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
@@ -131,11 +131,13 @@ def markdown(
     out = [
         "# Benchmark",
         "",
-        f"{about.when}, commit {about.commit}, {about.cores} cores ({about.cpu}), Python {about.python}; {size}, {about.rounds} rounds. Load per "
-        f"core before it began: {about.load_per_core}.",
+        f"{about.when}, commit {about.commit}, {about.cores} cores ({about.cpu}), "
+        f"Python {about.python}; {size}, {about.rounds} rounds. "
+        f"Load per core before it began: {about.load_per_core}.",
         "",
-        "Medians over the rounds. Compare within this report only. `cpu_ROLE_…`: CPU time of the processes of that role; `servers` is all of them, "
-        "`client` the load generator, which shares the cores.",
+        "Medians over the rounds. Compare within this report only. `cpu_ROLE_…`: CPU time of the "
+        "processes of that role; `servers` is all of them, `client` the load generator, which "
+        "shares the cores.",
         "",
         *(f"- **{note}**" for note in notes),
         *([""] if notes else []),
@@ -185,8 +187,9 @@ def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
             canvas.subplots(1, len(values), squeeze=False)[0], values, strict=True
         ):
             _draw(panel, rows, value)
+        size = ", quick" if report.machine.quick else ""
         canvas.suptitle(
-            f"{suite.name} ({report.machine.commit}, {report.machine.rounds} rounds{', quick' if report.machine.quick else ''})"
+            f"{suite.name} ({report.machine.commit}, {report.machine.rounds} rounds{size})"
         )
         path = folder / f"{suite.name}.svg"
         canvas.savefig(path)

@@ -38,8 +38,11 @@ RUN_ON: Final = ("kafka", "redis")
 THAW_S: Final = 1.0  # until what had a deadline meanwhile has been asked again
 
 SEQUENCES: Final = 128  # responses the engine runs at once, on both sides
-# What a limit does is not measured here: everything is asked by one principal.
-NO_LIMITS: Final = '{"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,"sockets_per_principal":8192}'
+# Limits are not measured here, and one principal sends every request.
+NO_LIMITS: Final = (
+    '{"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,'
+    '"sockets_per_principal":8192}'
+)
 # For both sides; the worker's engine sets the same by itself (worker/engines/vllm.py).
 ENGINE: Final = {
     "VLLM_NO_USAGE_STATS": "1",

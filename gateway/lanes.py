@@ -4,10 +4,11 @@ remembers (pure; docs/protocol.md, section 3).
     a lane       IDLE      --create, a slot is free-->   STARTING    Begin
                  IDLE      --create, no slot-->          WAITING
                  WAITING   --a slot gets free-->         STARTING    Begin
-                 STARTING  --accepted-->                 RUNNING     Cancel, if one was asked for meanwhile
+                 STARTING  --accepted-->                 RUNNING     Cancel, if one was requested
                  STARTING  --rejected-->                 IDLE or the next create of the lane
                  RUNNING   --ended-->                    IDLE or the next create of the lane
-    the socket   OPEN      --leave (drain, age)-->       LEAVING     queued creates are refused, running ones go on
+    the socket   OPEN      --leave (drain, age)-->       LEAVING     queued creates are refused,
+                                                                    running ones go on
                  LEAVING   --nothing runs-->             Close
 
 Within a lane responses never overlap and keep their order; lanes are independent, up to the slots

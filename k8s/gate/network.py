@@ -12,8 +12,8 @@ from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, sel
 Edge = tuple[str, str, str]
 
 _NS_LABEL = "kubernetes.io/metadata.name"
-# Everything that is meant to happen (docs/operations.md, The gate). Probes come from the node itself and need
-# no policy.
+# Every intended connection (docs/operations.md, The gate). Probes come from the node itself and
+# need no policy.
 ALLOWED: frozenset[Edge] = frozenset(
     {
         ("ns:ingress", "gateway", "8000"),

@@ -64,7 +64,7 @@ def _port(address: str) -> int:
 
 
 def rows(data: paths.Data) -> list[Row]:
-    """Every process of the deployment, engines that workers started included. Empty if none runs."""
+    """Every process of the deployment, with the engines of its workers. Empty if none runs."""
     running = state.load(data.state)
     if running is None:
         return []

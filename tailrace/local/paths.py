@@ -1,5 +1,4 @@
-"""Where things lie: the source tree, what an installation brought, and one deployment's data
-folder."""
+"""Paths: the source tree, installed files in the user's cache, and one deployment's data folder."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ KAFKA_VERSION = "4.3.1"
 MODEL = "smollm2-135m-instruct"
 
 ROOT = Path(__file__).resolve().parents[2]  # the source tree; site-packages in a wheel
-# False in an installed wheel: what only a clone has (locks, front end, engine environment) is absent.
+# False in an installed wheel, which lacks the locks, the front end and the engine environment.
 IN_SOURCE_TREE = (ROOT / "locks").is_dir()
 ENGINE_ENVIRONMENT = ROOT / ".venv-engine"
 FRONTEND = ROOT / "frontend"
@@ -20,8 +19,7 @@ PAGE = FRONTEND / "dist"
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's cache folder for Tailrace; shared by every clone, holds nothing that cannot be
-    made again."""
+    """The user's cache folder for Tailrace. Every clone shares it; all of it can be made again."""
     base = environ.get("XDG_CACHE_HOME") or str(
         Path(environ.get("HOME") or "~").expanduser() / ".cache"
     )
@@ -29,8 +27,7 @@ def cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def jars(environ: Mapping[str, str] = os.environ) -> Path:
-    """Kafka's jars: an unpacked Apache distribution when the user names one, else what `make
-    install` fetched."""
+    """The folder of Kafka's jars: KAFKA_HOME/libs if set, else the one of `make install`."""
     if environ.get("KAFKA_HOME"):
         return Path(environ["KAFKA_HOME"]) / "libs"
     return cache(environ) / "kafka" / KAFKA_VERSION / "lib"
@@ -87,8 +84,7 @@ class Data:
 
     @property
     def credential(self) -> Path:
-        """A current development credential, renewed by the supervisor, read by the gateway for its
-        own page."""
+        """The page's development credential. The supervisor renews it, the gateway reads it."""
         return self.root / "dev-credential"
 
     def make(self) -> None:

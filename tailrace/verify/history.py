@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A record of `llm.tokens` and where it lies in its partition; `timestamp` is the broker's, ms."""
+    """A record of `llm.tokens` with its offset. `timestamp` is the broker's, in milliseconds."""
 
     offset: int
     timestamp: int

@@ -35,7 +35,7 @@ EXCERPT: Final = 12
 
 
 class Verdict(enum.Enum):
-    """The verdict of one check. NOT_JUDGED: the input has nothing to judge, which is not a defect."""
+    """The verdict of one check. NOT_JUDGED: the input has nothing to judge. That is no defect."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
@@ -127,7 +127,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the run: fail beats unknown, unknown beats pass. Nothing judged: unknown."""
+        """The verdict of the run: fail beats unknown, which beats pass. Nothing judged: unknown."""
         verdicts = {r.verdict for r in self.results.values()}
         for one in (Verdict.FAIL, Verdict.UNKNOWN):
             if one in verdicts:

@@ -64,8 +64,8 @@ class Source:
             for pool in self._what.pools
             for tp, at in (await self._offsets.committed(topics.group(pool))).items()
         }
-        # The log may grow while it is read. Ends of effects are read before ends of their causes, so that
-        # every record that a commit or a usage record refers to lies below the ends.
+        # The log may grow while it is read. Ends of effects are read before ends of their causes,
+        # so that every record that a commit or a usage record refers to lies below the ends.
         for topic in (topics.USAGE, topics.DLQ, *requests, topics.TOKENS):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
