@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tailrace import admin, engines, log, settings, telemetry
+from tailrace.log.identity import LogIdentity
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
@@ -18,7 +19,6 @@ from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
 from worker.heartbeat import Heartbeat
-from worker.log_identity import LogIdentity
 from worker.metering import Metering
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
+from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records, topics
 from worker import clock
-from worker.log_identity import LogIdentity
 from worker.tail_state import Entry, Partition
 
 WAIT_MS = 50

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.log import interfaces
+from tailrace.log.identity import LogIdentity
 from worker import clock, flush_scheduler, metering, slots, stall_detector, tail, takeover
 from worker.engines import base
-from worker.log_identity import LogIdentity
 
 
 @dataclass(slots=True)

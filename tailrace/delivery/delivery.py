@@ -6,7 +6,6 @@ socket: the tail puts events where outboxes see them, and each subscriber reads 
     live           tail -> streams, while this instance has subscribers
     look_up        a response in the log -> its stream
     deletions      which responses are deleted
-    log_identity   whether the log is still the same
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from tailrace.delivery import hub
 from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
-from tailrace.delivery.log_identity import LogIdentity
 from tailrace.delivery.look_up import LookUp
 from tailrace.delivery.subscription import Found, NotFound, Subscription
 from tailrace.delivery.token_tail import TokenTail
+from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records
 
 SWEEP_S = 5.0

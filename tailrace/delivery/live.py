@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 
 from tailrace import log, telemetry
 from tailrace.delivery import hub
-from tailrace.delivery.log_identity import LogIdentity
 from tailrace.delivery.persist import persist
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log import interfaces
+from tailrace.log.identity import LogIdentity
 from tailrace.protocol import topics
 
 _PUSH_SECONDS = telemetry.STAGE_SECONDS.labels(stage="push")
@@ -115,7 +115,7 @@ class LiveTail:
     async def _lost(self, reader: interfaces.TailReader) -> None:
         """A position is not in the log: retention passed it after a stall of hours, or this is
         another log."""
-        await self._identity.check()
+        await persist(self._identity.check)
         positions = dict(reader.positions)
         beginnings = await persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await persist(lambda: self._offsets.ends(topics.TOKENS, positions))

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.log.identity import LogIdentity
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.protocol.fold import Ended, Fold
 from tailrace.protocol.records import Claim, TokenRecord
@@ -22,7 +23,6 @@ from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
-from worker.log_identity import LogIdentity
 from worker.metering import Metering
 from worker.outcome import Outcome
 from worker.serving import Serving

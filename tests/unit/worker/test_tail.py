@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tailrace import log
+from tailrace.log.identity import LogIdentity
 from tailrace.protocol import fold, ids, records, topics
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
 from worker import clock, tail
-from worker.log_identity import LogIdentity
 from worker.tail import Tail
 
 OWNER = records.Owner("i", "s")

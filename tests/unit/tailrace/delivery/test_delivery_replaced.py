@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from tailrace import log
-from tailrace.delivery import log_identity
+from tailrace.log import identity
 from tailrace.protocol import ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
 
@@ -39,7 +39,7 @@ async def test_an_old_logs_responses_are_lost_and_which_log_it_is_is_asked_once_
         with pytest.raises(log.HistoryLost):
             await made.find(of_log("zero"), OWNER)
     assert broker.layout_reads == 1
-    now += log_identity.TRUST_S
+    now += identity.TRUST_S
     with pytest.raises(log.HistoryLost):
         await made.find(of_log("zero"), OWNER)
     assert broker.layout_reads == 2
