@@ -13,6 +13,7 @@ PACKAGES = (
     "push",
     "worker",
     "worker/engines",
+    "tailrace",
     *(
         f"tailrace/{room}"
         for room in (
@@ -26,6 +27,7 @@ PACKAGES = (
             "cli",
             "local",
             "verify",
+            "settings",
         )
     ),
     "bench",
