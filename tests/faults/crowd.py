@@ -123,9 +123,16 @@ class Crowd:
     # ---- asking
 
     async def ask(
-        self, *, tokens: int = 150, pace_ms: int = 10, user: str | None = None, key: str | None = None,
-        gateway: str | None = None, gateways: Sequence[str] = (), **cues: Any,
-    ) -> Asked | None:  # fmt: skip
+        self,
+        *,
+        tokens: int = 150,
+        pace_ms: int = 10,
+        user: str | None = None,
+        key: str | None = None,
+        gateway: str | None = None,
+        gateways: Sequence[str] = (),
+        **cues: Any,
+    ) -> Asked | None:
         """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None
         if it was refused or nobody knows."""
         user = user or self.rng.choice(USERS)
@@ -237,9 +244,16 @@ class Crowd:
     # ---- watching
 
     def watch(
-        self, asked: Asked, *, bases: Sequence[str] | None = None, via: str | None = None, after: int = -1, deadline_s: float = 120.0, user: str = "",
+        self,
+        asked: Asked,
+        *,
+        bases: Sequence[str] | None = None,
+        via: str | None = None,
+        after: int = -1,
+        deadline_s: float = 120.0,
+        user: str = "",
         stall: asyncio.Event | None = None,
-    ) -> asyncio.Task[None]:  # fmt: skip
+    ) -> asyncio.Task[None]:
         """Follow to the end, coming back elsewhere whenever the connection breaks. `stall`: read
         nothing on the first connection until it is set."""
         watcher = Watcher(
@@ -394,10 +408,17 @@ class Watcher:
         ping_s = None if self.stall else self._crowd.ping_s
         narrow: dict[str, Any] = {"sock": _narrow(base), "max_queue": 1} if self.stall else {}
         async with connect(
-            url, additional_headers=headers, subprotocols=[websockets.Subprotocol("tailrace.v1")], open_timeout=5, close_timeout=1,
-            ping_interval=ping_s, ping_timeout=ping_s, max_size=2**24, proxy=None,
+            url,
+            additional_headers=headers,
+            subprotocols=[websockets.Subprotocol("tailrace.v1")],
+            open_timeout=5,
+            close_timeout=1,
+            ping_interval=ping_s,
+            ping_timeout=ping_s,
+            max_size=2**24,
+            proxy=None,
             **narrow,
-        ) as connection:  # fmt: skip
+        ) as connection:
             after = {"starting_after": self.next - 1} if self.next else {}
             await connection.send(
                 json.dumps({"type": "watch", "response_id": self._asked.rid, **after})

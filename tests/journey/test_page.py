@@ -118,7 +118,8 @@ class Chat:
         found: dict[str, Any] = self.page.evaluate(
             """() => {
                 const id = new URLSearchParams(location.hash.slice(1)).get('c');
-                return JSON.parse(localStorage.getItem('tailrace.1.conversation.' + id)).turns.at(-1);
+                const kept = localStorage.getItem('tailrace.1.conversation.' + id);
+                return JSON.parse(kept).turns.at(-1);
             }"""
         )
         return found
@@ -712,7 +713,9 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(chat: Chat) -> None:
     assert chat.turn.get_attribute("aria-busy") == "false"
     unnamed = chat.page.evaluate(
         """() => [...document.querySelectorAll('button, a, textarea, select')]
-            .filter(e => !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim())).length"""
+            .filter(e => !(
+                e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim()
+            )).length"""
     )
     assert unnamed == 0
 

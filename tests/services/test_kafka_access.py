@@ -130,10 +130,14 @@ def _settings(folder: Path, inside: int, port: int, controller: int) -> dict[str
     return {
         "listeners": listeners,
         "advertised.listeners": listeners,
-        "listener.security.protocol.map": "INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENTS:SASL_SSL",
+        "listener.security.protocol.map": (
+            "INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENTS:SASL_SSL"
+        ),
         "inter.broker.listener.name": "INTERNAL",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.clients.scram-sha-512.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        "listener.name.clients.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
         "listener.name.clients.ssl.keystore.type": "PEM",
         "listener.name.clients.ssl.keystore.location": str(folder / "server.pem"),
         "listener.name.clients.ssl.client.auth": "none",

@@ -55,7 +55,7 @@ async def until_committed(bench: workers.Bench, partition: int, low: int) -> Non
     await waiting.eventually(committed, f"partition {partition} committed up to {low}")
 
 
-async def test_a_fold_that_began_behind_a_cancel_reads_further_back_before_it_calls_the_response_new(
+async def test_a_fold_that_began_behind_a_cancel_reads_further_back(
     bench: workers.Bench,
 ) -> None:
     request = await bench.ask("cancelled long ago", partition=2, cues={"script_tokens": "3"})

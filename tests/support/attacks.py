@@ -459,7 +459,9 @@ def _shapes(forge: Forge, now: float) -> Iterator[Attack]:
         "NUL": good + "\x00",
         "non-ASCII digit": good[:-1] + "\u0661",
         "lone surrogate": good[:-1] + "\ud800",
-        "one character too many in a part": f"{header}.{payload + 'AAAA'[: (5 - len(payload) % 4) % 4 or 4]}.{signature}",
+        "one character too many in a part": (
+            f"{header}.{payload + 'AAAA'[: (5 - len(payload) % 4) % 4 or 4]}.{signature}"
+        ),
         "9 kB": good + "A" * 9000,
     }
     for name, text in texts.items():

@@ -39,7 +39,8 @@ BUILT = ("frontend/dist", "frontend/node_modules", "bench/out", "docs/measuremen
 _HASH = re.compile(r"(?:^|\s)#+ ?(.*)$", re.MULTILINE)
 _SLASHES = re.compile(r"(?:^|\s)//+ ?(.*)$|/\*(.*?)\*/", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(
-    rf"(?<![\w./@-])((?:{'|'.join(re.escape(top) for top in TOPS)})/[\w./*{{}}<>-]*[\w}}])(?::([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?"
+    rf"(?<![\w./@-])((?:{'|'.join(re.escape(top) for top in TOPS)})/[\w./*{{}}<>-]*[\w}}])"
+    r"(?::([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?"
 )
 _BARE_DOCUMENT = re.compile(r"(?<![\w/.-])([A-Za-z][\w-]*\.md)\b")
 _IN_DOCUMENT = re.compile(r"`?(docs/[\w-]+\.md)`?,? (§ ?|sections? )(\d+)")

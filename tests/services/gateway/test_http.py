@@ -315,8 +315,12 @@ class TestCancelAndDelete:
     ) -> None:
         rid = (await client.post("/v1/responses", json=QUICK)).json()["id"]
         for method, path in (
-            ("GET", ""), ("GET", "?stream=true"), ("POST", "/cancel"), ("DELETE", ""), ("GET", "/input_items"),
-        ):  # fmt: skip
+            ("GET", ""),
+            ("GET", "?stream=true"),
+            ("POST", "/cancel"),
+            ("DELETE", ""),
+            ("GET", "/input_items"),
+        ):
             foreign = await bob.request(method, f"/v1/responses/{rid}{path}")
             unknown = await bob.request(method, f"/v1/responses/{rid[:-1] + 'x'}{path}")
             assert (foreign.status_code, unknown.status_code) == (404, 404)

@@ -287,7 +287,7 @@ class TestTheOfficialSdk:
 
 
 class TestSlowReaders:
-    async def test_one_that_stops_reading_is_closed_and_resumes_without_a_gap_while_others_notice_nothing(
+    async def test_one_that_stops_reading_is_closed_and_resumes_while_others_are_served(
         self, start: Start
     ) -> None:
         own = start()
@@ -455,7 +455,7 @@ class TestTwoGateways:
                         "id"
                     ] == afresh.json()["id"]
 
-    async def test_of_two_at_once_without_redis_the_first_in_the_log_stands_and_the_other_is_cancelled(
+    async def test_of_two_at_once_without_redis_the_first_in_the_log_wins(
         self, start: Start, kafka: str, pool: str
     ) -> None:
         with local.LocalRedis() as store:

@@ -45,8 +45,14 @@ EVENTS = [
         b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":2,"delta":"He '
         b'said \\"delta\\":\\"\\"","logprobs":[]}'
     ),
-    b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":3,"delta":"!","logprobs":[]}',
-    b'event: x\ndata: {"type":"response.completed","sequence_number":4,"response":{"id":"r","usage":{"input_tokens":3,"output_tokens":2}}}',
+    (
+        b'event: x\ndata: {"type":"response.output_text.delta","sequence_number":3,'
+        b'"delta":"!","logprobs":[]}'
+    ),
+    (
+        b'event: x\ndata: {"type":"response.completed","sequence_number":4,'
+        b'"response":{"id":"r","usage":{"input_tokens":3,"output_tokens":2}}}'
+    ),
     b"data: [DONE]",
 ]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -46,8 +46,14 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(
 ) -> None:
     """Of two deployments that start together both look before either binds."""
     first = ports.free_port(following=3)
-    draw = f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); random.choice = lambda span: next(drawn, None) or choice(span)"
-    ask = f"import random; from tailrace.local import ports; {draw}; print(ports.free_port(following=1))"
+    draw = (
+        f"choice, drawn = random.choice, iter([{first}, {first + 3}, {first - 1}]); "
+        "random.choice = lambda span: next(drawn, None) or choice(span)"
+    )
+    ask = (
+        f"import random; from tailrace.local import ports; {draw}; "
+        "print(ports.free_port(following=1))"
+    )
     other = int(
         subprocess.run(
             [sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=30

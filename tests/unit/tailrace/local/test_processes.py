@@ -130,7 +130,8 @@ def test_a_child_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -
         "import os, pathlib, time\n"
         "from tailrace.local import child_process\n"
         f"log = pathlib.Path({str(tmp_path / 'inner.log')!r})\n"
-        "child = child_process.ChildProcess('inner', ['sleep', '60'], environ=os.environ, log=log, run='unit-inner')\n"
+        "child = child_process.ChildProcess('inner', ['sleep', '60'], "
+        "environ=os.environ, log=log, run='unit-inner')\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
