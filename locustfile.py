@@ -154,7 +154,7 @@ class Socket:
             raise Cut(type(error).__name__) from error
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Events as they come; ends by Cut, by silence, or when nobody asks for more."""
+        """Yields events as they arrive. Ends by Cut, by silence, or when the caller stops."""
         while True:
             try:
                 text = self._ws.recv()
@@ -181,7 +181,7 @@ class Socket:
             raise Cut(type(error).__name__) from error
         if not text:
             raise Cut("closed")
-        raise Refused(f"an event that nobody asked for: {text[:200]!r}")
+        raise Refused(f"an event without a request: {text[:200]!r}")
 
     def drop(self) -> None:
         """Without a goodbye, as a train in a tunnel does."""
@@ -387,7 +387,7 @@ class Reader(Person):
                 if seen.final is not None:
                     break
         except Cut:
-            totals["cuts"] += 1  # a service that drains; whoever reads comes again
+            totals["cuts"] += 1  # the service drains; the reader reconnects
             return
         except Refused as error:
             self.failed("read again", error)

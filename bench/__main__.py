@@ -101,8 +101,8 @@ def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator
         )
         if (
             plan.quick and whole_path.NAME in names
-            # engines take most of its time to start: meanwhile the others are measured, and then
-            # disturbed
+            # its engines take most of its time to start: the other suites are measured during that
+            # time
         ):
             plan = dataclasses.replace(
                 plan,

@@ -65,8 +65,8 @@ async def _one_to_many(
 async def _each_its_own(
     side: stacks.Side, count: int, tokens: int, pace_ms: float
 ) -> list[tuple[str, dict[str, float]]]:
-    """Two cases: looking up responses that have begun elsewhere (others go on meanwhile), and, once
-    all are followed, what is left of them."""
+    """Measures two cases: looking up responses that have begun elsewhere while others stream, and,
+    once all are followed, the rest of them."""
     watchers = await _open(side, count)
     by_rid: dict[str, list[scripted.Watcher]] = {}
 

@@ -24,9 +24,7 @@ NAME: Final = "gateway"
 OVER, UNDER = "gateway", "append alone"
 PLOTS: Final = ("begun_p50_ms", "begun_p99_ms", "requests_per_core_s", "cpu_gateway_ms_per_request")
 TOKENS: Final = 4
-SCRATCH: Final = (
-    "bench.appends"  # a topic of our own, so that nobody reads what is appended for comparison
-)
+SCRATCH: Final = "bench.appends"  # a topic without readers, for the appends that are the comparison
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:

@@ -108,8 +108,7 @@ async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[st
 
 
 async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
-    """Each response watched on a socket of its own at push, while nobody reads it at the
-    gateway."""
+    """Watches each response on its own socket at push, without a reader at the gateway."""
     found: dict[str, Heard] = {}
     watchers = []
     for number in range(streams):

@@ -74,8 +74,11 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
 
 
 async def balanced(side: stacks.Side, workers: int) -> None:
-    """Until every worker says that it has partitions, and nobody more than a fair share. Raises
-    load.Failed."""
+    """Returns once every worker reports partitions, and none more than a fair share.
+
+    Raises:
+        load.Failed: Not in time.
+    """
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with RedisStore(side.redis) as redis:
         while time.monotonic() < end:

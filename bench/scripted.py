@@ -54,7 +54,7 @@ async def warm(side: stacks.Side) -> None:
 
 
 async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> str:
-    """A response that nobody waits for; its id."""
+    """Starts a background response and returns its id."""
     made = await load.fetch(
         side.url,
         "POST",

@@ -35,7 +35,7 @@ START_DEADLINE_S: Final = 300.0
 OURS, THEIRS = "tailrace", "vllm serve"
 
 RUN_ON: Final = ("kafka", "redis")
-THAW_S: Final = 1.0  # until what had a deadline meanwhile has been asked again
+THAW_S: Final = 1.0  # until requests that timed out during the freeze have been repeated
 
 SEQUENCES: Final = 128  # responses the engine runs at once, on both sides
 # Limits are not measured here, and one principal sends every request.
@@ -327,9 +327,11 @@ def early(
 
 @contextlib.contextmanager
 def frozen(side: Side) -> Iterator[None]:
-    """Its processes stand still meanwhile: what a server does while nobody asks it would come out
-    of another's figures. Not the broker and Redis, whose idling costs nothing when nobody polls
-    them, and whose own timers would fire afterwards."""
+    """Stops the processes of `side`, so that an idle stack takes no CPU time from a measured one.
+
+    The broker and Redis run on: without clients that poll they cost nothing, and their timers
+    would all fire afterwards.
+    """
     stopped: list[psutil.Process] = []
     try:
         for role, pids in side.roles.items():
@@ -400,7 +402,7 @@ def toy_model() -> Path:
 
 
 async def scratch_topic(bootstrap: str, name: str) -> None:
-    """A topic of one partition that belongs to nobody but a benchmark."""
+    """Creates a topic of one partition that only a benchmark uses."""
     admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
     await admin.start()
     try:

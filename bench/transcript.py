@@ -53,7 +53,7 @@ class Transcript:
 
     @property
     def position(self) -> int:
-        """`starting_after` for whoever goes on from here."""
+        """The `starting_after` with which a reader continues from here."""
         return self.next - 1
 
     @property

@@ -186,7 +186,7 @@ def acls(m: Manifests) -> Iterator[Verdict]:
         if name not in found or name not in wanted:
             yield Verdict(
                 f"KafkaUser/{name}",
-                "is missing" if name in wanted else "is a principal nobody asked for",
+                "is missing" if name in wanted else "is a principal that no service uses",
             )
             continue
         given, problem = _given(found[name])

@@ -76,7 +76,7 @@ def fed() -> frozenset[str]:
 def silent(expression: str) -> str:
     """A problem if the expression names a metric of this product that no service sets."""
     named = set(re.findall(r"\btailrace_\w+", re.sub(r'"[^"]*"', "", expression)))
-    return next((f"nobody sets {name}" for name in sorted(named & series().keys() - fed())), "")
+    return next((f"no code sets {name}" for name in sorted(named & series().keys() - fed())), "")
 
 
 def expression_problem(expression: str) -> str:
@@ -97,7 +97,7 @@ def expression_problem(expression: str) -> str:
     metrics = [w for w in metrics if w not in {"by", "or", "and", "unless", "bool", "sum", "max"}]
     unknown = [w for w in metrics if w not in series() and not _FOREIGN.match(w)]
     if unknown or not metrics:
-        return f"nobody exposes {', '.join(unknown) or 'anything in it'}"
+        return f"no service exposes {', '.join(unknown) or 'anything in it'}"
     return _label_problem(bare, metrics) or _bucket_problem(expression)
 
 
@@ -158,7 +158,7 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
         )
         yield Verdict(subject(monitor), problem)
     for name in ("gateway", "push", "worker", "kafka-exporter"):
-        yield Verdict(name, "" if name in seen else "is scraped by nobody")
+        yield Verdict(name, "" if name in seen else "is not scraped")
 
 
 def alerts(m: Manifests) -> Iterator[Verdict]:

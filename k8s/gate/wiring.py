@@ -141,14 +141,14 @@ def nothing_idle(m: Manifests) -> Iterator[Verdict]:
     for name in make_secrets.KEYS:
         yield Verdict(
             f"Secret/{name}",
-            "" if ("Secret", name) in used else "is made by hand and read by nobody",
+            "" if ("Secret", name) in used else "is made by hand and never read",
         )
     for config in m.kind("ConfigMap"):
         if config["metadata"].get("labels", {}).get("grafana_dashboard"):
             continue
         yield Verdict(
             subject(config),
-            "" if ("ConfigMap", config["metadata"]["name"]) in used else "is read by nobody",
+            "" if ("ConfigMap", config["metadata"]["name"]) in used else "is never read",
         )
 
 
@@ -247,7 +247,7 @@ def ingress(m: Manifests) -> Iterator[Verdict]:
             if a in {"cert-manager.io/issuer", "cert-manager.io/cluster-issuer"}
         ]
         yield Verdict(
-            f"{subject(doc)} certificate", "" if issuers else "nobody makes its certificate"
+            f"{subject(doc)} certificate", "" if issuers else "no issuer makes its certificate"
         )
         for host, path, name, port in _routes(doc):
             service = m.named("Service", name)
@@ -321,7 +321,7 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
     for workload_doc in m.kind("Deployment"):
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:
-            yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nobody'}")
+            yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nothing'}")
         else:
             yield Verdict(
                 subject(workload_doc),

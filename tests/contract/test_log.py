@@ -577,18 +577,18 @@ async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(
 ) -> None:
     """Symptom: on a busy machine, for a moment after its start, a broker's metadata names no broker
     at all."""
-    nobody, asked = [True, True], []
+    missing, asked = [True, True], []
     choose = AIOKafkaClient.get_random_node
 
     def no_broker_at_first(client: AIOKafkaClient) -> int | None:
         asked.append(client)
-        return None if nobody and nobody.pop() else choose(client)
+        return None if missing and missing.pop() else choose(client)
 
     monkeypatch.setattr(AIOKafkaClient, "get_random_node", no_broker_at_first)
     assert (await log.layout(kafka)).partitions > 0
     assert len(asked) >= 3
 
-    nobody[:] = [True] * 1_000
+    missing[:] = [True] * 1_000
     with pytest.raises(log.LogUnavailable, match="no broker of it is ready"):
         await asyncio.wait_for(log.layout(kafka), 15)
 
@@ -619,7 +619,7 @@ async def test_an_absent_broker_is_named() -> None:
 
 async def test_a_broker_that_accepts_and_never_answers_is_waited_for_no_longer_than_asked() -> None:
     """What a stopped (SIGSTOP) broker looks like."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # the kernel accepts, and nobody reads
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepted, never read
         async with asyncio.timeout(30):  # the client library by itself waits 40 s
             with pytest.raises(log.LogUnavailable):
                 await log.wait_until_ready(f"127.0.0.1:{listener.getsockname()[1]}", 1)

@@ -80,7 +80,7 @@ async def partition(d: drill.Drill) -> None:
 
 
 async def lose_responses(d: drill.Drill) -> None:
-    """Of the broker: appends work, and nobody learns of it."""
+    """Loses what the broker answers: appends succeed, and the client is not told."""
     d.fault("responses lost", "worker-1")
     link = d.stage.kafka.links["worker-1"]
     link.lost_down = True
@@ -188,7 +188,7 @@ async def rage(d: drill.Drill, until: float, pause_s: tuple[float, float]) -> No
         task = asyncio.ensure_future(fault(d))
         running.add(task)
         if fault in (kill_broker, stop_broker, hurt_redis):
-            await task  # nothing else touches these meanwhile
+            await task  # no second fault on these at the same time
         await asyncio.sleep(d.rng.uniform(*pause_s))
         for done in [t for t in running if t.done()]:
             running.discard(done)
@@ -198,7 +198,7 @@ async def rage(d: drill.Drill, until: float, pause_s: tuple[float, float]) -> No
 
 
 async def heal(d: drill.Drill) -> None:
-    """Everything whole again; the dead are revived by whoever does that."""
+    """Undoes every fault. Killed processes are started again by their supervisor."""
     for link in d.stage.kafka.links.values():
         link.heal()
     for service in d.stage.services.values():

@@ -134,7 +134,7 @@ class Crowd:
         **cues: Any,
     ) -> Asked | None:
         """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None
-        if it was refused or nobody knows."""
+        if it was refused or the outcome is unknown."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
         fields: dict[str, Any] = {
@@ -360,7 +360,7 @@ class Watcher:
                     n=n,
                     code=error.code or error.status,
                 )
-                if error.code == "history_lost":  # for good: nobody comes back after it
+                if error.code == "history_lost":  # final: no reader reconnects after it
                     self._crowd.lost += 1
                     return
                 if self.user != self._asked.user:

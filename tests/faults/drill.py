@@ -140,7 +140,7 @@ class Drill:
         while await self.owner_of(asked.rid) == victim:
             if time.monotonic() > end:
                 raise Inconclusive(
-                    f"nobody took {asked.rid} over from {victim} within {seconds:.0f} s"
+                    f"no worker took {asked.rid} over from {victim} within {seconds:.0f} s"
                 )
             await asyncio.sleep(0.2)
 
@@ -195,11 +195,11 @@ class Drill:
         return found
 
     def unknown(self) -> int:
-        """Operations nobody knows the outcome of."""
+        """The number of operations whose outcome is unknown."""
         return sum(line.f == "info" for _, lines in self.crowd.files() for line in lines)
 
     async def ended(self, seconds: float) -> None:
-        """Every request in the log has an end; whoever was asked for without a watcher too."""
+        """Waits until every request in the log has an end, also those without a watcher."""
         give_up = time.monotonic() + seconds
         waiting, read = {a.rid.encode() for a in self.crowd.asked}, dict[int, int]()
         for rid in waiting:

@@ -19,9 +19,9 @@ class Link:
         port: where it listens.
         held_up, held_down: bytes to the server, or from it, wait until the link is healed: a
             partition, as TCP sees it.
-        lost_down: bytes from the server vanish; whoever hits that must close the connection, which
+        lost_down: bytes from the server vanish. The connection must be closed afterwards, which
             `cut` does.
-        delay_s, jitter_s: every chunk waits so long, give or take.
+        delay_s, jitter_s: every chunk is delayed by this much, plus or minus the jitter.
         rate: bytes per second in either direction; 0 for no bound.
         forwarded, lost: bytes.
     """

@@ -94,8 +94,8 @@ class LinkedKafka(local.LocalKafka):
     """A broker that names another address to each of some clients: a link of their own, which can
     fail alone.
 
-    A listener's advertised address is what its clients come back to, so whoever begins at a link
-    stays on it.
+    Clients reconnect to the advertised address of their listener, so a client that starts at a
+    link stays on it.
     """
 
     def __init__(self, links: list[str], settings: dict[str, str] | None = None) -> None:

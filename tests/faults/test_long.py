@@ -213,7 +213,7 @@ async def test_f20_partitions_are_added_while_responses_stream(own: stage.Stage)
     drill.passed(
         found,
         ("responses on new partitions", max(places) >= 8),
-        ("old responses streamed meanwhile", len(before) == 8),
+        ("old responses streamed at the same time", len(before) == 8),
     )
     assert len(during) == 8
     assert set(d.statuses()) == {"completed"}

@@ -1,5 +1,5 @@
-"""F8, F21: the log is gone, or its beginning is. Whoever held a position in it is told so, and
-nobody gets wrong text."""
+"""F8, F21: the log is gone, or its beginning is. A reader that held a position in it is told so,
+and no reader gets wrong text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def hurt(on: stage.Stage) -> tuple[list[str], int]:
         d.kill(victim)
         with contextlib.suppress(
             drill.Inconclusive
-        ):  # that nobody takes over may be the planted bug: the judge says so
+        ):  # a missing takeover may be the planted bug: the judge decides
             await d.succeeded(asked[0], victim)
         await chaos.replay(d, most=10)  # also claims that were replaced since
         found = await d.judge(settle_s=25.0, final_reads=4)

@@ -95,7 +95,7 @@ async def test_f5_gateways_are_killed_between_submit_and_acknowledgement(on: sta
         found = await d.judge()
     drill.passed(
         found,
-        ("submits nobody knows the outcome of", d.unknown()),
+        ("submits with an unknown outcome", d.unknown()),
         ("keys", found.results["R2"].judged),
     )
 
@@ -128,7 +128,7 @@ async def test_f5_a_gateway_is_killed_on_the_way_of_a_request_and_a_retry_gets_t
     drill.passed(
         found,
         ("it was killed there", died == -signal.SIGKILL),
-        ("a submit nobody knows the outcome of", d.unknown()),
+        ("a submit with an unknown outcome", d.unknown()),
         ("the key", found.results["R2"].judged),
     )
     assert d.statuses() == {"completed": 1}
@@ -388,7 +388,7 @@ async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: s
     await d.until("all sockets are released", lambda: push.connections == 0)
     drill.passed(found, ("stalled readers came back", resumed >= 2))
     assert d.crowd.ended >= 202
-    assert d.reconnects(but=stalled) == [], "nobody else lost a connection"
+    assert d.reconnects(but=stalled) == [], "no other reader lost a connection"
     assert set(d.statuses()) == {"completed"}
     assert grown < 64 << 20
     print(

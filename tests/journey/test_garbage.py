@@ -269,7 +269,7 @@ async def test_a_ticket_opens_one_socket_once(scripted_stack: Stack) -> None:
 
 
 def garbage(rid: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values that no writer of ours makes, some of them under a real key."""
+    """Keys and values that no Tailrace writer makes, some of them under a real key."""
     key = rid.encode()
     return [
         (b"", b""),

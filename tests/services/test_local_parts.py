@@ -110,7 +110,7 @@ def test_another_redis_on_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
 
 
 def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
-    """The kernel's parent-death signal: nothing of ours may stay behind a SIGKILL of the parent."""
+    """The kernel's parent-death signal ends every child when the parent is killed by SIGKILL."""
     pids = tmp_path / "pids"
     script = (
         "import pathlib, sys, time\n"

@@ -542,9 +542,9 @@ def _claims(forge: Forge, now: float) -> Iterator[Attack]:
         "nested 100 deep": good[:-1] + b',"x":' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}",
         "duplicate sub": b'{"sub":"root",' + good[1:],
         "duplicate deeper": good[:-1] + b',"x":{"a":1,"a":2}}',
-        "Infinity in a claim nobody reads": good[:-1] + b',"x":Infinity}',
-        "1e400 in a claim nobody reads": good[:-1] + b',"x":1e400}',
-        "5,000 digits in a claim nobody reads": good[:-1] + b',"x":' + b"9" * 5000 + b"}",
+        "Infinity in an unused claim": good[:-1] + b',"x":Infinity}',
+        "1e400 in an unused claim": good[:-1] + b',"x":1e400}',
+        "5,000 digits in an unused claim": good[:-1] + b',"x":' + b"9" * 5000 + b"}",
         "single quotes": good.replace(b'"', b"'"),
         "comment": good + b"//",
     }

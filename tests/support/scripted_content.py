@@ -55,7 +55,7 @@ def _text(request: records.Request, account: reference_fold.Account) -> Iterator
     if account.end is not None:
         whole += (
             detokenizer.flush()
-        )  # whatever ends it: half a character is shown as U+FFFD, never held back for ever
+        )  # at any end, an incomplete character becomes U+FFFD and is not held back
     stops = generation.StopStrings(request.sampling.stop)
     expected = stops.push(whole)
     if stops.found:

@@ -91,8 +91,8 @@ async def bob(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 async def stranger(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """Without a credential."""
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=30.0) as nobody:
-        yield nobody
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=30.0) as without:
+        yield without
 
 
 class Socket:

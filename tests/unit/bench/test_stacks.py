@@ -23,7 +23,7 @@ def side(name: str, roles: dict[str, list[int]] | None = None) -> stacks.Side:
 def started(
     name: str, ends: list[str], met: threading.Barrier, fails: bool = False
 ) -> Iterator[stacks.Side]:
-    met.wait(10)  # breaks unless the other one starts meanwhile
+    met.wait(10)  # breaks unless both start at the same time
     if fails:
         raise RuntimeError(name)
     try:
@@ -57,7 +57,7 @@ def slow(
 ) -> Iterator[tuple[stacks.Side, stacks.Side]]:
     begun.set()
     if not go.wait(10):
-        raise RuntimeError("nobody let it start")
+        raise RuntimeError("not allowed to start")
     yield side("a"), side("b")
     ends.append("both")
 
@@ -70,7 +70,7 @@ def test_sides_start_early_and_end_with_the_context_that_started_them() -> None:
         go.set()
         with sides as (a, b):
             assert (a.name, b.name) == ("a", "b")
-        assert ends == [], "whoever started it may want it again"
+        assert ends == [], "it stays up for a later use"
     assert ends == ["both"]
 
 

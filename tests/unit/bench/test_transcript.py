@@ -63,7 +63,7 @@ def test_it_knows_its_response_and_its_tokens() -> None:
 def test_a_lost_event_is_found(at: int) -> None:
     events = history()
     del events[at]
-    assert judged(events), f"event {at} lost and nobody noticed"
+    assert judged(events), f"event {at} lost and not noticed"
 
 
 @pytest.mark.parametrize("at", EVERYWHERE)

@@ -309,8 +309,8 @@ def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
 
 
 class Lanes(stateful.RuleBasedStateMachine):
-    """Whatever comes in whatever order: one at a time per lane, in the lane's order, never more
-    than the slots, nobody starves."""
+    """For every order of arrival: one at a time per lane, in the lane's order, never more than the
+    slots, and no lane starves."""
 
     names = st.sampled_from([None, "a", "b", "c", "d"])
 

@@ -91,4 +91,4 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     assert failed.remembered is None
     followed = stream_of([[event(final=answer)]])
     await followed.next_events()
-    assert followed.remembered is None, "whoever only follows does not know what was asked"
+    assert followed.remembered is None, "a reader that only follows does not know the request"

@@ -240,7 +240,7 @@ PLANTED = [
         lambda m: container(m, "gateway").update(image="tailrace/service:1.0"),
     ),
     Planted(
-        "a volume nobody mounts",
+        "a volume without a mount",
         "volumes and mounts match",
         "redis-ca",
         lambda m: container(m, "push").update(
@@ -274,7 +274,7 @@ PLANTED = [
         lambda m: container(m, "worker").pop("startupProbe"),
     ),
     Planted(
-        "an admin port nobody opens",
+        "an admin port that stays closed",
         "probes ask ports that exist",
         "9001",
         lambda m: config(m, "common").update(TAILRACE_ADMIN_PORT="9001"),
@@ -343,7 +343,7 @@ PLANTED = [
         ),
     ),
     Planted(
-        "topics made by whoever asks",
+        "topics created by any client",
         "broker settings of the log rule",
         "auto.create",
         lambda m: spec(m, "Kafka", "kafka")["kafka"]["config"].pop("auto.create.topics.enable"),
@@ -389,7 +389,7 @@ PLANTED = [
         lambda m: m.docs.remove(doc(m, "KafkaTopic", "llm.dlq")),
     ),
     Planted(
-        "a topic nobody knows",
+        "an unknown topic",
         "topics as in tailrace/protocol/topics.py",
         "not in tailrace/protocol/topics.py",
         lambda m: doc(m, "KafkaTopic", "llm.usage")["metadata"].update(name="llm.usages"),
@@ -433,7 +433,7 @@ PLANTED = [
     Planted(
         "an unknown principal",
         "ACLs as in tailrace/protocol/topics.py",
-        "nobody asked",
+        "no service uses",
         lambda m: m.docs.append(
             {
                 **copy.deepcopy(doc(m, "KafkaUser", "tailrace-push")),
@@ -460,7 +460,7 @@ PLANTED = [
         ),
     ),
     Planted(
-        "a class nobody scales for",
+        "a class without a scaler",
         "autoscaler fits pool and partitions",
         "watches",
         lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(1),
@@ -544,7 +544,7 @@ PLANTED = [
     ),
     # wiring
     Planted(
-        "a variable nobody reads",
+        "a variable without a reader",
         "variables are those of the process contract",
         "TAILRACE_MODLE",
         lambda m: config(m, "worker").update(TAILRACE_MODLE="x"),
@@ -562,7 +562,7 @@ PLANTED = [
         lambda m: config(m, "gateway").update(TAILRACE_DEV_CREDENTIAL="/tmp/c"),
     ),
     Planted(
-        "a secret nobody makes",
+        "a secret without a source",
         "secrets, settings and claims exist",
         "nothing makes",
         lambda m: container(m, "worker")["env"][1]["valueFrom"]["secretKeyRef"].update(
@@ -590,7 +590,7 @@ PLANTED = [
         lambda m: m.docs.remove(doc(m, "PersistentVolumeClaim", "models")),
     ),
     Planted(
-        "a secret read by nobody",
+        "a secret without a reader",
         "no secret or setting is idle",
         "redis-push",
         lambda m: container(m, "push")["env"].pop(1),
@@ -651,7 +651,7 @@ PLANTED = [
         ].update(name="pusher"),
     ),
     Planted(
-        "a push address nobody serves",
+        "a push address without a service",
         "public addresses and origins",
         "does not lead to push",
         lambda m: config(m, "gateway").update(TAILRACE_PUSH_URL="https://ws.tailrace.example.com"),
@@ -663,7 +663,7 @@ PLANTED = [
         lambda m: config(m, "push").update(TAILRACE_ORIGINS="*"),
     ),
     Planted(
-        "a pool nobody asks",
+        "a pool without requests",
         "pool and model",
         "small",
         lambda m: config(m, "worker").update(TAILRACE_POOL="small"),
@@ -706,21 +706,21 @@ PLANTED = [
         ),
     ),
     Planted(
-        "a service nobody scrapes",
+        "a service that is not scraped",
         "metrics are scraped",
-        "worker is scraped by nobody",
+        "worker is not scraped",
         lambda m: spec(m, "PodMonitor", "tailrace")["selector"]["matchExpressions"][0][
             "values"
         ].remove("worker"),
     ),
     Planted(
-        "an alert over a metric nobody exposes",
+        "an alert over a metric that is not exposed",
         ALERTS,
         "tailrace_frist",
         lambda m: alert(m, 0).update(expr="tailrace_frist_token > 1"),
     ),
     Planted(
-        "an alert over a label nobody sets",
+        "an alert over a label that is never set",
         ALERTS,
         "no label model",
         lambda m: alert(m, 2).update(expr='tailrace_requests_total{model="a"} > 1'),
@@ -732,9 +732,9 @@ PLANTED = [
         lambda m: alert(m, 2).update(expr="rate(tailrace_requests[5m]) > 1"),
     ),
     Planted(
-        "an alert over a metric nobody sets",
+        "an alert over a metric that is never set",
         ALERTS,
-        "nobody sets tailrace_nothing_total",
+        "no code sets tailrace_nothing_total",
         lambda m: alert(m, 2).update(expr="tailrace_nothing_total > 1"),
     ),
     Planted(
@@ -750,7 +750,7 @@ PLANTED = [
         lambda m: alert(m, 0).update(expr="sum(rate(tailrace_requests_total[5m]) > 1"),
     ),
     Planted(
-        "an alert nobody can act on",
+        "an alert without an action",
         ALERTS,
         "no heading",
         lambda m: alert(m, 0)["annotations"].update(runbook="call-somebody"),

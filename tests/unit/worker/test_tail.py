@@ -108,7 +108,7 @@ async def test_the_barrier_reads_past_a_tail_that_lags() -> None:
         tailing.follow(0, 0, 1)
         await eventually(lambda: tailing.position(0) == 1, "caught up")
         memory.lag(topics.TOKENS, 0, 1)
-        lost, won = claim(memory, name, "late", "nobody"), claim(memory, name, "b", "a")
+        lost, won = claim(memory, name, "late", "none"), claim(memory, name, "b", "a")
         with tailing.hold(0, name) as entry:
             assert await tailing.barrier(0, name, "b", won) is True
             assert await tailing.barrier(0, name, "late", lost) is False

@@ -23,7 +23,7 @@ def claim(name: str, own: str, prev: str | None = None) -> records.Claim:
 
 def test_the_first_effective_record_is_remembered_and_lost_claims_differ_from_won_ones() -> None:
     entry = Entry(0)
-    entry.apply(claim("r", "late", prev="nobody"), 5, 0)
+    entry.apply(claim("r", "late", prev="none"), 5, 0)
     assert entry.first == -1
     entry.apply(claim("r", "a"), 6, 0)
     entry.apply(claim("r", "b"), 7, 0)

@@ -179,8 +179,8 @@ def test_the_corpus_is_there() -> None:
 def test_a_forged_token_is_refused_by_the_check_that_is_meant_for_it(
     issuers: Issuers, attack: attacks.Attack
 ) -> None:
-    """The exact reason matters: were a check gone, most tokens would still be refused by another
-    line, and nobody would notice."""
+    """The exact reason matters: without one check, most tokens would still be refused by another
+    one, and the loss would not be seen."""
     assert _reason(attack.token, issuers) == attack.reason
 
 

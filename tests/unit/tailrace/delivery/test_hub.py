@@ -1,5 +1,5 @@
-"""Streams: every record once, in order, whether it came by replay or live; nobody sees what was not
-acknowledged."""
+"""Streams: every record once, in order, from replay or live; a reader sees only acknowledged
+records."""
 
 import itertools
 

@@ -63,7 +63,7 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(
     monkeypatch.setattr(ports, "CLAIM_S", 0.0)
     unused = ports.free_port()
     monkeypatch.setattr("random.choice", lambda _: unused)
-    assert ports.free_port() == unused, "nobody came"
+    assert ports.free_port() == unused, "the port is still free"
 
 
 def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() -> None:

@@ -120,7 +120,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
 
     @stateful.rule(name=st.sampled_from(WORKERS), count=st.integers(1, 3))
     def generates(self, name: str, count: int) -> None:
-        """W4: one frame, whether or not this worker is still the owner; nobody told it."""
+        """W4: one frame, also from a worker that lost ownership and was not told."""
         worker = self.workers[name]
         if worker.own is None or worker.ids is None or len(worker.ids) >= LENGTH:
             return

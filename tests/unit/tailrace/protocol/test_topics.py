@@ -1,5 +1,5 @@
-"""The table of topics: co-partitioned, never compacted where history matters, and written by nobody
-beyond the access matrix."""
+"""The table of topics: co-partitioned, never compacted where history matters, and written only as
+the access matrix grants."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         )
     },
 }
-# Granted by the matrix, and used by nobody yet: the table asks for less. A writer that comes must
+# Granted by the matrix, and not used yet: the table asks for less. A writer that comes must
 # be added to the table first.
 UNUSED = {("gateway", topics.AUDIT, WRITE), ("gateway", topics.USAGE, WRITE)}
 
