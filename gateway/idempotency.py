@@ -23,6 +23,7 @@ from gateway import (
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import records, topics
+from tailrace.retry import retry_until
 
 KEY_TTL_S: Final = 24 * 3600.0
 ATTACH_DEADLINE_S: Final = 2.0
@@ -189,14 +190,15 @@ class Idempotency:
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
             return None
-        give_up = self._clock() + (0.0 if logged else ATTACH_DEADLINE_S)
-        while True:
-            try:
-                return await self._streams.follow(rid, owner)
-            except delivery.NotFound:
-                if self._clock() > give_up:
-                    return None
-            except log.HistoryLost:
-                return None
+        try:
             # Another gateway may have claimed the key and not yet appended.
-            await self._sleep(ATTACH_RETRY_S)
+            return await retry_until(
+                lambda: self._streams.follow(rid, owner),
+                on=delivery.NotFound,
+                pause_s=ATTACH_RETRY_S,
+                deadline_s=0.0 if logged else ATTACH_DEADLINE_S,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+        except (delivery.NotFound, log.HistoryLost):
+            return None

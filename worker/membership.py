@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import topics
+from tailrace.retry import retry_until
 from worker.assignment import AssignedPartition, Assignment, find_fold_starts
 from worker.connections import MakeGroupConsumer
 from worker.servings import Servings
@@ -136,27 +137,29 @@ class Membership:
     async def _open(self, assignment: Assignment) -> None:
         """Follow the token partitions from where a successor must fold, then accept the early
         records. Retried until it succeeds or the assignment ends."""
-        while assignment.holds():
-            try:
-                starts = await find_fold_starts(
-                    assignment, self._offsets, self._group, self._topics
-                )
-                # Asked after the assignment: whatever a former owner wrote before it lost the
-                # partition lies below these ends, or is seen later.
-                ends = await self._offsets.ends(topics.TOKENS, starts)
-            except log.LogUnavailable:
-                await asyncio.sleep(RETRY_S)
-                continue
-            if not assignment.holds():
-                return
-            for (_, partition), assigned in assignment:
-                start, end = starts[partition], ends[partition]
-                self._tail.follow(partition, min(start, end), end)
-                assigned.opened = True
-                for r in assigned.early:
-                    self._accept(r, assigned)
-                assigned.early.clear()
+        ranges = await retry_until(
+            lambda: self._fold_ranges(assignment), on=log.LogUnavailable, pause_s=RETRY_S
+        )
+        if not assignment.holds():
             return
+        for (_, partition), assigned in assignment:
+            start, end = ranges[partition]
+            self._tail.follow(partition, min(start, end), end)
+            assigned.opened = True
+            for r in assigned.early:
+                self._accept(r, assigned)
+            assigned.early.clear()
+
+    async def _fold_ranges(self, assignment: Assignment) -> dict[int, tuple[int, int]]:
+        """Where the fold of each token partition starts, and the partition's end; empty when the
+        assignment has ended."""
+        if not assignment.holds():
+            return {}
+        starts = await find_fold_starts(assignment, self._offsets, self._group, self._topics)
+        # Asked after the assignment: whatever a former owner wrote before it lost the partition
+        # lies below these ends, or is seen later.
+        ends = await self._offsets.ends(topics.TOKENS, starts)
+        return {partition: (start, ends[partition]) for partition, start in starts.items()}
 
     # ---- commits ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import asyncio
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records
+from tailrace.retry import retry_until
 from worker import claim_plan, slots, takeover
 from worker.attempt import Stop
 from worker.claim_plan import ClaimPlan, Ending
@@ -86,12 +87,13 @@ class Serving:
         response, context = self.response, self._context
         while True:
             try:
-                await context.tail.known(response.partition, response.rid)
+                await retry_until(
+                    lambda: context.tail.known(response.partition, response.rid),
+                    on=log.LogUnavailable,
+                    pause_s=UNAVAILABLE_S,
+                )
             except log.HistoryLost:
                 return record_lost(response, "history lost")
-            except log.LogUnavailable:
-                await asyncio.sleep(UNAVAILABLE_S)
-                continue
             self._on_change(entry)
             decision = self._decide(entry.fold)
             if isinstance(decision, takeover.Finished):

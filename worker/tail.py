@@ -16,6 +16,7 @@ from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records, topics
+from tailrace.retry import retry_until
 from worker import clock
 from worker.tail_state import Entry, Partition
 
@@ -141,10 +142,7 @@ class Tail:
 
     async def _poll(self) -> None:
         try:
-            batch = await self._reader.poll()
-        except log.LogUnavailable:
-            await asyncio.sleep(RETRY_S)
-            return
+            batch = await retry_until(self._reader.poll, on=log.LogUnavailable, pause_s=RETRY_S)
         except log.HistoryLost:
             await asyncio.sleep(RETRY_S)
             await self._skip_lost()

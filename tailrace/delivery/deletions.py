@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tailrace import log
 from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
@@ -45,15 +43,12 @@ class Deletions:
                 for p, end in ends.items()
             )
             try:
-                batch = await self._reader.poll()
+                batch = await persist(self._reader.poll)
             except log.HistoryLost:
                 # Compaction removed the record at the position. Its successors say the same.
                 for partition, offset in (await self._beginnings(count)).items():
                     position = self._reader.positions.get(partition, 0)
                     self._reader.follow(partition, max(offset, position))
-                continue
-            except log.LogUnavailable:
-                await asyncio.sleep(log.RETRY_S)
                 continue
             for record in batch:
                 decoded = records.decode_conversation(record.value)

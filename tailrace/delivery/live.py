@@ -99,12 +99,9 @@ class LiveTail:
     async def _dispatch(self, reader: interfaces.TailReader) -> None:
         while True:
             try:
-                batch = await reader.poll()
+                batch = await persist(reader.poll)
             except log.HistoryLost:
                 await self._lost(reader)
-                continue
-            except log.LogUnavailable:
-                await asyncio.sleep(log.RETRY_S)
                 continue
             now = self._clock()
             for record in batch:

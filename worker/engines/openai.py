@@ -8,7 +8,6 @@ a takeover with tokens in the log ends the response as `not_resumable`. One with
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Final
@@ -17,6 +16,7 @@ import httpx
 
 from tailrace import settings
 from tailrace.protocol import records
+from tailrace.retry import retry_until
 from worker import generation
 from worker.engines import base
 from worker.messages import plain
@@ -24,6 +24,7 @@ from worker.messages import plain
 CONNECT_S: Final = 5.0
 READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
 PROBE_S: Final = 2.0
+PROBE_PAUSE_S: Final = 0.5
 _RETRIABLE: Final = frozenset({408, 409, 425, 429})
 
 
@@ -73,12 +74,14 @@ class OpenAI:
 
     async def start(self) -> None:
         """Wait until the server answers: it may still be loading its model."""
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                answer = await self._client.get("models", timeout=PROBE_S)
-                if answer.status_code < 500:
-                    return
-            await asyncio.sleep(0.5)
+        await retry_until(
+            self._probe, on=(httpx.TransportError, base.Transient), pause_s=PROBE_PAUSE_S
+        )
+
+    async def _probe(self) -> None:
+        answer = await self._client.get("models", timeout=PROBE_S)
+        if answer.status_code >= 500:
+            raise base.Transient(f"the server answered {answer.status_code}")
 
     async def shutdown(self) -> None:
         await self._client.aclose()

@@ -96,7 +96,8 @@ async def test_a_key_of_a_gateway_that_died_before_its_append_is_taken_over_afte
         waited: list[float] = []
         rid = await retrying(parts, waited)
         assert rid != dead
-        assert sum(waited) >= idempotency.ATTACH_DEADLINE_S
+        # The last pause is the one that would pass the deadline; it is not made.
+        assert sum(waited) > idempotency.ATTACH_DEADLINE_S - 2 * idempotency.ATTACH_RETRY_S
         assert await parts.cache.claim_key(ALICE.key, "k", "resp_other", 60) == rid
         parts.answer(rid)
 

@@ -66,7 +66,12 @@ class TestRequireSame:
 
     async def test_callers_at_the_same_time_share_one_answer(self) -> None:
         memory = MemoryLog("one", 1)
-        found = LogIdentity(memory.layout, memory.read_layout, Clock())
+
+        async def slowly() -> log.Layout:
+            await asyncio.sleep(0)
+            return await memory.read_layout()
+
+        found = LogIdentity(memory.layout, slowly, Clock())
         await asyncio.gather(*(found.require_same() for _ in range(5)))
         assert memory.layout_reads == 1
 
