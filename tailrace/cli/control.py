@@ -1,5 +1,5 @@
-"""`ps` and `down`: what runs here, and ending it. Both read the state file and the processes'
-marks."""
+"""`ps` and `down`: list the deployment's processes, and stop them. Both use the state file and the
+mark in each process's environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row:
     """One process as `ps` shows it.
 
     Attributes:
-        state: "running", or how it ended.
+        state: "running", "orphan" (its supervisor is gone), or how it ended.
     """
 
     name: str
@@ -48,7 +48,7 @@ def _state_of(part: state.Part) -> str:
 
 
 def _ready(part: state.Part, running: state.State) -> tuple[bool, str]:
-    """Whether a part is ready now, with a detail. The state file may be two seconds old."""
+    """Whether a part is ready now, with a detail. Asks it, as the state file may be 2 s old."""
     if part.role == "supervisor":
         return running.phase == "ready", running.phase
     if part.role == "kafka":
@@ -85,17 +85,9 @@ def rows(data: paths.Data) -> list[Row]:
                 for below in processes.descendants(part.pid)
             ]
     found += [
-        Row(
-            f"{processes.command(found_process.pid)[:40]}",
-            "engine",
-            found_process.pid,
-            "",
-            False,
-            "orphan",
-            "",
-        )
-        for found_process in processes.marked(running.run)
-        if found_process.pid not in {row.pid for row in found}
+        Row(processes.command(other.pid)[:40], "engine", other.pid, "", False, "orphan", "")
+        for other in processes.marked(running.run)
+        if other.pid not in {row.pid for row in found}
     ]
     return found if any(row.state in ("running", "orphan") for row in found) else []
 
@@ -109,7 +101,7 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
     if processes.alive(running.supervisor.identity):
         processes.send(running.supervisor.identity, signal.SIGTERM)
         if not _wait(running, say):
-            say("the supervisor does not stop; it is killed, and everything it started with it")
+            say("the supervisor does not stop; killing it and everything it started")
             processes.send(running.supervisor.identity, signal.SIGKILL)
             processes.wait_gone([running.supervisor.identity], 5)
         stopped = True
@@ -117,7 +109,7 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
         stopped = False
     left = processes.sweep(running.run, grace_s=kafka_broker.STOP_S)
     if left:
-        say(f"ended {len(left)} processes that a killed supervisor or service had left")
+        say(f"ended {len(left)} processes that a killed supervisor or service left behind")
     if not stopped and not left:
         say(f"nothing runs here ({data.root})")
         return False

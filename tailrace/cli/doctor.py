@@ -33,7 +33,11 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check."""
+    """The result of one check.
+
+    Attributes:
+        level: "note" needs no action, "problem" does.
+    """
 
     subject: str
     level: Level
@@ -139,7 +143,7 @@ def _memory() -> Finding:
     free = psutil.virtual_memory().available / 1e9
     if free < ENGINE_MEMORY_GB:
         return Finding(
-            "memory", "note", f"{free:.1f} GB free; the default engine wants {ENGINE_MEMORY_GB:.0f}"
+            "memory", "note", f"{free:.1f} GB free; the default engine needs {ENGINE_MEMORY_GB:.0f}"
         )
     return Finding("memory", "ok", f"{free:.1f} GB free")
 

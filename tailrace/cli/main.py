@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tailrace import engines, settings
-from tailrace import log as wire_log
+from tailrace import engines, log, settings
 from tailrace.cli import control, doctor, run_service, terminal_chat
 from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
 from tailrace.local.detach import start_detached
@@ -83,8 +82,7 @@ def _say(text: str) -> None:
 
 
 def _wipe(data: paths.Data) -> None:
-    """`--wipe`: remove the log and everything else of the deployment, but only in a folder that is
-    marked as a data folder."""
+    """`--wipe`: remove the log, the keys and the log files, but only in a marked data folder."""
     if not data.root.exists():
         return
     if not data.marker.exists() and any(data.root.iterdir()):
@@ -117,14 +115,14 @@ def up(
     detach: Annotated[
         bool,
         typer.Option(
-            "--detach", help="Return once everything is ready; it goes on in the background."
+            "--detach", help="Return when everything is ready; the deployment keeps running."
         ),
     ] = False,
     no_wait: Annotated[
         bool,
         typer.Option(
             "--no-wait",
-            help="With --detach: return once page and API answer; the engine may still load.",
+            help="With --detach: return when page and API answer; the engine may still load.",
         ),
     ] = False,
     engine: EngineOption = engines.DEFAULT,
@@ -132,8 +130,8 @@ def up(
     workers: Annotated[int, typer.Option()] = 1,
     gateways: Annotated[int, typer.Option()] = 1,
     pushes: Annotated[int, typer.Option()] = 1,
-    port: Annotated[int, typer.Option(help="First gateway, and the page.")] = 8000,
-    push_port: Annotated[int, typer.Option(help="First push service.")] = 8001,
+    port: Annotated[int, typer.Option(help="Port of the first gateway and the page.")] = 8000,
+    push_port: Annotated[int, typer.Option(help="Port of the first push service.")] = 8001,
     data: DataOption = None,
     wipe: Annotated[
         bool, typer.Option("--wipe", help="Remove this deployment's log and keys first.")
@@ -172,7 +170,7 @@ def _supervise(options: plan.Options, data: paths.Data, *, follow: bool) -> int:
 
 
 def _flushed(text: str) -> None:
-    """A terminal that went away must not keep the supervisor from stopping what it started."""
+    """Print at once. A closed terminal must not stop the supervisor from ending its processes."""
     try:
         print(text, flush=True)
     except OSError:
@@ -190,14 +188,14 @@ def supervise(
     port: Annotated[int, typer.Option()],
     push_port: Annotated[int, typer.Option()],
 ) -> None:
-    """What `up --detach` leaves behind."""
+    """The background process of `up --detach`."""
     options = plan.Options(engine, model, workers, gateways, pushes, port, push_port)
     raise typer.Exit(_supervise(options, paths.Data(data), follow=False))
 
 
 @app.command()
 def down(data: DataOption = None) -> None:
-    """Stop everything that `up` started, and whatever a killed supervisor left."""
+    """Stop everything that `up` started, also what a killed supervisor left behind."""
     control.down(_data(data), _say)
 
 
@@ -206,7 +204,7 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False,
     data: DataOption = None,
 ) -> None:
-    """Every process: name, role, pid, address, ready."""
+    """List every process: name, role, pid, address, ready."""
     rows = control.rows(_data(data))
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
@@ -227,7 +225,7 @@ def ps(
         )
 
 
-def _alone(
+def _run_service(
     role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]
 ) -> None:
     try:
@@ -247,14 +245,14 @@ NameOption = Annotated[str, typer.Option("--name", help="Instance name in logs a
 
 @app.command()
 def gateway(port: PortOption = 0, name: NameOption = "", data: DataOption = None) -> None:
-    """One gateway in the foreground, joining what runs in this data folder."""
-    _alone("gateway", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+    """Run one gateway in the foreground. It joins the deployment of this data folder."""
+    _run_service("gateway", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
 
 
 @app.command()
 def push(port: PortOption = 0, name: NameOption = "", data: DataOption = None) -> None:
-    """One push service in the foreground, joining what runs in this data folder."""
-    _alone("push", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+    """Run one push service in the foreground. It joins the deployment of this data folder."""
+    _run_service("push", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
 
 
 @app.command()
@@ -269,8 +267,8 @@ def worker(
     name: NameOption = "",
     data: DataOption = None,
 ) -> None:
-    """One worker in the foreground, joining what runs in this data folder."""
-    _alone(
+    """Run one worker in the foreground. It joins the deployment of this data folder."""
+    _run_service(
         "worker", data, {"TAILRACE_ENGINE": engine, "TAILRACE_MODEL": model, "TAILRACE_NAME": name}
     )
 
@@ -281,11 +279,11 @@ def topics_apply(
         str,
         typer.Option(
             envvar="TAILRACE_KAFKA",
-            help="Kafka's address (default: what runs in this data folder).",
+            help="Kafka's address (default: the broker of this data folder).",
         ),
     ] = "",
     pool: Annotated[
-        list[str] | None, typer.Option(help="A pool's name; may be given several times.")
+        list[str] | None, typer.Option(help="Name of a pool; may be given several times.")
     ] = None,
     partitions: Annotated[int, typer.Option(min=1, max=10_000)] = supervisor.PARTITIONS,
     replication: Annotated[int, typer.Option(min=1, max=9)] = 1,
@@ -294,7 +292,7 @@ def topics_apply(
         typer.Option(
             min=1,
             max=9,
-            help="Replicas that must have a record before it counts (2 with three replicas).",
+            help="Replicas that must hold a record before it is acknowledged (2 of three).",
         ),
     ] = 1,
     data: DataOption = None,
@@ -306,7 +304,7 @@ def topics_apply(
     )
     try:
         created = asyncio.run(
-            wire_log.apply_topics(
+            log.apply_topics(
                 address,
                 tuple(pool or [plan.POOL]),
                 partitions=partitions,
@@ -314,7 +312,7 @@ def topics_apply(
                 min_insync=min_insync,
             )
         )
-    except (wire_log.LogUnavailable, ValueError) as error:
+    except (log.LogUnavailable, ValueError) as error:
         raise _refuse(f"topics apply: {error}") from None
     for name in created:
         typer.echo(f"created {name}")
@@ -338,11 +336,9 @@ def token(
 @app.command("chat")
 def chat_command(
     question: Annotated[
-        str, typer.Argument(help="Ask this one question and end; without it, a dialogue.")
+        str, typer.Argument(help="Ask this question and exit; without it, a dialogue.")
     ] = "",
-    url: Annotated[
-        str, typer.Option(help="A gateway (default: what runs in this data folder).")
-    ] = "",
+    url: Annotated[str, typer.Option(help="A gateway (default: that of this data folder).")] = "",
     credential: Annotated[
         str,
         typer.Option(
@@ -352,8 +348,7 @@ def chat_command(
     model: Annotated[str, typer.Option(help="Model (default: the gateway's first).")] = "",
     data: DataOption = None,
 ) -> None:
-    """Talk in the terminal. A lost connection is resumed where it broke; Ctrl-C stops the
-    answer."""
+    """Chat in the terminal. Resumes after a lost connection; Ctrl-C stops the answer."""
     folder = _data(data)
     running = state.load(folder.state)
     address = url or (running.url if running and running.url else plan.url(8000))
@@ -372,20 +367,20 @@ def verify_command(
         typer.Option(
             "--kafka",
             envvar="TAILRACE_KAFKA",
-            help="Kafka (default: what runs in this data folder).",
+            help="Kafka's address (default: the broker of this data folder).",
         ),
     ] = "",
     pool: Annotated[
-        list[str] | None, typer.Option(help="A pool's name; may be given several times.")
+        list[str] | None, typer.Option(help="Name of a pool; may be given several times.")
     ] = None,
     transcripts: Annotated[
-        str, typer.Option(help="Glob of client transcripts (docs/verify.md): judged too.")
+        str, typer.Option(help="Glob of client transcripts to judge too (docs/verify.md).")
     ] = "",
     rid: Annotated[str, typer.Option(help="Only this response.")] = "",
     settle: Annotated[
         float,
         typer.Option(
-            min=0, help="Seconds after which a response has to have ended (0: the log is at rest)."
+            min=0, help="Seconds after which a response must have ended (0: nothing writes)."
         ),
     ] = checks.SETTLE_S,
     min_age_ms: Annotated[
@@ -400,7 +395,9 @@ def verify_command(
     data: DataOption = None,
 ) -> None:
     """Read the whole log and judge it: one sequence per response, no gap, one end, usage,
-    isolation. Exit code 0 pass, 1 fail, 2 inconclusive."""
+    isolation.
+
+    Exit code: 0 pass, 1 fail, 2 inconclusive."""
     if fresh:
         raise _refuse("verify: --fresh is now --min-age-ms", 2)
     running = state.load(_data(data).state)
@@ -425,7 +422,7 @@ def verify_command(
 
 @app.command("doctor")
 def doctor_command(data: DataOption = None) -> None:
-    """Look at everything a deployment here needs, and say what to do about what is wrong."""
+    """Check everything that a deployment here needs, and say how to repair what is wrong."""
     findings = doctor.examine(_data(data))
     for finding in findings:
         mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
@@ -435,7 +432,6 @@ def doctor_command(data: DataOption = None) -> None:
 
 def main() -> None:
     """The console script."""
-    logging.getLogger("aiokafka").setLevel(
-        logging.CRITICAL
-    )  # what goes wrong is said in our own words
+    # The command reports errors itself.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     app()

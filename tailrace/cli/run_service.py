@@ -1,5 +1,5 @@
-"""`tailrace gateway`, `push`, `worker`: one service in the foreground, settings from the
-environment, the rest from what runs here."""
+"""`tailrace gateway`, `push`, `worker`: run one service in the foreground. Settings come from the
+environment, and the missing ones from the deployment of the data folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def defaults(
     data: paths.Data,
     page: Path | None,
 ) -> dict[str, str]:
-    """Settings that the environment may leave out, so that a further instance joins the deployment
-    of this data folder."""
+    """Settings with which one more instance joins the deployment of this data folder."""
     shared = {"TAILRACE_NAME": f"{role}-{os.getpid()}"}
     if running:
         shared |= {
@@ -50,8 +49,14 @@ def defaults(
 def run(
     role: Literal["gateway", "push", "worker"], data: paths.Data, given: Mapping[str, str]
 ) -> NoReturn:
-    """Become the service. `given`: from options; they win over the environment, which wins over
-    what is found."""
+    """Replace this process by the service.
+
+    Args:
+        given: settings from options. They override the environment, which overrides `defaults`.
+
+    Raises:
+        StartError: the engine has no such model.
+    """
     running = state.load(data.state)
     if running and running.phase == "stopped":
         running = None

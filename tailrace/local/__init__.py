@@ -1,5 +1,5 @@
-"""One machine: a whole deployment as processes, started, watched and taken down.
+"""A whole deployment on one machine: starts its processes, supervises them, and stops them.
 
-The supervisor, the broker and the Redis it starts, the installation that brings them, and the plan
-that says which services run on which ports. It never imports a service.
+In here: the supervisor, the broker and the Redis that it starts, their installation, and the plan
+of services, ports and settings. It starts services as processes and never imports one.
 """

@@ -1,4 +1,4 @@
-"""What a newcomer is told once everything answers: where, with what, and lines to paste."""
+"""The banner of `up`: addresses, a credential, and command lines to paste."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUESTION = "Explain quantum entanglement."
 
 
 def program() -> str:
-    """How this command was called, short enough to type again."""
+    """The path of this command, relative to the working directory where that is possible."""
     found = Path(sys.executable).parent / "tailrace"
     with contextlib.suppress(ValueError):
         return str(found.relative_to(Path.cwd()))
@@ -21,6 +21,7 @@ def program() -> str:
 
 
 def lines(running: state.State, credential: str) -> list[str]:
+    """The banner's lines for a deployment that is ready."""
     tailrace = program()
     body = json.dumps({"model": running.model, "input": QUESTION, "stream": True})
     headers = (

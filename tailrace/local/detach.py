@@ -1,5 +1,4 @@
-"""`up --detach`: the supervisor goes on in a session of its own, and the caller watches it until it
-is ready."""
+"""`up --detach`: start the supervisor in a session of its own and wait until it is ready."""
 
 from __future__ import annotations
 
@@ -12,17 +11,18 @@ from collections.abc import Callable, Sequence
 
 from tailrace.local import logs, paths, state
 
-POLL_SECONDS = 0.1
+POLL_S = 0.1
 
 
 def start_detached(
     arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]
 ) -> int:
-    """Start `tailrace supervise ARGUMENTS` and follow what it says. Returns an exit code: 0 once it
-    is ready (`wait`) or serves.
+    """Start `tailrace supervise ARGUMENTS` and pass its output to `say`.
 
-    The new session holds the supervisor and everything it starts, the broker too: sessions are what
-    the scheduler groups by.
+    Returns an exit code: 0 once it is ready (`wait`) or serves, else the supervisor's.
+
+    The supervisor and all its children get a new session, because the kernel's scheduler shares CPU
+    time between sessions.
     """
     data.make()
     log = data.logs / "up.log"
@@ -45,10 +45,10 @@ def start_detached(
             for line in follower.lines():
                 say(line)
             if ended is not None:
-                return ended or 1  # it never ends by itself but when it failed
+                return ended or 1  # it ends before it is ready only when it failed
             if running and running.supervisor.pid == supervisor.pid and running.phase in wanted:
                 return 0
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
     except KeyboardInterrupt:
         say("stopping")
         supervisor.send_signal(signal.SIGTERM)

@@ -1,5 +1,5 @@
-"""The development issuer: a key of this data folder, and credentials signed by it. No service ever
-holds this key."""
+"""The development issuer: a key in the data folder, and credentials that it signs. Services never
+read the key."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from tailrace.local import paths
 ISSUER = "https://tailrace.local/dev"
 AUDIENCE = "tailrace"
 KEY_ID = "dev-1"
-MAX_LIFETIME = 86_400
-LEEWAY = 30
+MAX_LIFETIME_S = 86_400
+LEEWAY_S = 30
 
-# The page's credential: long enough for a working day away, renewed long before.
+# The page's credential outlives a working day and is renewed every hour.
 PAGE_SUBJECT = "dev"
-PAGE_LIFETIME = 12 * 3600
-RENEW_AFTER = 3600
+PAGE_LIFETIME_S = 12 * 3600
+RENEW_AFTER_S = 3600
 
 _DURATION = re.compile(r"(\d+)([smhd]?)\Z")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(text: str) -> int:
-    """ "90", "90s", "15m", "1h", "1d" in seconds; at most what the issuer allows. Raises ValueError
-    with a text for the user."""
+    """A lifetime ("90", "90s", "15m", "1h", "1d") in seconds.
+
+    Raises:
+        ValueError: it is not a lifetime, or longer than MAX_LIFETIME_S. The text is for the user.
+    """
     found = _DURATION.match(text.strip())
     value = int(found[1]) * _UNITS[found[2]] if found else 0
-    if not 1 <= value <= MAX_LIFETIME:
+    if not 1 <= value <= MAX_LIFETIME_S:
         raise ValueError(
             f"{text!r} is no lifetime: give a number with s, m or h, at most 24h (for example 1h)"
         )
@@ -45,7 +48,7 @@ def seconds(text: str) -> int:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Readable by its owner only, from its first byte on; whole or not at all."""
+    """Write a file atomically. Only its owner can read it, from the first byte on."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
@@ -54,7 +57,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def generate_key() -> tuple[str, str]:
-    """Private and public PEM of a fresh P-256 key."""
+    """Make a P-256 key. Returns the private and the public PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -102,7 +105,7 @@ def mint(
 
 
 def ensure(data: paths.Data) -> None:
-    """Make key and issuers file when one is missing (both, since they belong together)."""
+    """Write a new key and issuers file if one of the two is missing."""
     if data.dev_key.exists() and data.issuers.exists():
         return
     data.make()
@@ -112,8 +115,8 @@ def ensure(data: paths.Data) -> None:
         "audience": AUDIENCE,
         "algorithm": "ES256",
         "types": ["JWT"],
-        "max_lifetime": MAX_LIFETIME,
-        "leeway": LEEWAY,
+        "max_lifetime": MAX_LIFETIME_S,
+        "leeway": LEEWAY_S,
         "keys": {KEY_ID: public},
     }
     _write_private(data.dev_key, private)
@@ -121,15 +124,16 @@ def ensure(data: paths.Data) -> None:
 
 
 def issue(data: paths.Data, subject: str, ttl: int) -> str:
+    """A credential of this data folder's issuer. `ttl` is in seconds."""
     ensure(data)
     return mint(data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl)
 
 
 def renew_page_credential(data: paths.Data) -> None:
-    """Write the file the gateway hands to its own page, unless the one there is young."""
+    """Write a new credential for the gateway's page, unless the last one is recent."""
     try:
-        if time.time() - data.credential.stat().st_mtime < RENEW_AFTER:
+        if time.time() - data.credential.stat().st_mtime < RENEW_AFTER_S:
             return
     except FileNotFoundError:
         pass
-    _write_private(data.credential, issue(data, PAGE_SUBJECT, PAGE_LIFETIME))
+    _write_private(data.credential, issue(data, PAGE_SUBJECT, PAGE_LIFETIME_S))

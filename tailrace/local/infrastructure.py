@@ -1,4 +1,4 @@
-"""The broker and the Redis of a deployment: started here, or given by URL and left alone."""
+"""The broker and the Redis of a deployment: started here, or given by address and only used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ KAFKA_PORT = 9092
 REDIS_PORT = 6379
 POLL_S = 0.05
 
-# Between the look for a free port and the bind another program may take it (two deployments
-# starting at once).
+# Another program may bind a port after it was found free (two deployments start at once).
 PORT_TRIES = 5
 PORT_TAKEN = "Address already in use"
 
@@ -23,13 +22,14 @@ LocalPart = kafka_broker.Broker | redis_server.Server
 
 
 def fresh_log(path: Path) -> Path:
-    """An empty place for a log; that of the run before is kept beside it."""
+    """Return `path` for a new log file. The former run's log is kept under another name."""
     if path.exists():
         path.replace(path.with_suffix(".previous.log"))
     return path
 
 
 def without_password(url: str) -> str:
+    """The URL for display: only scheme, host and port if it holds a password."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.password else url
 
@@ -39,7 +39,12 @@ def _first_free(port: int) -> int:
 
 
 class Infrastructure:
-    """`kafka` and `redis` are the addresses services use, once `start` has returned."""
+    """The broker and the Redis of one deployment.
+
+    Attributes:
+        kafka: the broker's address for services; empty before `start` unless it was given.
+        redis: the URL of Redis; empty before `start` unless it was given.
+    """
 
     def __init__(self, data: paths.Data, run: str, say: Callable[[str], None]) -> None:
         given = settings.command()
@@ -48,13 +53,12 @@ class Infrastructure:
         self._data = data
         self._run = run
         self._say = say
-        self._parts: dict[
-            str, LocalPart
-        ] = {}  # what was started here, by name, in the order of starting
+        # What was started here, by name, in the order of starting.
+        self._parts: dict[str, LocalPart] = {}
 
     @property
     def kafka_port(self) -> int:
-        """Of the broker started here; 0 without one."""
+        """The port of the broker started here; 0 without one."""
         return self._parts["kafka"].port if "kafka" in self._parts else 0
 
     @property
@@ -68,9 +72,16 @@ class Infrastructure:
         recorded: Callable[[list[state.Part]], None],
         check: Callable[[], None],
     ) -> None:
-        """Start what is not given and wait until it serves. `kafka_port`: the broker's last time, 0
-        for the usual one. `recorded` is told of every process as soon as it exists; `check` may
-        raise to break off. Raises StartError."""
+        """Start what is not given and wait until it serves.
+
+        Args:
+            kafka_port: the broker's port of the last run; 0 for KAFKA_PORT.
+            recorded: called with all parts as soon as their processes exist.
+            check: called while waiting; it may raise to stop waiting.
+
+        Raises:
+            StartError: a part does not start in time.
+        """
         if self.kafka:
             self._say(f"Kafka at {self.kafka} (given)")
         else:
@@ -136,7 +147,7 @@ class Infrastructure:
             time.sleep(POLL_S)
 
     def _move(self, part: LocalPart) -> None:
-        """To another port."""
+        """Start a part again on another port."""
         part.stop()
         part.port = ports.free_port()
         if isinstance(part, kafka_broker.Broker):
@@ -144,19 +155,19 @@ class Infrastructure:
         part.start()
 
     def parts(self) -> list[state.Part]:
-        """For the state file."""
+        """The parts started here, for the state file."""
         found = []
         for name, part in self._parts.items():
             if part.child is None:
                 continue
             role: state.Role = "kafka" if isinstance(part, kafka_broker.Broker) else "redis"
-            who = part.child.identity
+            identity = part.child.identity
             found.append(
                 state.Part(
                     name=name,
                     role=role,
-                    pid=who.pid,
-                    started=who.started,
+                    pid=identity.pid,
+                    started=identity.started,
                     address=self._address(name, ""),
                     log=str(part.log),
                     ready=True,
@@ -165,7 +176,7 @@ class Infrastructure:
         return found
 
     def ended(self) -> list[tuple[str, int, str]]:
-        """Name, exit code and last lines of what ended unasked."""
+        """Name, exit code and last lines of every part that ended by itself."""
         return [
             (name, part.child.returncode, part.child.last_lines(20))
             for name, part in self._parts.items()
@@ -173,6 +184,6 @@ class Infrastructure:
         ]
 
     def stop(self) -> None:
-        """Redis first, the broker last; each wait is bounded."""
+        """Stop Redis first and the broker last. Each wait has a limit."""
         for part in reversed(self._parts.values()):
             part.stop()

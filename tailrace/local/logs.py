@@ -1,4 +1,4 @@
-"""Following the log files of several processes, and showing a JSON line as a person reads it."""
+"""Follow growing log files, and format their JSON lines for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HIDDEN = {"service", "name", "logger", "instance", *_TIME, *_WHAT, "level", "se
 
 
 class Follower:
-    """New whole lines of one growing file since the last look."""
+    """Returns the complete new lines of one growing file at every call of `lines`."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
         self._path = path
@@ -23,6 +23,7 @@ class Follower:
         self._rest = b""  # the beginning of a line that is still being written
 
     def lines(self) -> list[str]:
+        """The complete lines since the last call. Empty when the file cannot be read."""
         try:
             with self._path.open("rb") as stream:
                 stream.seek(self._position)
@@ -39,7 +40,7 @@ def _value(value: Any) -> str:
 
 
 def readable(line: str) -> str:
-    """A JSON record as "level what key=value …"; any other line as it is. Cut to MAX_LINE."""
+    """A JSON record as "level what key=value …", any other line unchanged, cut to MAX_LINE."""
     try:
         record = json.loads(line)
     except ValueError:

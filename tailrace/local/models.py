@@ -1,4 +1,4 @@
-"""Which model: from the option, the folder's own settings, or what the engine at a URL offers."""
+"""Find the model: from the option, the settings in its folder, or the engine at a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.local import paths, plan, processes
 
 
 def in_folder(folder: Path, name: str) -> plan.Model:
-    """With the sampling its makers recommend (generation_config.json), where they do."""
+    """A model folder, with the sampling of its generation_config.json where it has one."""
     try:
         recommended = json.loads((folder / "generation_config.json").read_text())
         temperature, top_p = (
@@ -31,8 +31,7 @@ def in_folder(folder: Path, name: str) -> plan.Model:
 
 
 def context_length(folder: Path) -> int:
-    """`max_position_embeddings` of a model folder, at most what a development machine's engine is
-    asked for."""
+    """`max_position_embeddings` of a model folder, at most plan.MAX_MODEL_LEN tokens."""
     try:
         config = json.loads((folder / "config.json").read_text())
         return min(int(config["max_position_embeddings"]), plan.MAX_MODEL_LEN)
@@ -41,8 +40,11 @@ def context_length(folder: Path) -> int:
 
 
 def offered(base: str) -> list[str]:
-    """Model names at an OpenAI-compatible base URL. Raises StartError when it does not answer as
-    one."""
+    """Model names at an OpenAI-compatible base URL.
+
+    Raises:
+        StartError: no such server answers there.
+    """
     address = f"{base.rstrip('/')}/models"
     try:
         answer = httpx.get(address, timeout=5)
@@ -56,10 +58,14 @@ def offered(base: str) -> list[str]:
 
 
 def resolve(engine: str, model: str) -> plan.Model:
-    """Raises StartError when the engine has nothing to run."""
+    """The model for an engine. `model` is a name, a folder, or empty for the engine's default.
+
+    Raises:
+        StartError: the engine has no such model.
+    """
     model_from = plan.engine_kind(engine).model_from
     if model_from is engines.ModelFrom.NOWHERE:
-        # The usual name, so that a client written for the default model works unchanged.
+        # The default model's name, so that clients of the default model work unchanged.
         return plan.Model(engine, model or paths.MODEL)
     if model_from is engines.ModelFrom.SERVER:
         name = model or next(iter(offered(engine)), "")

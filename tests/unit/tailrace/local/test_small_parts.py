@@ -74,7 +74,7 @@ class TestDevelopmentCredentials:
             verify(
                 token,
                 load_issuers(data.issuers),
-                time.time() + 60 + dev_credentials.LEEWAY + 1,
+                time.time() + 60 + dev_credentials.LEEWAY_S + 1,
             )
 
     def test_the_key_is_for_its_owner_only_and_stays_the_same(self, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ class TestDevelopmentCredentials:
         first = data.credential.read_text()
         dev_credentials.renew_page_credential(data)
         assert data.credential.read_text() == first
-        old = time.time() - dev_credentials.RENEW_AFTER - 1
+        old = time.time() - dev_credentials.RENEW_AFTER_S - 1
         os.utime(data.credential, (old, old))
         dev_credentials.renew_page_credential(data)
         assert data.credential.stat().st_mtime > old + 1
