@@ -41,7 +41,6 @@ from bench.transcript import DELTA, TERMINAL_TYPES, Transcript
 SILENCE_S: Final = (
     30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
 )
-RESPONSE_S: Final = 180.0
 IDLE_S: Final = (5.0, 25.0)  # longer than the service's interval of pings, sometimes
 ATTEMPTS: Final = (
     8  # handshakes for one response; a drained or restarting gateway is away for seconds

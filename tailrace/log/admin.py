@@ -40,38 +40,6 @@ class Layout(NamedTuple):
     partitions: int
 
 
-async def wait_until_ready(bootstrap: str, deadline_s: float = 30.0) -> None:
-    """Wait until a broker answers and the cluster has a controller.
-
-    Raises:
-        LogUnavailable: not within the deadline.
-    """
-    give_up = time.monotonic() + deadline_s
-    errors = (*clients.CONNECTION_ERRORS, AttributeError, _NotYet)
-    try:
-        await retry_until(
-            lambda: _require_controller(bootstrap, give_up - time.monotonic()),
-            on=errors,
-            pause_s=0.1,
-            deadline_s=deadline_s,
-        )
-    except errors as error:
-        reason = str(error) if isinstance(error, _NotYet) else type(error).__name__
-        raise log_words.LogUnavailable(f"Kafka at {bootstrap} is not ready: {reason}") from error
-
-
-async def _require_controller(bootstrap: str, left_s: float) -> None:
-    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
-    try:
-        async with asyncio.timeout(left_s):
-            await admin.start()
-            cluster = await admin.describe_cluster()
-    finally:
-        await clients.close_admin(admin)
-    if not cluster.get("brokers") or cluster.get("controller_id", -1) in (-1, None):
-        raise _NotYet("no controller yet")
-
-
 async def apply_topics(
     bootstrap: str,
     pools: Sequence[str],

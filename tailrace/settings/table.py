@@ -395,7 +395,6 @@ VARIABLES: Final = (
         "a Kafka installation to use instead of the one that `make install` brings",
     ),
 )
-BY_NAME: Final[Mapping[str, Variable]] = {row.name: row for row in VARIABLES}
 
 
 def read_by(reader: str) -> list[Variable]:

@@ -48,7 +48,6 @@ class Action(enum.StrEnum):
     ENGINE_READY = "engine_ready"
     ENGINE_FAILED = "engine_failed"
     ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library
-    ENGINE_STOPPED = "engine_stopped"
 
     PARTITIONS_ASSIGNED = "partitions_assigned"
     PARTITIONS_REVOKED = "partitions_revoked"

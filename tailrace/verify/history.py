@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -215,46 +214,3 @@ def gather(
     for r in found:
         history.add(r)
     return history
-
-
-class Line(msgspec.Struct, omit_defaults=True):
-    """One record of a dump. Bytes are base64, because a record may be garbage."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: str | None
-    value: str | None
-
-
-def dump(found: Iterable[log_words.Record]) -> Iterator[bytes]:
-    """Encode records as JSON lines."""
-    for r in found:
-        yield (
-            msgspec.json.encode(
-                Line(r.topic, r.partition, r.offset, r.timestamp, _text(r.key), _text(r.value))
-            )
-            + b"\n"
-        )
-
-
-def undump(lines: Iterable[bytes]) -> Iterator[log_words.Record]:
-    """Decode what `dump` wrote.
-
-    Raises:
-        msgspec.MsgspecError: a line is not a record.
-    """
-    for line in lines:
-        at = msgspec.json.decode(line, type=Line)
-        yield log_words.Record(
-            at.topic, at.partition, at.offset, at.timestamp, _bytes(at.key), _bytes(at.value), ()
-        )
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else base64.b64encode(raw).decode()
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else base64.b64decode(text)

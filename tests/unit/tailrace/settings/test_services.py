@@ -183,7 +183,8 @@ def test_a_wrong_value_is_one_line_that_names_its_variable(
     name: str, value: str, edge: dict[str, str]
 ) -> None:
     own = {"TAILRACE_ENGINE": "vllm"} if name == "TAILRACE_MODEL" else WORKER
-    for reader in table.BY_NAME[name].readers:
+    [variable] = [row for row in table.VARIABLES if row.name == name]
+    for reader in variable.readers:
         if reader == "tailrace" and name == "TAILRACE_MODEL":
             continue  # the command looks the model up itself
         with pytest.raises(settings.Misconfigured) as caught:

@@ -135,12 +135,6 @@ def test_garbage_is_counted_and_harms_nobody() -> None:
     assert found.garbage[worlds.REQUESTS] == 4
 
 
-def test_a_dump_is_read_back_as_it_was() -> None:
-    g = worlds.good()
-    g.world.log.append(log.Record(topics.TOKENS, 0, 1, 2, None, None, ()))
-    assert list(history.undump(history.dump(g.world.log))) == g.world.log
-
-
 def test_half_a_last_line_is_what_a_killed_process_leaves() -> None:
     line = transcript.Line(op="heal", wall=1.0)
     assert transcript.read(transcript.encode(line) + b'{"op":"ev', "t") == [line]
