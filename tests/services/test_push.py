@@ -26,6 +26,10 @@ from tailrace.local import dev_credentials, ports
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
+from tests.support import waiting
+
+# A slow client reads nothing for a while, which a client during one burst does not.
+BURST_PAUSE_S = 1.0
 
 ISS = "https://tailrace.test/push"
 ORIGIN = "http://page.test"
@@ -160,14 +164,14 @@ async def push_process(
     base = f"http://127.0.0.1:{port}"
     try:
         async with httpx.AsyncClient() as client:
-            for _ in range(300):
-                with contextlib.suppress(httpx.TransportError):
-                    if (await client.get(f"{base}/ready")).status_code == 200:
-                        break
+
+            async def ready() -> bool:
                 assert process.returncode is None, (folder / "push.log").read_text()
-                await asyncio.sleep(0.1)
-            else:
-                raise AssertionError("push did not become ready")
+                with contextlib.suppress(httpx.TransportError):
+                    return (await client.get(f"{base}/ready")).status_code == 200
+                return False
+
+            await waiting.eventually(ready, "push is ready", within_s=30)
         yield base, process
     finally:
         if process.returncode is None:
@@ -193,8 +197,13 @@ async def world(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Wor
 
 
 async def sse(
-    world: World, rid: str, after: int | None = None, subject: str = "alice"
+    world: World,
+    rid: str,
+    after: int | None = None,
+    subject: str = "alice",
+    begun: asyncio.Event | None = None,
 ) -> list[dict[str, Any]]:
+    """Every event up to the end. Sets `begun` once the stream is open."""
     query: dict[str, Any] = {"stream": "true"}
     if after is not None:
         query["starting_after"] = after
@@ -206,6 +215,8 @@ async def sse(
         ) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
+        if begun is not None:
+            begun.set()
         lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
     assert lines[-1] == "data: [DONE]"
     got = [json.loads(line[6:]) for line in lines[:-1]]
@@ -362,16 +373,12 @@ async def test_a_deleted_response_is_gone(world: World) -> None:
         records.encode(records.Deleted(request.rid, request.owner)),
     )
     async with httpx.AsyncClient() as client:
-        for _ in range(100):
-            status = (
-                await client.get(
-                    f"{world.base}/v1/responses/{request.rid}", headers=world.headers()
-                )
-            ).status_code
-            if status == 404:
-                break
-            await asyncio.sleep(0.1)
-    assert status == 404
+
+        async def gone() -> bool:
+            url = f"{world.base}/v1/responses/{request.rid}"
+            return (await client.get(url, headers=world.headers())).status_code == 404
+
+        await waiting.eventually(gone, "push knows of the deletion")
 
 
 async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
@@ -419,13 +426,14 @@ async def test_a_stalled_reader_is_closed_and_others_do_not_notice(world: World)
         world.ws, additional_headers=world.headers(), max_queue=1, ping_interval=None
     )
     await stalled.send(json.dumps({"type": "watch", "response_id": request.rid}))
-    reader = asyncio.create_task(sse(world, request.rid))
-    await asyncio.sleep(0.5)
+    reading = asyncio.Event()
+    reader = asyncio.create_task(sse(world, request.rid, begun=reading))
+    await asyncio.wait_for(reading.wait(), 20)
     big = "x" * 60_000
     for i in range(160):  # more than the sockets' own buffers and the outbox together hold
         await author.token(big)
         if i % 40 == 39:
-            await asyncio.sleep(1.0)  # slow is who takes nothing for a while, not who meets a burst
+            await asyncio.sleep(BURST_PAUSE_S)
     await author.end()
     series = await asyncio.wait_for(reader, 40)
     assert text_of(series) == big * 160
@@ -452,8 +460,9 @@ async def test_draining_tells_clients_to_come_back_and_exits_clean(world: World)
     async with connect(world.ws, additional_headers=world.headers()) as ws:
         await ws.send(json.dumps({"type": "watch", "response_id": request.rid}))
         await asyncio.wait_for(ws.recv(), 20)
-        broken = asyncio.create_task(sse(world, request.rid))
-        await asyncio.sleep(0.5)
+        reading = asyncio.Event()
+        broken = asyncio.create_task(sse(world, request.rid, begun=reading))
+        await asyncio.wait_for(reading.wait(), 20)
         world.process.send_signal(signal.SIGTERM)
         kinds = []
         with pytest.raises(websockets.exceptions.ConnectionClosed) as e:  # noqa: PT012 (it ends at whichever message is the last)

@@ -16,7 +16,10 @@ from typing import Any
 
 import httpx
 
+from tailrace import log
 from tailrace.local import dev_credentials, ports
+from tailrace.protocol import ids, records, topics
+from tests.support import waiting
 
 ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"
@@ -50,8 +53,10 @@ class Keys:
     def issuers(self) -> Path:
         return self.folder / "issuers.json"
 
-    def token(self, subject: str = "alice", ttl: int = 3600) -> str:
-        return dev_credentials.mint(self.private, KID, ISS, AUDIENCE, subject, time.time(), ttl)
+    def token(self, subject: str = "alice", ttl: int = 3600, age_s: float = 0.0) -> str:
+        """A credential for `ttl` seconds, minted `age_s` seconds ago."""
+        minted = time.time() - age_s
+        return dev_credentials.mint(self.private, KID, ISS, AUDIENCE, subject, minted, ttl)
 
 
 @dataclass
@@ -97,21 +102,24 @@ class Gateway(Process):
     def ws(self) -> str:
         return f"ws://127.0.0.1:{self.port}/v1/responses"
 
-    def headers(self, subject: str = "alice", ttl: int = 3600) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.keys.token(subject, ttl)}"}
+    def headers(
+        self, subject: str = "alice", ttl: int = 3600, age_s: float = 0.0
+    ) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys.token(subject, ttl, age_s)}"}
 
     def client(self, subject: str = "alice") -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, headers=self.headers(subject), timeout=30.0)
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
+        def ready() -> bool:
             assert self.child.poll() is None, f"{self.name} ended:\n{self.tail()}"
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/ready", timeout=2.0).status_code == 200:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"{self.name} is not ready:\n{self.tail()}")
+                return httpx.get(f"{self.url}/ready", timeout=2.0).status_code == 200
+            return False
+
+        waiting.eventually_blocking(
+            ready, lambda: f"{self.name} is ready:\n{self.tail()}", within_s=deadline_s
+        )
 
 
 def _environment(kafka: str, redis: str, pool: str, **more: str) -> dict[str, str]:
@@ -201,3 +209,25 @@ def cues(tokens: int = 20, pace_ms: int = 5, **more: Any) -> dict[str, str]:
         "script_pace_ms": str(pace_ms),
         **{f"script_{k}": str(v) for k, v in more.items()},
     }
+
+
+async def cancelled(kafka: str, rid: str) -> None:
+    """Wait until a CANCEL of the response is in the log."""
+    address = ids.parse(rid)
+    offsets, replays = log.Offsets(kafka), log.Replays(kafka, size=1)
+
+    async def found() -> bool:
+        end = (await offsets.ends(topics.TOKENS, [address.partition]))[address.partition]
+        async for batch in replays.read(topics.TOKENS, address.partition, address.offset, end):
+            for record in batch:
+                if record.key == rid.encode() and isinstance(
+                    records.decode_token(record.value), records.Cancel
+                ):
+                    return True
+        return False
+
+    try:
+        await waiting.eventually(found, f"a CANCEL of {rid} in the log")
+    finally:
+        await offsets.stop()
+        await replays.stop()

@@ -53,3 +53,28 @@ async def eventually(
             return found
         assert time.monotonic() < end, f"not within {within_s:.0f} s: {what}"
         await asyncio.sleep(every_s)
+
+
+def eventually_blocking(
+    condition: Callable[[], T],
+    what: str | Callable[[], str],
+    *,
+    within_s: float = 20.0,
+    every_s: float = EVERY_S,
+) -> T:
+    """Like `eventually()`, for code outside an event loop.
+
+    Args:
+        condition: A function. It is asked every `every_s` seconds.
+        what: The condition in words, or a function that returns them when the wait fails.
+
+    Raises:
+        AssertionError: The condition did not hold within `within_s` seconds.
+    """
+    end = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() > end:
+            words = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {within_s:.0f} s: {words}")
+        time.sleep(every_s)
+    return found

@@ -15,17 +15,32 @@ from tailrace.store.redis_store import RedisStore
 from tailrace.store.revocations import Revocations
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
+from tests.support import waiting
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
 
 async def until(client: httpx.AsyncClient, rid: str, *statuses: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
-        while True:
-            response: dict[str, Any] = (await client.get(f"/v1/responses/{rid}")).json()
-            if response["status"] in statuses:
-                return response
-            await asyncio.sleep(0.02)
+    """The response object once it has one of these statuses."""
+
+    async def reached() -> dict[str, Any] | None:
+        response: dict[str, Any] = (await client.get(f"/v1/responses/{rid}")).json()
+        return response if response["status"] in statuses else None
+
+    found: dict[str, Any] | None = await waiting.eventually(
+        reached, f"{rid} is {' or '.join(statuses)}"
+    )
+    assert found is not None
+    return found
+
+
+async def speaks(client: httpx.AsyncClient, rid: str) -> None:
+    """Wait until the response has text."""
+    async with client.stream("GET", f"/v1/responses/{rid}?stream=true") as answer:
+        async for line in answer.aiter_lines():
+            if "response.output_text.delta" in line:
+                return
+    raise AssertionError(f"{rid} ended without text")
 
 
 class TestCreate:
@@ -256,8 +271,7 @@ class TestCancelAndDelete:
                 json={"input": "x", "background": True, "metadata": gp.cues(2000, 10)},
             )
         ).json()["id"]
-        await until(client, rid, "in_progress")
-        await asyncio.sleep(0.1)
+        await speaks(client, rid)
         first = (await client.post(f"/v1/responses/{rid}/cancel")).json()
         assert (first["status"], first["completed_at"]) == ("cancelled", None)
         assert first["output"][0]["status"] == "incomplete"
@@ -431,10 +445,9 @@ class TestLeaving:
         async with client.stream("POST", "/v1/responses", json=body) as answer:
             rid = answer.headers["x-tailrace-response-id"]
             await anext(answer.aiter_bytes())
-        async with asyncio.timeout(
-            10
-        ):  # the object of what is not stored cannot be read, its end can be followed by its owner
-            await asyncio.sleep(1.0)
+        await gp.cancelled(kafka, rid)
+        async with asyncio.timeout(10):
+            # The object of an unstored response cannot be read; its owner can follow its end.
             seen = events_of((await client.get(f"/v1/responses/{rid}?stream=true")).text)
         assert seen[-1]["response"]["status"] == "cancelled"
 
@@ -524,8 +537,7 @@ class TestErrors:
     async def test_an_expired_credential(
         self, gateway: gp.Gateway, stranger: httpx.AsyncClient
     ) -> None:
-        headers = gateway.headers(ttl=1)
-        await asyncio.sleep(1.2)
+        headers = gateway.headers(ttl=60, age_s=120)
         assert (await stranger.get("/v1/models", headers=headers)).status_code == 401
 
 

@@ -445,12 +445,12 @@ class TestLeaving:
         assert seen[-1]["response"]["usage"]["output_tokens"] == 60
 
     async def test_what_is_not_stored_is_cancelled_after_the_grace(
-        self, gateway: gp.Gateway, client: httpx.AsyncClient
+        self, gateway: gp.Gateway, client: httpx.AsyncClient, kafka: str
     ) -> None:
         async with opened(gateway) as socket:
             await socket.create(tokens=4000, pace_ms=10, store=False)
             rid = (await socket.event())["response"]["id"]
-        await asyncio.sleep(1.0)
+        await gp.cancelled(kafka, rid)
         seen = events_of((await client.get(f"/v1/responses/{rid}?stream=true")).text)
         assert seen[-1]["response"]["status"] == "cancelled"
 
