@@ -270,9 +270,8 @@ async def test_an_issuer_that_does_not_answer_costs_its_bound(
 ) -> None:
     monkeypatch.setattr(jwks, "FETCH_TIMEOUT_S", 0.05)
     issuer.delay_s = 30
-    started = time.monotonic()
-    assert await _refused(sets, FORGE.token("es", NOW)) is Reason.UNKNOWN_KEY
-    assert time.monotonic() - started < 5
+    async with asyncio.timeout(issuer.delay_s / 2):
+        assert await _refused(sets, FORGE.token("es", NOW)) is Reason.UNKNOWN_KEY
     assert issuer.alarms == [f"{ISS} TimeoutError"]
 
 

@@ -286,12 +286,10 @@ def test_a_signature_of_an_impossible_length_never_reaches_the_library(
 @pytest.mark.parametrize(
     "text", ["A" * 50_000_000, "." * 5_000_000, "A." * 2_000_000, "A" * 8190 + ".."]
 )
-def test_refusing_something_huge_costs_neither_time_nor_memory(issuers: Issuers, text: str) -> None:
+def test_refusing_a_huge_credential_copies_nothing(issuers: Issuers, text: str) -> None:
     tracemalloc.start()
-    started = time.perf_counter()
     try:
         assert _reason(text, issuers) is Reason.MALFORMED
-        assert time.perf_counter() - started < 0.2
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
