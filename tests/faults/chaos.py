@@ -18,6 +18,9 @@ from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tests.faults import drill, stage
 
+REDIS_STOPPED_S = 2.0  # more than one call of a service waits
+WARM_UP_S = 3.0  # undisturbed, so that responses stream when the first fault comes
+
 Fault = Callable[[drill.Drill], Awaitable[None]]
 
 
@@ -105,7 +108,7 @@ async def hurt_redis(d: drill.Drill) -> None:
         d.stage.redis.start()
     elif kind == "stop":
         os.kill(d.stage.redis.pid, signal.SIGSTOP)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(REDIS_STOPPED_S)
         os.kill(d.stage.redis.pid, signal.SIGCONT)
     else:
         async with redis.asyncio.from_url(d.stage.redis.url) as client:
@@ -182,7 +185,7 @@ async def rage(d: drill.Drill, until: float, pause_s: tuple[float, float]) -> No
     """One fault after the other, with pauses, until then. A fault may go on while the next
     begins."""
     running: set[asyncio.Task[None]] = set()
-    await asyncio.sleep(3.0)  # warm-up
+    await asyncio.sleep(WARM_UP_S)
     while time.monotonic() < until:
         fault = d.rng.choices(list(FAULTS), list(FAULTS.values()))[0]
         task = asyncio.ensure_future(fault(d))

@@ -18,7 +18,11 @@ from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, clients, command, outcome, report, transcript
 from tests.faults import crowd, stage
 from tests.faults.crowd import Asked, Scribe
-from tests.support import scripted_content
+from tests.support import scripted_content, waiting
+
+REVIVE_EVERY_S = 0.3
+# The cold read compares offsets and usage with the log: one more commit of the workers.
+LAST_COMMIT_S = 1.5
 
 LATE_MS = 5_000.0
 
@@ -64,7 +68,7 @@ class Drill:
 
         async def revive() -> None:
             while True:
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(REVIVE_EVERY_S)
                 for service in self.stage.services.values():
                     if not service.alive:
                         self.stage.start(service.name)
@@ -87,11 +91,12 @@ class Drill:
         Raises:
             Inconclusive
         """
-        end = time.monotonic() + seconds
-        while not await asyncio.to_thread(happens):
-            if time.monotonic() > end:
-                raise Inconclusive(f"not within {seconds:.0f} s: {what}")
-            await asyncio.sleep(0.2)
+        try:
+            await waiting.eventually(
+                lambda: asyncio.to_thread(happens), what, within_s=seconds, every_s=0.2
+            )
+        except AssertionError as error:
+            raise Inconclusive(str(error)) from None
 
     # ---- looking into the log while it runs
 
@@ -122,27 +127,34 @@ class Drill:
 
     async def streaming(self, asked: Asked, n: int = 10, seconds: float = 30.0) -> str:
         """Wait until `n` tokens are in the log; the owner's name."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+
+        async def owner() -> str:
             found = await self.records_of(asked.rid)
-            if sum(len(r.ids) for _, r in found if isinstance(r, records.Tok)) >= n:
-                return next(
-                    r.worker.split("/")[0]
-                    for _, r in reversed(found)
-                    if isinstance(r, records.Claim)
-                )
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"{asked.rid} does not stream within {seconds:.0f} s")
+            if sum(len(r.ids) for _, r in found if isinstance(r, records.Tok)) < n:
+                return ""
+            return next(
+                r.worker.split("/")[0] for _, r in reversed(found) if isinstance(r, records.Claim)
+            )
+
+        return await waiting.eventually(
+            owner, f"{asked.rid} streams", within_s=seconds, every_s=0.1
+        )
 
     async def succeeded(self, asked: Asked, victim: str, seconds: float = 30.0) -> None:
         """Wait until another worker than `victim` has it."""
-        end = time.monotonic() + seconds
-        while await self.owner_of(asked.rid) == victim:
-            if time.monotonic() > end:
-                raise Inconclusive(
-                    f"no worker took {asked.rid} over from {victim} within {seconds:.0f} s"
-                )
-            await asyncio.sleep(0.2)
+
+        async def taken_over() -> bool:
+            return await self.owner_of(asked.rid) != victim
+
+        try:
+            await waiting.eventually(
+                taken_over,
+                f"{asked.rid} is taken over from {victim}",
+                within_s=seconds,
+                every_s=0.2,
+            )
+        except AssertionError as error:
+            raise Inconclusive(str(error)) from None
 
     # ---- the end
 
@@ -154,7 +166,7 @@ class Drill:
         await self.crowd.settle(settle_s)
         await self.ended(settle_s)
         await self.crowd.read_again(final_reads)
-        await asyncio.sleep(1.5)  # one more commit, and the bills
+        await asyncio.sleep(LAST_COMMIT_S)
         found, outcomes = await examine(
             self.stage, since=self.since, only=self.name, late_ms=LATE_MS if fresh else 0.0
         )

@@ -32,6 +32,7 @@ ENGINE_PYTHON = stage.ROOT / ".venv-engine" / "bin" / "python"
 SESSION_MS = 6_000  # the engine's start takes all cores: heartbeats of the others may be late
 READY_S = 900.0
 OPEN = 6  # answers under way
+VICTIM_EVERY_S = 2.0  # how often a victim is looked for
 GONE_S = 20.0
 NO_EOS = {"0": -100, "2": -100}  # of the small model: such an answer ends by its length alone
 PROMPTS = (
@@ -155,7 +156,7 @@ class Run:
             streaming = await self._streaming() if len(ready) >= 2 else Counter()
             victim = max(ready, key=lambda s: streaming[s.name], default=None)
             if len(ready) < 2 or victim is None or not streaming[victim.name]:
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(VICTIM_EVERY_S)
                 continue
             assert victim.child is not None
             family = psutil.Process(victim.child.pid).children(recursive=True)
@@ -248,7 +249,7 @@ async def verdict(d: drill.Drill, tokenizer: Tokenizer) -> tuple[report.Report, 
     await d.crowd.settle(600.0)
     await d.ended(300.0)
     await d.crowd.read_again(20)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(drill.LAST_COMMIT_S)
     judge = Judge(tokenizer)
     files = [
         (p.name, transcript.read(p.read_bytes(), p.name))

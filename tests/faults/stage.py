@@ -19,7 +19,7 @@ import psutil
 
 from tailrace.local import child_process, ports, processes
 from tests.faults import link
-from tests.support import cluster, gateway_process, local
+from tests.support import cluster, gateway_process, local, waiting
 
 ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
@@ -261,17 +261,22 @@ class Stage:
 
     def wait_ready(self, *names: str, seconds: float = READY_S) -> None:
         """Until these (all, without names) are ready."""
-        waiting = [self.services[name] for name in names] or [
+        missing = [self.services[name] for name in names] or [
             s for s in self.services.values() if s.alive
         ]
-        end = time.monotonic() + seconds
-        while waiting := [s for s in waiting if not s.ready()]:
-            for s in waiting:
+
+        def all_ready() -> bool:
+            missing[:] = [s for s in missing if not s.ready()]
+            for s in missing:
                 assert s.alive, f"{s.name} ended:\n{s.tail()}"
-            assert time.monotonic() < end, (
-                f"not ready: {[s.name for s in waiting]}\n{waiting[0].tail()}"
-            )
-            time.sleep(0.1)
+            return not missing
+
+        waiting.eventually_blocking(
+            all_ready,
+            lambda: f"{[s.name for s in missing]} are ready\n{missing[0].tail()}",
+            within_s=seconds,
+            every_s=0.1,
+        )
 
     def of(self, role: str) -> list[Service]:
         return [s for s in self.services.values() if s.role == role]

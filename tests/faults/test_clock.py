@@ -20,6 +20,10 @@ from tests.faults import crowd, drill, stage
 from tests.faults.conftest import SEED
 from tests.support import gateway_process
 
+STEP_S = 0.3  # between two jumps of the clock
+SHORT_TTL_MS = 2_000
+SLEPT_S = 4.0  # how long the worker is stopped: past the short time to live
+
 LIBRARY = next(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"), None)
 HOUR_S = 3600
 LEEWAY_S = 60
@@ -116,7 +120,7 @@ async def test_f16_the_wall_clock_of_one_service_is_wrong(
         for i in range(12):
             d.fault("clock", ",".join(WRONG))
             clocks.set_all(offsets[i % len(offsets)])
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(STEP_S)
         unaffected = d.reconnects()
         accepted, refused = (
             await credentials_by_their_clock(own, offsets[-1]) if len(offsets) == 1 else (1, 1)
@@ -185,8 +189,8 @@ async def requests_of_a_worker_that_slept(d: drill.Drill) -> tuple[str, str]:
     """Two requests wait while the worker is stopped: one for longer than its time to live, by the
     broker's clock, and one for much less."""
     d.pause("worker-1")
-    expired, kept = await put(d, ttl_ms=2_000), await put(d, ttl_ms=600_000)
-    await asyncio.sleep(4.0)
+    expired, kept = await put(d, ttl_ms=SHORT_TTL_MS), await put(d, ttl_ms=600_000)
+    await asyncio.sleep(SLEPT_S)
     d.resume("worker-1")
     return expired, kept
 

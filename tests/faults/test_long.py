@@ -20,6 +20,10 @@ from tailrace.verify import replicas, report
 from tests.faults import drill, link, plants, stage
 from tests.faults.conftest import SEED
 
+WAVE_S = 1.5  # between two waves of load, or two faults
+NO_LEADER_S = 20.0  # how long the broker is stopped: past the writers' deadline of 15 s
+NODE_AWAY_S = 6.0  # how long one of three brokers is down
+
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(
@@ -45,7 +49,7 @@ async def test_f2_a_request_that_kills_its_worker_fails_alone(own: stage.Stage) 
         good = []
         for _ in range(10):
             good += await d.crowd.ask_many(6, tokens=100, pace_ms=10)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(WAVE_S)
         found = await d.judge(settle_s=150.0)
     drill.passed(
         found, ("three workers died of it", sum(s.starts - 1 for s in own.of("worker")) >= 3)
@@ -112,7 +116,7 @@ async def test_f15_workers_join_and_leave_all_the_time(own: stage.Stage) -> None
             assert child is not None
             assert await asyncio.to_thread(child.wait, 20.0) == 0, own.services[name].tail()
             await d.restart(name)
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(WAVE_S)
         found = await d.judge()
     drill.passed(found, ("takeovers with k > 0", len(d.takeovers()) >= 3))
     assert set(d.statuses()) == {"completed"}
@@ -132,7 +136,7 @@ async def test_f12_the_server_finds_half_open_connections_and_releases_their_soc
             slow = await d.crowd.ask(tokens=1000, pace_ms=60)
             assert big is not None
             assert slow is not None
-            await asyncio.sleep(3.0)
+            await d.streaming(big, 1_000)
             connections = push.connections
             for i in range(10):
                 bases = [f"http://127.0.0.1:{broken.port}", own.services["push-1"].url]
@@ -166,7 +170,7 @@ async def test_f19_no_leader_for_longer_than_the_request_timeout(own: stage.Stag
         await d.streaming(asked[0], 20)
         d.fault("stop", "kafka")
         os.kill(own.kafka.pid, signal.SIGSTOP)
-        await asyncio.sleep(20.0)  # beyond the writers' deadline of 15 s
+        await asyncio.sleep(NO_LEADER_S)
         os.kill(own.kafka.pid, signal.SIGCONT)
         found = await d.judge(fresh=False)
     drill.passed(
@@ -227,7 +231,7 @@ async def test_f26_everything_is_restarted_in_turn_under_load_twice(own: stage.S
         async def load() -> None:
             while not over.is_set():
                 await d.crowd.ask_many(3, tokens=200, pace_ms=10, keyed=True)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(WAVE_S)
 
         loading = asyncio.create_task(load())
         await asyncio.sleep(2.0)
@@ -286,7 +290,7 @@ async def test_f9_leaders_change_while_responses_stream(tmp_path: Path) -> None:
             for node in (on.kafka.nodes[1], on.kafka.nodes[2]):
                 d.fault("kill", f"broker-{node.extra['node.id']}")
                 node.kill()
-                await asyncio.sleep(6.0)
+                await asyncio.sleep(NODE_AWAY_S)
                 node.start()
                 await asyncio.to_thread(node.wait_ready)
                 await asyncio.sleep(4.0)  # back in sync

@@ -14,6 +14,14 @@ from tailrace.verify import report
 from tests.faults import chaos, crowd, drill, plants, stage
 from tests.faults.conftest import SEED
 
+# Durations of faults.
+PAST_SESSION_S = 3.0  # a partition of the network outlasts the session by this much
+PUSH_CUT_OFF_S = 4.0
+REDIS_STOPPED_S = 2.0
+REDIS_AWAY_S = 2.0
+BROKER_AWAY_S = 1.0
+LOSING_S, BETWEEN_S = 0.4, 1.0  # answers are lost, then pass again
+
 pytestmark = pytest.mark.timeout(240)
 
 LONG = pytest.mark.skipif(
@@ -167,7 +175,7 @@ async def test_f10_a_worker_is_cut_off_from_the_broker(on: stage.Stage) -> None:
                 continue
             d.fault("partition", "worker-1")
             on.kafka.links["worker-1"].partition(up=up, down=down)
-            await asyncio.sleep(on.session_ms / 1000 + 3.0)
+            await asyncio.sleep(on.session_ms / 1000 + PAST_SESSION_S)
             on.kafka.links["worker-1"].heal()
             await d.crowd.settle(60)
         found = await d.judge()
@@ -189,7 +197,7 @@ async def test_f11_a_push_is_cut_off_from_the_broker(on: stage.Stage) -> None:
         await asyncio.sleep(0.5)
         d.fault("partition", "push-1")
         on.kafka.links["push-1"].partition()
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(PUSH_CUT_OFF_S)
         on.kafka.links["push-1"].heal()
         found = await d.judge()
     drill.passed(
@@ -263,7 +271,7 @@ async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
         d.fault("stop", "redis")
         os.kill(on.redis.pid, signal.SIGSTOP)
         slow = asyncio.create_task(d.crowd.ask_many(2, tokens=20))
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(REDIS_STOPPED_S)
         os.kill(on.redis.pid, signal.SIGCONT)
         more = await slow
         d.fault("flush", "redis")
@@ -273,7 +281,7 @@ async def test_f14_redis_is_paused_emptied_and_killed(on: stage.Stage) -> None:
         on.redis.kill()
         try:
             while_away = await d.crowd.ask_many(2, tokens=50)
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(REDIS_AWAY_S)
             streamed = await d.streaming(asked[0], 150)
         finally:
             on.redis.start()
@@ -306,9 +314,9 @@ async def test_f18_produce_responses_are_lost_after_the_write(on: stage.Stage) -
         for _ in range(2):
             d.fault("responses lost", "worker-1")
             link.lost_down = True
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(LOSING_S)
             link.heal()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(BETWEEN_S)
         found = await d.judge()
     drill.passed(
         found, ("worker-1 streamed", "worker-1" in owners), ("bytes lost", link.lost > before)
@@ -406,7 +414,7 @@ async def test_f7_the_broker_is_killed_and_comes_back(on: stage.Stage) -> None:
         unknown = [
             asyncio.create_task(d.crowd.ask(tokens=20, key=f"f7-{SEED}-{i}")) for i in range(4)
         ]
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(BROKER_AWAY_S)
         on.kafka.launch()
         await asyncio.to_thread(on.kafka.wait_ready)
         await asyncio.gather(*unknown)
