@@ -1,0 +1,58 @@
+"""The commands of a watch socket, read from the client's text (pure; docs/protocol.md)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from tailrace.protocol import errors
+
+
+class Watch(NamedTuple):
+    """Follow this response. `after`: the last sequence_number the client has; -1 for none."""
+
+    rid: str
+    after: int
+
+
+class Unwatch(NamedTuple):
+    """Follow this response no more."""
+
+    rid: str
+
+
+class Invalid(NamedTuple):
+    """No command. `rid`: the response it was about, where that is known."""
+
+    rid: str | None
+    error: errors.ApiError
+
+
+Command = Watch | Unwatch
+
+
+def parse(text: str | None) -> Command | Invalid:
+    """The command in one message. `text`: None for a binary message."""
+    if text is None:
+        return Invalid(None, errors.invalid_request("Messages are JSON text frames."))
+    try:
+        command = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return Invalid(None, errors.invalid_json())
+    if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
+        return Invalid(
+            None, errors.invalid_request("The 'type' must be 'watch' or 'unwatch'.", "type")
+        )
+    rid = command.get("response_id")
+    if not isinstance(rid, str):
+        return Invalid(None, errors.missing_required_parameter("response_id"))
+    if command["type"] == "unwatch":
+        return Unwatch(rid)
+    after = command.get("starting_after", -1)
+    if type(after) is not int or after < -1:
+        error = errors.invalid_request(
+            "starting_after must be an integer", "starting_after", "invalid_value"
+        )
+        return Invalid(rid, error)
+    return Watch(rid, after)

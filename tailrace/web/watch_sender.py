@@ -1,0 +1,146 @@
+"""What one watch socket has to send: messages, and the events of the responses it follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.websockets import WebSocket
+
+from tailrace import log, telemetry
+from tailrace.delivery import delivery, outbox
+from tailrace.protocol import close_codes
+from tailrace.web import write_deadline
+
+_encode = msgspec.json.Encoder().encode
+
+Finished = asyncio.Task[close_codes.CloseCode | None]
+"""A finished task of a sender. Its result is the code to close with when the client is slow."""
+
+
+class WatchSender:
+    """Sends in one task until nothing is left. A socket has one only while it has to send.
+
+    Attributes:
+        _task: sends; None until there is something to send.
+        _pending: response ids with something to send, in the order they became ready.
+        _notes: messages that belong to no event series (errors, draining), sent first.
+        _deadline: of the writes to the client.
+    """
+
+    __slots__ = (
+        *("_deadline", "_finished", "_lost", "_notes", "_pending", "_socket", "_task"),
+        *("_unwatch", "_watches"),
+    )
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        watches: Mapping[str, delivery.Subscription],
+        *,
+        unwatch: Callable[[str], None],
+        lost: Callable[[str, log.HistoryLost], None],
+        finished: Callable[[Finished], None],
+    ) -> None:
+        """
+        Args:
+            watches: the socket's subscriptions by response id; they may change at any time.
+            unwatch: ends the subscription of a response id.
+            lost: told that the log no longer holds what a response has to send.
+            finished: called once, when nothing is left or the task has failed.
+        """
+        self._socket = socket
+        self._watches = watches
+        self._unwatch = unwatch
+        self._lost = lost
+        self._finished = finished
+        self._pending: dict[str, None] = {}
+        self._notes: list[dict[str, Any]] = []
+        self._deadline = write_deadline.WriteDeadline()
+        self._task: Finished | None = None
+
+    def note(self, message: dict[str, Any]) -> None:
+        """Send this message before any more events."""
+        self._notes.append(message)
+        self._wake()
+
+    def ready(self, rid: str) -> None:
+        """Send what the subscription of `rid` has."""
+        self._pending[rid] = None
+        self._wake()
+
+    def forget(self, rid: str) -> None:
+        """Send no more of `rid`."""
+        self._pending.pop(rid, None)
+
+    def cancel(self) -> Finished | None:
+        """Send nothing more. Returns the task, which is to be awaited."""
+        self._notes.clear()
+        self._pending.clear()
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
+
+    def overdue(self, now: float) -> bool:
+        """Whether the client has taken nothing for too long. `now`: monotonic seconds."""
+        return self._deadline.overdue(now)
+
+    def _wake(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send())
+            self._task.add_done_callback(self._done)
+
+    def _done(self, task: Finished) -> None:
+        more = self._notes or self._pending  # since the task looked last
+        if more and not task.cancelled() and task.exception() is None and task.result() is None:
+            self._task = None
+            self._wake()
+        else:
+            self._finished(task)
+
+    async def _send(self) -> close_codes.CloseCode | None:
+        """Everything there is to send; the code to close with when the client does not take it."""
+        try:
+            while self._notes or self._pending:
+                notes, self._notes = self._notes, []
+                for note in notes:
+                    await self._write(_encode(note))
+                if self._pending:
+                    await self._send_one(next(iter(self._pending)))
+        except outbox.Slow:
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
+            return close_codes.CloseCode.SLOW
+        return None
+
+    async def _send_one(self, rid: str) -> None:
+        """One batch of one response; what is left keeps its turn behind the others, so no response
+        starves another."""
+        del self._pending[rid]
+        subscription = self._watches.get(rid)
+        if subscription is None:
+            return
+        try:
+            batch = subscription.pending()
+        except log.HistoryLost as error:
+            self._lost(rid, error)
+            return
+        if batch:
+            await self._write(
+                b'{"type":"watch.events","response_id":"%s","events":[%s]}'
+                % (rid.encode(), b",".join(e.body for e in batch))
+            )
+        if self._watches.get(rid) is not subscription:
+            return  # unwatched while the socket was being written
+        if subscription.ended:
+            self._unwatch(rid)
+            await self._write(
+                _encode({"type": "watch.done", "response_id": rid, "status": subscription.status})
+            )
+        elif batch:
+            self._pending[rid] = None  # there may be more; an empty batch ends the round
+
+    async def _write(self, body: bytes) -> None:
+        with self._deadline:
+            await self._socket.send({"type": "websocket.send", "text": body.decode()})

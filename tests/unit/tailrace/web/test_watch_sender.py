@@ -1,0 +1,196 @@
+"""The sender of a watch socket: what it writes, in which order, and when it is finished."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from tailrace import log
+from tailrace.delivery import outbox
+from tailrace.protocol import close_codes
+from tailrace.web import watch_sender, write_deadline
+
+
+class Event:
+    def __init__(self, number: int) -> None:
+        self.body = b"%d" % number
+
+
+class Subscription:
+    """Gives one batch at a time; then what it has ended with, if it has."""
+
+    status = "completed"
+
+    def __init__(self, *batches: list[int], ended: bool = False) -> None:
+        self._batches = list(batches)
+        self._ends = ended
+
+    @property
+    def ended(self) -> bool:
+        return self._ends and not self._batches
+
+    def pending(self) -> list[Event]:
+        return [Event(number) for number in self._batches.pop(0)] if self._batches else []
+
+
+class Failing(Subscription):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def pending(self) -> list[Event]:
+        raise self._error
+
+
+class Socket:
+    """Keeps what is sent. `on_send`, when set, is called after each message."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.on_send: Any = None
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(json.loads(message["text"]))
+        await asyncio.sleep(0)
+        if self.on_send is not None:
+            self.on_send()
+
+
+def make_socket() -> Any:
+    """A socket that passes for Starlette's."""
+    return Socket()
+
+
+class Parts:
+    """A sender with what it needs; `outcome` is its finished task."""
+
+    def __init__(self, **watches: Subscription) -> None:
+        self.socket = make_socket()
+        self.watches: dict[str, Any] = dict(watches)
+        self.lost: list[str] = []
+        self.outcome: asyncio.Future[watch_sender.Finished] = asyncio.Future()
+        self.sender = watch_sender.WatchSender(
+            self.socket,
+            self.watches,
+            unwatch=lambda rid: self.watches.pop(rid, None),
+            lost=lambda rid, _error: self.lost.append(rid),
+            finished=self.outcome.set_result,
+        )
+
+    async def finished(self) -> watch_sender.Finished:
+        return await asyncio.wait_for(self.outcome, 5)
+
+    @property
+    def told(self) -> list[Any]:
+        """(response id, events) of each message with events, else its type."""
+        return [
+            (m["response_id"], m["events"]) if m["type"] == "watch.events" else m["type"]
+            for m in self.socket.sent
+        ]
+
+
+async def test_messages_go_before_events_and_responses_take_turns() -> None:
+    parts = Parts(a=Subscription([0], [1]), b=Subscription([5]))
+    parts.sender.ready("a")
+    parts.sender.ready("b")
+    parts.sender.note({"type": "watch.draining"})
+    assert (await parts.finished()).result() is None
+    assert parts.told == ["watch.draining", ("a", [0]), ("b", [5]), ("a", [1])]
+
+
+async def test_a_response_that_has_ended_is_done_and_watched_no_more() -> None:
+    parts = Parts(a=Subscription([0], ended=True))
+    parts.sender.ready("a")
+    await parts.finished()
+    assert parts.told == [("a", [0]), "watch.done"]
+    assert not parts.watches
+
+
+async def test_what_is_forgotten_or_not_watched_is_not_sent() -> None:
+    parts = Parts(a=Subscription([0]))
+    parts.sender.ready("a")
+    parts.sender.ready("unknown")
+    parts.sender.forget("a")
+    await parts.finished()
+    assert parts.told == []
+
+
+async def test_no_end_is_told_of_a_response_unwatched_during_its_last_write() -> None:
+    parts = Parts(a=Subscription([0], ended=True))
+    parts.socket.on_send = parts.watches.clear
+    parts.sender.ready("a")
+    assert (await parts.finished()).result() is None
+    assert parts.told == [("a", [0])]
+
+
+async def test_a_message_that_comes_when_the_task_has_just_returned_is_sent_too() -> None:
+    parts = Parts()
+    loop = asyncio.get_running_loop()
+
+    def sent() -> None:
+        if len(parts.socket.sent) == 1:  # runs after the task's return and before its callback
+            loop.call_soon(parts.sender.note, {"type": "second"})
+
+    parts.socket.on_send = sent
+    parts.sender.note({"type": "first"})
+    await parts.finished()
+    assert parts.told == ["first", "second"]
+
+
+async def test_a_slow_client_is_the_outcome() -> None:
+    parts = Parts(a=Failing(outbox.Slow()))
+    parts.sender.ready("a")
+    assert (await parts.finished()).result() is close_codes.CloseCode.SLOW
+
+
+async def test_a_response_that_the_log_lost_is_told_and_the_others_go_on() -> None:
+    parts = Parts(a=Failing(log.HistoryLost("gone")), b=Subscription([5]))
+    parts.sender.ready("a")
+    parts.sender.ready("b")
+    await parts.finished()
+    assert parts.lost == ["a"]
+    assert parts.told == [("b", [5])]
+
+
+async def test_it_is_overdue_only_while_a_write_waits() -> None:
+    parts = Parts()
+    waiting = asyncio.Event()
+
+    async def stuck(_message: dict[str, Any]) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    parts.socket.send = stuck
+    loop = asyncio.get_running_loop()
+    assert not parts.sender.overdue(loop.time() + write_deadline.WRITE_DEADLINE_S * 2)
+    parts.sender.note({"type": "x"})
+    await asyncio.wait_for(waiting.wait(), 5)
+    assert parts.sender.overdue(loop.time() + write_deadline.WRITE_DEADLINE_S * 2)
+    assert not parts.sender.overdue(loop.time())
+    task = parts.sender.cancel()
+    assert task is not None
+    await asyncio.wait([task])
+
+
+async def test_a_cancelled_sender_sends_no_more() -> None:
+    parts = Parts(a=Subscription([0]))
+    parts.sender.note({"type": "x"})
+    parts.sender.ready("a")
+    parts.sender.cancel()
+    assert (await parts.finished()).cancelled()
+    assert parts.told == []
+
+
+async def test_a_sender_cancelled_when_its_task_has_just_returned_does_not_start_another() -> None:
+    parts = Parts()
+    loop = asyncio.get_running_loop()
+
+    def too_late() -> None:
+        parts.sender.note({"type": "second"})
+        parts.sender.cancel()
+
+    parts.socket.on_send = lambda: loop.call_soon(too_late)
+    parts.sender.note({"type": "first"})
+    await parts.finished()
+    assert parts.told == ["first"]
