@@ -1,8 +1,8 @@
-"""Whether a request is let in, before anything is written (pure).
+"""Admission control: whether a request is taken, before anything is written (pure).
 
-Refusing early is a service: what is let in is answered, and a refusal says when to come back.
-*Overloaded* (all callers together) and *limited* (this caller) are 429; *unavailable* (a part is
-away, or this process is leaving) is 503."""
+A request that is taken is answered. A refusal says when to come back: 429 when this caller or all
+callers together ask too much, 503 when a part is away or this process drains.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0
 RETRY_CROWDED_S: Final = 1.0
-BATCH_SHARE: Final = (
-    0.7  # batch is refused earlier, so that what is left belongs to people who wait
-)
+BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactive requests
 
 K = TypeVar("K")
 
 
 def cost(create: request_parsing.Create, history_characters: int = 0) -> float:
-    """Tokens a request may take: its prompt, roughly, and its whole answer."""
+    """Return the tokens that a request may use: its prompt, estimated, and its longest answer."""
     prompt = (create.characters + history_characters) / CHARS_PER_TOKEN_GUESS
     return prompt + (create.sampling.max_tokens if create.generate else 0)
 
@@ -84,7 +82,7 @@ def check(
     workers: Sequence[Mapping[str, Any]] = (),
     deadline_s: float,
 ) -> errors.ApiError | None:
-    """Why a request is refused, or None.
+    """Return the reason to refuse a request, or None.
 
     Args:
         refusing: this process drains and no longer takes requests.
@@ -113,11 +111,10 @@ def check(
 
 
 def waiting(workers: Sequence[Mapping[str, Any]]) -> float | None:
-    """Seconds until a request that is queued now would start, from heartbeats; None while that is
-    not known.
+    """Return the seconds until a request that is queued now would start; None while unknown.
 
-    Counted in whole responses of the default length, because a queued request's true length is not
-    in the heartbeat.
+    Every queued request counts as one response of the default length, because heartbeats do not
+    tell its true length.
     """
     rate = sum(_figure(w, "tokens_per_s") for w in workers)
     if rate <= 0:
@@ -131,7 +128,7 @@ def _figure(worker: Mapping[str, Any], name: str) -> float:
 
 
 def headers(limits: Limits, remaining: float) -> dict[str, str]:
-    """`x-ratelimit-*` for an answer that took from the bucket."""
+    """Return the `x-ratelimit-*` headers after a request was charged to the bucket."""
     reset = (limits.requests_burst - remaining) / limits.requests_rate
     return {
         "x-ratelimit-limit-requests": str(int(limits.requests_burst)),
@@ -141,7 +138,7 @@ def headers(limits: Limits, remaining: float) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """As the SDKs' headers spell it: `12ms`, `1s`, `6m0s`."""
+    """Return a duration as the SDKs read it in headers: `12ms`, `1s`, `6m0s`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,8 +1,8 @@
-"""Redis as the gateway uses it: a cache that may be away at any moment, and that then costs nothing
-but what it cached.
+"""Redis as the gateway uses it: a cache that may be away at any moment.
 
-Calls answer what an empty cache would answer; that nobody asks a Redis that hangs is
-`tailrace.store.redis_store`' concern."""
+Without Redis every call answers what an empty cache would answer. `tailrace.store.redis_store`
+bounds how long a call waits for a Redis that hangs.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 
 class Cache:
+    """The kinds of keys that the gateway uses. No method raises `StoreUnavailable`."""
+
     def __init__(self, redis: RedisStore) -> None:
         self._sessions = sessions.Sessions(redis)
         self._idempotency_keys = idempotency.IdempotencyKeys(redis)
@@ -35,7 +37,10 @@ class Cache:
         await self._ask(self._sessions.drop_turn(rid), None)
 
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
-        """Without Redis everyone comes first here, and the log decides (`idempotency_index`)."""
+        """Return the response id that owns the key: `rid`, or that of an earlier request.
+
+        Without Redis the answer is always `rid`; the log then decides (`idempotency_index`).
+        """
         return await self._ask(self._idempotency_keys.claim_key(principal, key, rid, ttl_s), rid)
 
     async def release_key(self, principal: str, key: str, rid: str) -> None:

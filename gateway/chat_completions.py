@@ -1,7 +1,8 @@
-"""Chat Completions as another spelling of a response's events (pure).
+"""Chat Completions: a response's events in that API's form (pure).
 
-A completion is a response: its chunks are derived from the same events, its id from the same id, so
-whoever holds `x-tailrace-response-id` can follow it as a response after losing the stream."""
+A completion is a response. Its chunks come from the response's events and its id from the response
+id. A client that loses the stream can follow the response by `x-tailrace-response-id`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def usage(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure(response: dict[str, Any]) -> errors.ApiError:
-    """A failed response in a dialect that has no failed object."""
+    """Return the error for a failed response. Chat Completions has no object for one."""
     error = response.get("error") or {}
     return errors.ApiError(
         500, errors.SERVER_ERROR, error.get("code"), error.get("message") or "The response failed."
@@ -88,7 +89,7 @@ class Chunks:
         self._opened = False
 
     def of(self, event: events.Event) -> bytes:
-        """What this event adds to the body; often nothing."""
+        """Return the bytes that this event adds to the body. Many events add none."""
         if event.delta is not None:
             return self._open() + self._chunk({"content": event.delta})
         if event.terminal and event.response is not None:

@@ -1,8 +1,8 @@
-"""What a continued response knows of what came before: from connection memory, the cached session,
-or the log.
+"""The messages that a continued response starts from.
 
-All three hold the same flat list of messages, so a continuation reads the same whichever of them
-answered. Instructions are never part of it.
+They come from the connection's memory, from the cached session, or from the log. All three hold the
+same flat list of messages, so the result does not depend on the source. Instructions are not part
+of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Messages = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The resolved past. `partition` is where the previous response lives, for placement; None
-    without one."""
+    """The messages before a request. `partition` is that of the previous response, for placement;
+    None for a request that continues nothing."""
 
     messages: Messages
     partition: int | None = None
@@ -36,15 +36,15 @@ NO_HISTORY: Final = History([])
 
 
 class _Session(msgspec.Struct, frozen=True):
-    """A cached turn. The owner is inside, because a cache key proves nothing."""
+    """A cached turn. It names its owner, because the cache key does not prove who may read it."""
 
     owner: records.Owner
     messages: Messages
 
 
 def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
-    """The last turns of a dialogue; a turn ends with its answer. Leading system messages of an
-    older turn go with it."""
+    """Return the last `turns` turns. A turn ends with its answer. System messages before an older
+    turn are dropped with it."""
     ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"]
     if messages and messages[-1]["role"] != "assistant":
         ends.append(len(messages))
@@ -59,7 +59,7 @@ def without_instructions(request: records.Request) -> Messages:
 
 
 def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
-    """The dialogue after a response; an answer without text leaves no message."""
+    """Return the dialogue after a response. An answer without text adds no message."""
     text = output_text(response)
     return last_turns([*messages, {"role": "assistant", "content": text}] if text else messages)
 
@@ -72,7 +72,7 @@ def output_text(response: dict[str, Any]) -> str:
 
 
 def continuable(response: dict[str, Any]) -> bool:
-    """A failed response is no past to build on; one that was cut short is."""
+    """Return whether a response may be continued: a failed one may not, a shortened one may."""
     return response["status"] in ("completed", "incomplete", "cancelled")
 
 
@@ -82,7 +82,7 @@ def encode(owner: records.Owner, messages: Messages) -> bytes:
 
 
 def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
-    """The cached turn, or None: not there, not ours, not readable."""
+    """Return the cached turn. None: it is absent, of another owner, or cannot be decoded."""
     try:
         session = msgspec.json.decode(value or b"", type=_Session)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -91,7 +91,7 @@ def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
 
 
 class Resolver:
-    """Finds the past of a continuation."""
+    """Finds the messages before a request."""
 
     def __init__(self, deliver: delivery.Delivery, cached: cache.Cache, partitions: int) -> None:
         self._delivery = deliver
@@ -101,11 +101,16 @@ class Resolver:
     async def resolve(
         self, previous: str | None, owner: records.Owner, remembered: lanes.Remembered | None = None
     ) -> History:
-        """
+        """Return the messages that lead up to `previous`.
+
+        Args:
+            previous: The response to continue; None for a new conversation.
+            remembered: What the connection remembers of it. It is used before any cache.
+
         Raises:
-            errors.ApiError: previous_response_not_found, also for what is somebody else's, failed,
-                or not stored.
-            log.LogUnavailable
+            errors.ApiError: previous_response_not_found, also for a response of another owner, a
+                failed one and one that was not stored.
+            log.LogUnavailable: The log had to be read and cannot be.
         """
         if previous is None:
             return NO_HISTORY

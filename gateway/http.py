@@ -158,7 +158,7 @@ class Api:
         return JSONResponse(state, 200 if state["ready"] else 503, headers=NO_STORE)
 
     async def readiness(self) -> dict[str, Any]:
-        """A question may be asked as soon as the log is there; Redis and engines may come later."""
+        """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
         return {
             "ready": self._submit.accepting and not self._submit.leaving,
             "kafka": self._delivery.ready,
@@ -168,13 +168,16 @@ class Api:
         }
 
     async def absent(self, request: Request) -> Response:
-        """Parts of the API that are not offered."""
+        """Answer for parts of the API that are not offered."""
         raise errors.not_found(request.scope["path"])
 
 
 def same_origin_loopback(request: Request) -> bool:
-    """Whether the page of this machine asks: from a loopback address, by a loopback name (so that
-    no other name can be rebound to us), not from elsewhere."""
+    """Return whether the page of this machine asks.
+
+    The address must be a loopback one, and so must the `Host`: otherwise another site's name could
+    be rebound to this machine.
+    """
     host = request.headers.get("host", "")
     if (
         request.client is None

@@ -1,5 +1,7 @@
-"""What is known of the engines, from the workers' heartbeats in Redis: a hint for admission and for
-people, never a condition for taking a request."""
+"""The workers' heartbeats in Redis, as the gateway last read them.
+
+They are a hint for admission and for people. A request is taken without them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ REFRESH_S: Final = 1.0
 
 
 def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """For `/ready`: `none`, `loading` or `ready`, how many workers, and the most telling detail."""
+    """Summarise heartbeats for `/ready`.
+
+    Returns: `state` (`none`, `loading` or `ready`), the number of `workers`, and the `detail` of the
+    worker that decided the state.
+    """
     states = [w.get("state") for w in workers]
     for state in ("ready", "loading", "failed"):
         if state in states:
@@ -28,7 +34,8 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class WorkerRegistry:
-    """
+    """Reads the heartbeats of all pools once a second.
+
     Attributes:
         _known: the last heartbeats by pool; empty while Redis is away.
     """
