@@ -88,9 +88,7 @@ class ResponseOperations:
         ]
 
 
-_CONVERSATION_PARTITIONS: Final = next(
-    t.partitions for t in topics.table(()) if t.name == topics.CONVERSATIONS
-)
+_CONVERSATION_PARTITIONS: Final = topics.partitions_of(topics.CONVERSATIONS)
 
 
 def _conversation_partition(key: str) -> int:

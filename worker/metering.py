@@ -15,9 +15,7 @@ from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import StoreUnavailable
 
-USAGE_PARTITIONS: Final = next(
-    row.partitions for row in topics.table(["any"]) if row.name == topics.USAGE
-)
+USAGE_PARTITIONS: Final = topics.partitions_of(topics.USAGE)
 RETRY_S: Final = 0.5
 
 

@@ -128,3 +128,15 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         ),
     ]
     return rows
+
+
+def partitions_of(name: str) -> int:
+    """Number of partitions of a topic whose count does not depend on the log's.
+
+    Raises:
+        ValueError: no such topic.
+    """
+    for row in table(()):
+        if row.name == name and row.partitions:
+            return row.partitions
+    raise ValueError(f"{name} has no partition count of its own")

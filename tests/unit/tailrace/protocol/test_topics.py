@@ -159,3 +159,14 @@ def test_two_tables_do_not_share_settings() -> None:
     assert other[topics.CONVERSATIONS].config["segment.ms"] != "1"
     assert other[topics.TOKENS].config["segment.ms"] != "1"
     assert other[topics.META].config["segment.ms"] != "1"
+
+
+@pytest.mark.parametrize("name", [topics.CONVERSATIONS, topics.USAGE, topics.META])
+def test_a_fixed_number_of_partitions_is_what_the_table_says(name: str) -> None:
+    assert topics.partitions_of(name) == rows()[name].partitions
+
+
+@pytest.mark.parametrize("name", [topics.TOKENS, *request_topics(), "llm.none"])
+def test_a_topic_with_the_logs_partition_count_or_none_has_no_fixed_number(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        topics.partitions_of(name)
