@@ -1,2 +1,1 @@
-"""Benchmarks: scripts anyone can run; figures count only as ratios measured side by side in one
-run."""
+"""Benchmarks. Figures are comparable only within one run, as ratios of sides measured in turn."""

@@ -1,4 +1,4 @@
-"""`python -m bench [SUITE …] [--quick]`: starts what it needs, measures, and writes JSON, Markdown
+"""`python -m bench [SUITE …] [--quick]`: starts servers, measures them, and writes JSON, Markdown
 and plots (docs/performance.md)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bench import (
 )
 from tailrace.local import paths
 
-# Those with stacks of their own come first, while nothing else runs; the others share one.
+# Suites with stacks of their own come first, while nothing else runs; the others share one stack.
 SUITES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
@@ -55,14 +55,9 @@ SUITES: dict[str, ModuleType] = {
     )
 }
 ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
-NOT_QUICK = {
-    scaling.NAME,
-    handover.NAME,
-    history.NAME,
-}  # unless named: they start deployments of their own, and more take longer than "quick"
-SHARED_SEQUENCES = (
-    4096  # the scripted engine of the shared stack must not be what thousands of responses wait for
-)
+# Left out with --quick unless named, because they start deployments of their own.
+NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME}
+SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 
 
 def say(text: str) -> None:
@@ -71,8 +66,7 @@ def say(text: str) -> None:
 
 
 def chosen(named: list[str], *, quick: bool) -> list[str]:
-    """The suites to measure, in their order: those named, else all that are not left out by
-    default."""
+    """The suites to measure, in order: the named ones, else the default ones."""
     return [
         name
         for name in SUITES
@@ -81,14 +75,14 @@ def chosen(named: list[str], *, quick: bool) -> list[str]:
 
 
 def suite(module: ModuleType) -> report.Suite:
-    """As the report shows it; what a suite measures is said in its docstring."""
+    """How the report shows a suite. Its module docstring says what it measures."""
     return report.Suite(
         module.NAME, inspect.getdoc(module) or "", module.OVER, module.UNDER, module.PLOTS
     )
 
 
 def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator[measure.Row]:
-    """Rows as they come. A suite that fails leaves a note and what it had; the others go on."""
+    """Yield rows as they are measured. A suite that fails adds a note; the others continue."""
     with contextlib.ExitStack() as running:
         shared = _once(
             lambda: _warm(
@@ -99,11 +93,8 @@ def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator
                 )
             )
         )
-        if (
-            plan.quick and whole_path.NAME in names
-            # its engines take most of its time to start: the other suites are measured during that
-            # time
-        ):
+        # Starting its engines takes most of its time, so the other suites run during the start.
+        if plan.quick and whole_path.NAME in names:
             plan = dataclasses.replace(
                 plan,
                 early=running.enter_context(stacks.early(whole_path.sides(plan, stacks.toy_model))),
@@ -151,7 +142,7 @@ def _glance(module: ModuleType, row: measure.Row) -> str:
 
 
 def main() -> int:
-    """0: every suite asked for was measured, and every question answered."""
+    """Returns 0 when every chosen suite was measured and every question answered, else 1."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     left_out = (
         f"default: all but {', '.join(sorted(ON_REQUEST))}; with --quick neither "
@@ -163,7 +154,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="two to three minutes: does it work, and roughly where; not for quoting",
+        help="two to three minutes: a check that it works; figures too rough to quote",
     )
     parser.add_argument(
         "--rounds", type=int, default=0, help="repetitions (at most; default: 2, 1 with --quick)"
@@ -177,16 +168,15 @@ def main() -> int:
     parser.add_argument(
         "--other",
         type=Path,
-        help=f"another installed checkout, for {beside.NAME}: what is this one compared with",
+        help=f"another installed checkout, for {beside.NAME}: the one to compare with",
     )
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     names = chosen(arguments.suites, quick=arguments.quick)
     rounds = arguments.rounds or (1 if arguments.quick else 2)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # else the stacks would stay, which have sessions of their own
+    # Without this the stacks would survive, because they have sessions of their own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     about, notes, rows, began = (
         report.machine(quick=arguments.quick, rounds=rounds),
         list[str](),
@@ -204,9 +194,9 @@ def main() -> int:
                 other=arguments.other and arguments.other.resolve(),
             )
             for row in measured(names, plan, notes):
-                rows.append(row)  # one by one: an interrupted run keeps what it has
+                rows.append(row)  # one by one, so that an interrupted run keeps its rows
     except KeyboardInterrupt:
-        notes.append("interrupted: what follows is what there was")
+        notes.append("interrupted: the rows up to then follow")
     failed = sum(row.values.get("failed", 0) for row in rows)
     written = report.write(
         arguments.out, report.Report(about, rows, notes), [suite(SUITES[name]) for name in names]

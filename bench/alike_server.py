@@ -1,8 +1,8 @@
-"""vLLM's own server, with the engine's processes arranged as the worker arranges them
+"""vLLM's own server with the worker's arrangement of engine processes
 (`worker.engines.vllm_cpu`).
 
-A difference that is left in a comparison is then of the path to the client, not of the engine. Its
-command line is vLLM's.
+In a comparison with it, only the path to the client differs, not the engine. The command line is
+vLLM's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from worker.engines import vllm_internals
 
 
 def arrange() -> None:
-    """Set the executor where the server makes its engine: its command line does not accept an
-    executor's class."""
+    """Replace the executor when the server makes its engine.
+
+    vLLM's command line does not accept an executor class.
+    """
     original = AsyncLLM.from_vllm_config
 
     def arranged(vllm_config: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,7 +1,7 @@
-"""This checkout beside another one, such as the former release, in pairs within seconds.
+"""This checkout beside another one, such as the former release, measured in turn.
 
-Both run the scripted engine, so everything but a model is compared. The side that is not asked is
-frozen. `python -m bench beside --other FOLDER` wants the other checkout installed (`make install`).
+Both run the scripted engine, so everything but a model is compared. The idle side is frozen.
+`python -m bench beside --other FOLDER` needs an installed checkout there (`make install`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLOTS: Final = (
     "kib_per_idle_socket",
     "resident_mib",
 )
-FROZEN_MS: Final = 600_000  # a side may stand still for this long and keep its partitions
+FROZEN_MS: Final = 600_000  # a side that is frozen for less keeps its partitions
 STREAMS, TOKENS = 32, 256
 CLIENTS, REQUESTS = 16, 40
 WATCHERS: Final = 100
@@ -106,7 +106,7 @@ async def _watchers(side: stacks.Side) -> Values:
 
 
 async def _idle(side: stacks.Side) -> Values:
-    """Memory that idle sockets take; the second time on, what earlier ones left is used again."""
+    """Memory of idle sockets. From the second round on, memory of earlier sockets is reused."""
     before = measure.resident(side.roles["push"])
     watchers = [scripted.Watcher() for _ in range(IDLE)]
     await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])

@@ -66,8 +66,10 @@ async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, f
 
 
 async def _stops(bootstrap: str, asked: dict[str, float]) -> list[float]:
-    """Per response: ms from asking to the last frame that its worker sent; 0 when that was sent
-    before."""
+    """Per response: ms from the cancel to the last frame that its worker sent.
+
+    0 when that frame was sent before the cancel.
+    """
     last: dict[str, float] = {}
     async for record, _ in logged.token_records(bootstrap, asked):
         if isinstance(record, records.Tok):

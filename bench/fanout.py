@@ -1,9 +1,9 @@
-"""Fan-out: one response to many watchers, many responses to one watcher each, and what a socket
-costs that has nothing to do.
+"""Fan-out: one response to many watchers, many responses to one watcher each, and the cost of an
+idle socket.
 
-Delivered events over the push service's own CPU seconds: that does not depend on how much of a core
-the rest of the machine left it. Every watcher has to get every event, or there is no figure. One
-message may carry several events, as many as arrived since the one before.
+The figure is delivered events per CPU second of the push service, so it does not depend on the load
+of the other processes. Every watcher must get every event, else there is no figure. One message may
+carry several events.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side, many = shared(), plan.pick(300, FULL)
     for number in range(plan.rounds):
         for watchers in plan.pick((1, 100), (1, 100, FULL)):
-            # Two thousand get more than one message per event could carry: a figure per core wants
-            # a core that is full.
+            # A figure per core needs a busy core: 2,000 watchers get events faster than one message
+            # per event could carry them.
             pace_ms, tokens = (10, 400) if watchers == FULL else (20, plan.pick(80, 200))
             values = uvloop.run(_one_to_many(side, watchers, tokens=tokens, pace_ms=pace_ms))
             yield measure.Row(NAME, f"1 response, {watchers} watchers", "push", number, values)
@@ -65,8 +65,7 @@ async def _one_to_many(
 async def _each_its_own(
     side: stacks.Side, count: int, tokens: int, pace_ms: float
 ) -> list[tuple[str, dict[str, float]]]:
-    """Measures two cases: looking up responses that have begun elsewhere while others stream, and,
-    once all are followed, the rest of them."""
+    """Measure two cases: look-ups of responses while others stream, then streaming to all."""
     watchers = await _open(side, count)
     by_rid: dict[str, list[scripted.Watcher]] = {}
 
@@ -96,8 +95,7 @@ async def _each_its_own(
 
 
 async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
-    """Resident memory of a push service that never had a socket, before and after, and its CPU
-    share while nothing happens."""
+    """Resident memory that idle sockets add to a new push service, and its CPU share with them."""
     before = measure.resident(side.roles["push"])
     watchers = await _open(side, count)
     await asyncio.sleep(1.0)
@@ -124,16 +122,14 @@ def _close(watchers: list[scripted.Watcher]) -> None:
 
 
 async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) -> None:
-    """Everybody got all events of their response: as many as a late reader is told, who reads one
-    of them whole.
+    """Check that every watcher got as many events as a later reader of the whole response.
 
     Raises:
-        load.Failed
+        load.Failed: one did not.
     """
     expected: dict[str, int] = {}
-    sample = dict(
-        list(watched.items())[:: max(1, len(watched) // 20)]
-    )  # reading each of thousands again would load the service for minutes
+    # Only a sample: reading thousands of responses again would take minutes.
+    sample = dict(list(watched.items())[:: max(1, len(watched) // 20)])
     for rid in sample:
         seen = 0
 
@@ -156,9 +152,7 @@ async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) 
         if w.events != expected[rid]
     ]
     if wrong:
-        raise load.Failed(
-            f"{len(wrong)} watchers have not as many events as there are, for example {wrong[0]}"
-        )
+        raise load.Failed(f"{len(wrong)} watchers did not get every event, for example {wrong[0]}")
 
 
 def _values(

@@ -1,9 +1,8 @@
-"""Gateway: what one request costs there and how much later its answer begins, with an engine that
-costs nothing.
+"""Gateway: the CPU time of one request and the delay it adds, with an engine that costs nothing.
 
-Closed loop for requests per second and core (requests over the gateway's own CPU seconds); open
-loop for latency. The same log takes appends from this process at the same rate, in turn: what
-`response.created` needs beyond such an append is the gateway.
+A closed loop measures requests per second and core (requests over the gateway's CPU seconds), an
+open loop latency. In turn, this process appends to the same log at the same rate. The time of
+`response.created` beyond such an append is the gateway's.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NAME: Final = "gateway"
 OVER, UNDER = "gateway", "append alone"
 PLOTS: Final = ("begun_p50_ms", "begun_p99_ms", "requests_per_core_s", "cpu_gateway_ms_per_request")
 TOKENS: Final = 4
-SCRATCH: Final = "bench.appends"  # a topic without readers, for the appends that are the comparison
+SCRATCH: Final = "bench.appends"  # a topic without readers, for the appends to compare with
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -75,7 +74,7 @@ def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
 
 
 async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
-    """Single records of a request's size, each awaited until the broker has it."""
+    """Append records of a request's size. Each is awaited until the broker acknowledges it."""
     writer = log.Writer(side.kafka, client_id="bench")
     running, value = asyncio.create_task(writer.run()), os.urandom(1500)
 

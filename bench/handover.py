@@ -1,9 +1,8 @@
-"""Hand-over: how long a reader waits when the worker of its response goes, by SIGTERM (drain) or by
-SIGKILL.
+"""Hand-over: how long a reader waits when a worker ends by SIGTERM (drain) or by SIGKILL.
 
-The longest gap between two frames of each response that changed hands, at a socket of push, and how
-far its median gap lies below. A killed worker is noticed by its session timeout
-(`session_timeout_ms`), so that is in the figure; `kill_to_next` counts from the signal.
+Measured at a socket of push, for each response that changed its worker: the longest gap between two
+frames, and the median gap for comparison. A killed worker is noticed by its session timeout
+(`session_timeout_ms`), so the gap includes it. `kill_to_next` counts from the signal.
 """
 
 from __future__ import annotations
@@ -28,12 +27,10 @@ OVER, UNDER = "", ""
 PLOTS: Final = ("gap_p50_ms", "gap_max_ms")
 STREAMS: Final = 16
 PACE_MS: Final = 10
-SESSION_MS: Final = 10_000  # the worker's own default, stated
+SESSION_MS: Final = 10_000  # the worker's default
 DRAIN_S: Final = 3
-CASES: Final = {
-    "drained": (signal.SIGTERM, 700),
-    "killed": (signal.SIGKILL, 300),
-}  # with the tokens of an answer, so that it outlasts the drain
+# Signal, and tokens of an answer, which must outlast the drain.
+CASES: Final = {"drained": (signal.SIGTERM, 700), "killed": (signal.SIGKILL, 300)}
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -96,7 +93,7 @@ async def _measured(
 
 
 async def _moved(bootstrap: str, rids: list[str]) -> set[str]:
-    """Those that a second owner ended."""
+    """The responses that a second worker ended."""
     claims = collections.Counter(
         [
             record.rid

@@ -1,8 +1,8 @@
-"""Cost of history: the same questions to a log with much behind it and to an empty one, in turn.
+"""Cost of history: the same questions to a stack with a long log and to one with an empty log.
 
-Two stacks run side by side. The token topic of one is filled with whole, well-formed responses of
-former days. The broker of the other takes as many records of the same size into a topic without
-readers, so that both brokers are equally warm.
+Two stacks run side by side. The token topic of one is filled with whole, well-formed old responses.
+The broker of the other gets as many records of the same size in a topic without readers, so that
+both brokers are equally warm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Token hop: from the worker's append to the frame at the client, stage by stage.
 
-Every TOK record says when its worker sent it (`ts`), and the broker when it had it (LogAppendTime,
-whole milliseconds, so a stage may be off by one). After the answers have ended the log is read, and
-the n-th frame with text is laid beside the n-th delta the client got; their texts must agree.
+A TOK record holds the time when its worker sent it (`ts`), and the time when the broker appended it
+(LogAppendTime, whole milliseconds, so a stage may be off by one). After the answers have ended, the
+log is read. The n-th frame with text belongs to the n-th delta of the client; their texts must be
+equal.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ NAME: Final = "hop"
 OVER, UNDER = "watching at push", "asking at gateway"
 PLOTS: Final = ("hop_p50_ms", "hop_p99_ms", "append_p50_ms", "deliver_p50_ms")
 PACE_MS: Final = 20
-SETTLED_S: Final = (
-    0.3  # a watcher first catches up; what was sent in this time after it asked is no hop
-)
+SETTLED_S: Final = 0.3  # a watcher catches up for this time; frames sent in it do not count
 
 
 class Frame(NamedTuple):
-    """An accepted TOK record with text: when its worker sent it and when the broker had it, ms
-    since the epoch."""
+    """An accepted TOK record with text. Times are in ms since the epoch.
+
+    Attributes:
+        sent: when its worker sent it.
+        appended: when the broker appended it.
+    """
 
     sent: float
     appended: float
@@ -37,20 +40,25 @@ class Frame(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """A delta at the client: when it arrived, ms since the epoch."""
+    """A delta at the client. `arrived` is in ms since the epoch."""
 
     arrived: float
     text: str
 
 
-class Heard:
-    """What one client received: raw, with the time; looked at when everything is over."""
+class Received:
+    """What one client received, unparsed. It is parsed after the measurement.
+
+    Attributes:
+        messages: arrival (ms since the epoch) and payload of each message.
+        done: set at the terminal event.
+    """
 
     def __init__(self) -> None:
         self.messages: list[tuple[float, bytes]] = []
         self.done = asyncio.Event()
 
-    def take(self, payload: bytes) -> None:
+    def add(self, payload: bytes) -> None:
         self.messages.append((time.time() * 1000, payload))
         if any(mark in payload for mark in scripted.TERMINAL_MARKS):
             self.done.set()
@@ -80,8 +88,8 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
         for streams in plan.pick((1, 8), (1, 8, 32)):
             for name, way in ((UNDER, _asking), (OVER, _watching)):
                 with side.meter() as meter:
-                    heard, since = uvloop.run(way(side, streams, tokens))
-                values = uvloop.run(_lay_side_by_side(side, heard, since))
+                    received, since = uvloop.run(way(side, streams, tokens))
+                values = uvloop.run(_compared(side, received, since))
                 yield measure.Row(
                     NAME,
                     f"{streams} streams",
@@ -91,11 +99,13 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 )
 
 
-async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
-    """Each stream on a socket of its own at the gateway, by `response.create`."""
-    everyone = [Heard() for _ in range(streams)]
+async def _asking(
+    side: stacks.Side, streams: int, tokens: int
+) -> tuple[dict[str, Received], float]:
+    """Create each response on its own socket at the gateway."""
+    everyone = [Received() for _ in range(streams)]
     sockets = [
-        await load.connect(side.url, "/v1/responses", side.headers, each.take) for each in everyone
+        await load.connect(side.url, "/v1/responses", side.headers, each.add) for each in everyone
     ]
     for number, socket in enumerate(sockets):
         socket.send({"type": "response.create", **scripted.body(side, number, tokens, PACE_MS)})
@@ -107,14 +117,16 @@ async def _asking(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[st
     return {each.rid(): each for each in everyone}, 0.0
 
 
-async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[str, Heard], float]:
-    """Watches each response on its own socket at push, without a reader at the gateway."""
-    found: dict[str, Heard] = {}
+async def _watching(
+    side: stacks.Side, streams: int, tokens: int
+) -> tuple[dict[str, Received], float]:
+    """Watch each response on its own socket at push, without a reader at the gateway."""
+    found: dict[str, Received] = {}
     watchers = []
     for number in range(streams):
         rid = await scripted.start(side, number, tokens, PACE_MS)
-        found[rid] = Heard()
-        watcher = scripted.Watcher(found[rid].take)
+        found[rid] = Received()
+        watcher = scripted.Watcher(found[rid].add)
         await watcher.open(side.push_url, side.headers)
         watcher.watch(rid)
         watchers.append(watcher)
@@ -125,13 +137,13 @@ async def _watching(side: stacks.Side, streams: int, tokens: int) -> tuple[dict[
     return found, since
 
 
-async def _lay_side_by_side(
-    side: stacks.Side, heard: dict[str, Heard], since: float
+async def _compared(
+    side: stacks.Side, received: dict[str, Received], since: float
 ) -> dict[str, float]:
-    frames = await frames_of(side.kafka, list(heard))
+    frames = await frames_of(side.kafka, list(received))
     pairs = [
         pair
-        for rid, each in heard.items()
+        for rid, each in received.items()
         for pair in paired(frames[rid], each.deltas())
         if pair[0].sent >= since
     ]
@@ -148,11 +160,10 @@ async def _lay_side_by_side(
 
 
 def paired(frames: list[Frame], deltas: list[Delta]) -> list[tuple[Frame, Delta]]:
-    """The n-th with the n-th.
+    """Pair the n-th frame with the n-th delta. The end may bring one more delta.
 
     Raises:
-        load.Failed: they do not tell the same text; the end may bring one delta more than there are
-            frames.
+        load.Failed: their texts differ.
     """
     if not len(frames) <= len(deltas) <= len(frames) + 1 or any(
         f.text != d.text for f, d in zip(frames, deltas, strict=False)

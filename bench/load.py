@@ -1,11 +1,10 @@
-"""Clients that cost little: server-sent events over HTTP and WebSocket frames straight off the
-socket, in closed and in open loop.
+"""Cheap clients: server-sent events over HTTP and WebSocket frames, in closed and in open loop.
 
-Closed loop: N clients, each asks again when its answer has ended; it finds the throughput. Open
-loop: questions come at moments drawn beforehand, whatever the server does, and latency counts from
-the moment the question was due; so a server that stalls is not asked less while it stalls. A reader
-looks at bytes, not at JSON, and takes the time once per read of the socket. What the client itself
-costs stands in the result.
+Closed loop: each of N clients asks again when its answer has ended. It measures throughput. Open
+loop: the times of the questions are drawn beforehand, and latency counts from the time when a
+question was due. So a server that stalls does not get fewer questions while it stalls. A reader
+searches bytes and parses no JSON, and it reads the clock once per read of the socket. The client's
+own cost is in the result.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _EMPTY: Final = (b'"content":""', b'"delta":""')
 
 
 class Failed(Exception):
-    """The server refused, broke off, or took too long; the text says which."""
+    """The server refused, broke the connection, or took too long. The text says which."""
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Answer:
     """What one client saw of one answer. Times are seconds of `time.perf_counter`.
 
     Attributes:
-        due: when it was asked for, or should have been (open loop).
+        due: when the question was sent, or was due (open loop).
         begun: when its first event of any kind arrived; 0 before.
         stamps: when events with text arrived.
         ended: when the answer was complete.
@@ -63,14 +62,14 @@ class Answer:
 
     @property
     def gaps(self) -> list[float]:
-        """Between reads of the socket that brought text: what somebody sees who looks on. Events
-        that came together are one sight."""
+        """Seconds between reads of the socket that brought text, as a person sees the text grow.
+        Events of one read count once."""
         return [b - a for a, b in itertools.pairwise(dict.fromkeys(self.stamps))]
 
     @property
     def per_token(self) -> float:
-        """Seconds per token behind the first event: unlike a gap it does not depend on how many
-        tokens a server puts into one event."""
+        """Seconds per token after the first event. Unlike `gaps` it does not depend on how many
+        tokens are in one event."""
         return (self.stamps[-1] - self.stamps[0]) / max(1, self.tokens - 1)
 
 
@@ -79,7 +78,7 @@ Ask = Callable[[int, float], Awaitable[Answer]]
 
 @dataclass
 class Result:
-    """Answers of one load, and the seconds from its first question to its last end."""
+    """Answers of one load. `wall` is seconds from the first question to the last end."""
 
     answers: list[Answer]
     wall: float
@@ -93,7 +92,7 @@ class Result:
         return sum(answer.tokens for answer in self.good)
 
     def values(self) -> dict[str, float]:
-        """Throughput and latencies, as a row has them."""
+        """Throughput and latencies, the values of a row."""
         good = self.good
         return {
             "tokens_per_s": self.tokens / self.wall,
@@ -110,7 +109,7 @@ class Result:
 
 
 async def closed(ask: Ask, clients: int, each: int) -> Result:
-    """Each of `clients` asks `each` times, one after the other."""
+    """Run a closed loop: each of `clients` asks `each` questions, one after the other."""
 
     async def client(number: int) -> list[Answer]:
         return [await ask(number + clients * turn, time.perf_counter()) for turn in range(each)]
@@ -121,14 +120,16 @@ async def closed(ask: Ask, clients: int, each: int) -> Result:
 
 
 def arrivals(rate: float, count: int, seed: int) -> list[float]:
-    """Seconds from the start at which `count` questions are due: Poisson, `rate` per second. The
-    same seed is the same for both sides."""
+    """Times in seconds at which `count` questions are due: a Poisson process of `rate` per second.
+
+    The same seed gives the same times, for both sides.
+    """
     drawn = random.Random(seed)
     return list(itertools.accumulate(drawn.expovariate(rate) for _ in range(count)))
 
 
 async def opened(ask: Ask, rate: float, count: int, seed: int = 1) -> Result:
-    """Questions at the moments of `arrivals`, each on its own."""
+    """Run an open loop: each question is sent at its time of `arrivals`."""
     began = time.perf_counter()
 
     async def one(number: int, at: float) -> Answer:
@@ -141,13 +142,11 @@ async def opened(ask: Ask, rate: float, count: int, seed: int = 1) -> Result:
     return Result(list(answers), time.perf_counter() - began)
 
 
-# ---- server-sent events
-# ------------------------------------------------------------------------------
-
-
 class EventReader:
-    """Cuts a body into events (pure): fed bytes as they come, calls `on_event` with each event's
-    bytes, without its blank line."""
+    """Splits a body into events (pure).
+
+    `feed` adds bytes. `on_event` is called with the bytes of each event, without its blank line.
+    """
 
     def __init__(self, on_event: Callable[[bytes], None]) -> None:
         self._on_event = on_event
@@ -160,13 +159,15 @@ class EventReader:
 
 
 def has_text(event: bytes) -> bool:
-    """Whether an event brings text: a chunk with content or a delta, not an empty one. JSON escapes
-    quotes, so text cannot look like a member."""
+    """Whether an event has text: a chunk with content, or a delta, and not an empty one.
+
+    JSON escapes quotes, so text cannot look like a member.
+    """
     return any(mark in event for mark in _CONTENT) and not any(mark in event for mark in _EMPTY)
 
 
 def data_of(event: bytes) -> dict[str, Any]:
-    """The JSON of an event."""
+    """The JSON object in an event's data."""
     found: dict[str, Any] = json.loads(
         next(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
     )
@@ -174,7 +175,7 @@ def data_of(event: bytes) -> dict[str, Any]:
 
 
 class _Exchange(asyncio.Protocol):
-    """One request and its answer on a connection of its own."""
+    """One HTTP request and its answer on one connection."""
 
     def __init__(self, request: bytes, on_body: Callable[[bytes], None]) -> None:
         self._request = request
@@ -198,7 +199,7 @@ class _Exchange(asyncio.Protocol):
             self._finish(Failed(f"not HTTP: {error}"))
         if self._body:
             body, self._body = b"".join(self._body), []
-            self._on_body(body)  # once per read, so that what came together has one time
+            self._on_body(body)  # once per read, so that its events get one time
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish(Failed("the connection ended before the answer did"))
@@ -237,7 +238,8 @@ async def exchange(
     body: bytes = b"",
     on_body: Callable[[bytes], None] = lambda _: None,
 ) -> dict[str, str]:
-    """One HTTP request; the body goes to `on_body` as it comes, once per read of the socket.
+    """Send one HTTP request and call `on_body` once per read of the socket.
+
     Returns the answer's headers.
 
     Raises:
@@ -268,7 +270,7 @@ async def exchange(
 async def fetch(
     base: str, method: str, path: str, headers: Mapping[str, str], body: Any = None
 ) -> Any:
-    """The JSON of an answer. Raises Failed."""
+    """Send one HTTP request and return the JSON of its answer. Raises Failed."""
     parts: list[bytes] = []
     await exchange(
         base,
@@ -291,7 +293,7 @@ async def stream(
     *,
     keep_text: bool = False,
 ) -> Answer:
-    """One streamed answer, of either API. Never raises Failed: it is the answer's `error`."""
+    """Read one streamed answer of either API. A failure is in the answer's `error`."""
     answer = Answer(due)
 
     def on_event(event: bytes) -> None:
@@ -331,13 +333,11 @@ def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
 
 
-# ---- WebSocket
-# ---------------------------------------------------------------------------------------
-
-
 class FrameReader:
-    """Unmasked frames out of a byte stream (pure): `feed` calls `on_frame(opcode, payload)` for
-    each whole one."""
+    """Splits a byte stream into unmasked frames (pure).
+
+    `feed` calls `on_frame(opcode, payload)` for each complete frame.
+    """
 
     def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
         self._on_frame = on_frame
@@ -352,8 +352,10 @@ class FrameReader:
 
 
 def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """(opcode, begin, end of the payload) of the frame at `at` (RFC 6455 5.2); None while it is not
-    whole."""
+    """(opcode, begin, end of the payload) of the frame at `at` (RFC 6455 5.2).
+
+    None while it is incomplete.
+    """
     if len(data) < at + 2:
         return None
     size, begin = data[at + 1], at + 2
@@ -369,8 +371,8 @@ def _frame_at(data: bytes, at: int) -> tuple[int, int, int] | None:
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
-    """A client's frame. The mask is zero: it guards proxies against scripts of browsers, and here
-    is neither."""
+    """A client's frame. Its mask is zero: masks protect proxies from browser scripts, and both are
+    absent here."""
     size = len(payload)
     length = (
         bytes((0x80 | size,))
@@ -383,8 +385,12 @@ def frame(opcode: int, payload: bytes) -> bytes:
 
 
 class Socket(asyncio.Protocol):
-    """A WebSocket client without compression. `on_text` gets each text message as bytes; `closed`
-    is done when it is over."""
+    """A WebSocket client without compression. `on_text` gets each text message as bytes.
+
+    Attributes:
+        opened: done when the server has upgraded the connection; Failed if it refused.
+        closed: done when the connection has ended.
+    """
 
     def __init__(self, request: bytes, on_text: Callable[[bytes], None]) -> None:
         self._request = request
@@ -433,11 +439,11 @@ class Socket(asyncio.Protocol):
             self._transport.write(data)
 
     def send(self, message: Any) -> None:
-        """A JSON message."""
+        """Send a JSON message."""
         self._write(frame(1, json.dumps(message).encode()))
 
     def close(self) -> None:
-        """With a goodbye, and without waiting for the other one."""
+        """Send a close frame and close, without waiting for the server's close frame."""
         if self._transport is not None:
             self._write(frame(8, (1000).to_bytes(2, "big")))
             self._transport.close()
@@ -446,7 +452,7 @@ class Socket(asyncio.Protocol):
 async def connect(
     base: str, path: str, headers: Mapping[str, str], on_text: Callable[[bytes], None]
 ) -> Socket:
-    """An open socket. Raises Failed."""
+    """Open a WebSocket. Raises Failed."""
     address = urlsplit(base)
     key = base64.b64encode(os.urandom(16)).decode()
     head = {
@@ -471,7 +477,7 @@ async def connect(
 
 
 async def many(work: Sequence[Awaitable[Any]], at_once: int = 50) -> list[Any]:
-    """All of these, so many at a time: a listen queue is short."""
+    """Await all of these, a limited number at a time, because a listen queue is short."""
     room = asyncio.Semaphore(at_once)
 
     async def one(each: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What the log holds of given responses, read once they have ended."""
+"""Read the records of given responses from the log after they have ended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tailrace.protocol import ids, records, topics
 async def token_records(
     bootstrap: str, rids: Iterable[str]
 ) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:
-    """Every readable record of these responses, decoded and as it lies there, in order within each
-    partition."""
+    """Yield the readable records of these responses, decoded and raw, in order per partition."""
     wanted = frozenset(rids)
     starts: dict[int, int] = {}
     for address in map(ids.parse, wanted):

@@ -1,9 +1,8 @@
-"""Figures and how they are taken: rows, percentiles, ratios pair by pair, and the CPU time of
-processes by role.
+"""Measurements: rows, percentiles, ratios by pairs, and CPU time of processes by role.
 
-A figure counts only beside another one of the same run, so a row says in which round it was taken,
-and ratios are made within a round first and summed up afterwards: a drift of the machine then hits
-both sides of a ratio alike.
+Figures are comparable only within one run. So a row names its round, and a ratio is computed within
+a round first, then over all rounds. A change of the machine's speed then affects both sides of a
+ratio.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import psutil
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One measurement. `case` is what was asked of the `side` in this round; names of values end in
-    their unit (`_ms`, `_us`, `_per_s`)."""
+    """One measurement: a case, run on a side in a round. Names of values end in their unit (`_ms`,
+    `_us`, `_per_s`)."""
 
     suite: str
     case: str
@@ -35,8 +34,13 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure. `scratch` is for data folders; `early` the whole path's two sides if
-    they are being started already; `other` the checkout to compare this one with."""
+    """How much to measure, and where.
+
+    Attributes:
+        scratch: the folder for data folders.
+        early: the two sides of `whole_path` if their start has begun, else None.
+        other: the checkout to compare this one with; None without one.
+    """
 
     quick: bool
     rounds: int
@@ -45,13 +49,12 @@ class Plan:
     other: Path | None = None
 
     def pick(self, quick: Any, full: Any) -> Any:
-        """The one of both that is wanted."""
+        """The value for a quick or for a full run."""
         return quick if self.quick else full
 
 
 def percentile(values: Iterable[float], p: float) -> float:
-    """The `p`-th percentile (0 to 100) by nearest rank: a value that was really seen. NaN of
-    nothing."""
+    """The `p`-th percentile (0 to 100) by nearest rank: one of the values. NaN without any."""
     ordered = sorted(values)
     if not ordered:
         return math.nan
@@ -59,20 +62,20 @@ def percentile(values: Iterable[float], p: float) -> float:
 
 
 def spread(name: str, seconds: Iterable[float]) -> dict[str, float]:
-    """p50 and p99 in ms of durations in seconds; nothing of nothing."""
+    """p50 and p99, in ms, of durations in seconds. Empty without durations."""
     found = list(seconds)
     return {f"{name}_p{p}_ms": 1e3 * percentile(found, p) for p in (50, 99)} if found else {}
 
 
 def median(rows: Iterable[Row], value: str) -> float:
-    """Over the rounds; NaN where no row has it."""
+    """The median over the rounds. NaN if no row has the value."""
     found = [row.values[value] for row in rows if not math.isnan(row.values.get(value, math.nan))]
     return statistics.median(found) if found else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One side over the other, pair by pair: median, least and greatest of `pairs` ratios."""
+    """Median, least and greatest ratio of two sides over `pairs` rounds."""
 
     middle: float
     least: float
@@ -81,8 +84,10 @@ class Ratio:
 
 
 def ratio(rows: Sequence[Row], value: str, over: str, under: str) -> Ratio | None:
-    """`value` of side `over` divided by that of side `under`, per round. Rows are of one case; None
-    without a single pair."""
+    """The ratio of `value` of side `over` to that of side `under`, over the rounds of one case.
+
+    None if no round has both.
+    """
     sides = {
         side: {row.round: row.values.get(value, math.nan) for row in rows if row.side == side}
         for side in (over, under)
@@ -97,8 +102,7 @@ def ratio(rows: Sequence[Row], value: str, over: str, under: str) -> Ratio | Non
 
 
 def turns(rounds: int, a: Any, b: Any) -> list[tuple[int, Any]]:
-    """(round, side) in the order A B, B A, A B …: neither side always comes second, and a server
-    serves two measurements per start."""
+    """(round, side) in the order A B, B A, A B …, so that neither side is always the second."""
     return [(n, side) for n in range(rounds) for side in ((a, b) if n % 2 == 0 else (b, a))]
 
 
@@ -131,16 +135,16 @@ class Meter:
         for process, (role, now) in self._look().items():
             before = self._before.get(process, (role, 0.0))[
                 1
-            ]  # one that was born inside began at nothing
+            ]  # a process started inside the block began at 0
             self.used[role] = self.used.get(role, 0.0) + max(0.0, now - before)
 
     @property
     def servers(self) -> float:
-        """CPU seconds of everything but the client."""
+        """CPU seconds of all processes except the client."""
         return sum(used for role, used in self.used.items() if role != "client")
 
     def per(self, count: float, unit: str, scale: float = 1e6) -> dict[str, float]:
-        """`cpu_ROLE_UNIT` for every role, and for all servers together, divided by `count`."""
+        """`cpu_ROLE_UNIT` for each role and for all servers together, divided by `count`."""
         shares = {**self.used, "servers": self.servers}
         return (
             {f"cpu_{role}_{unit}": scale * used / count for role, used in shares.items()}
@@ -164,7 +168,7 @@ class Meter:
 def _cpu(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
-    except psutil.Error:  # it ended between two looks
+    except psutil.Error:  # it ended in between
         return 0.0
     return float(times.user + times.system)
 

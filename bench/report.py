@@ -1,4 +1,4 @@
-"""What a run leaves behind: rows as JSON, tables as Markdown, plots as SVG."""
+"""The report of a run: rows as JSON, tables as Markdown, plots as SVG."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from tailrace.local import paths
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """How one suite is shown. Ratios are `over` / `under`; empty where there is nothing to compare.
-    `plots` names values."""
+    """How the report shows one suite.
+
+    Attributes:
+        over, under: the sides of the ratio `over` / `under`; empty without a comparison.
+        plots: the values to plot.
+    """
 
     name: str
     about: str
@@ -31,8 +35,11 @@ class Suite:
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where and of what the figures are. Load is that of the machine before the run, per core: well
-    above 0 means that others were at work."""
+    """The machine and the commit of a run.
+
+    Attributes:
+        load_per_core: the load before the run; clearly above 0 means that other programs ran.
+    """
 
     when: str
     cores: int
@@ -70,12 +77,12 @@ def machine(*, quick: bool, rounds: int) -> Machine:
 
 
 def cases(rows: Sequence[measure.Row]) -> list[str]:
-    """In the order in which they first came."""
+    """The cases, in the order of their first row."""
     return list(dict.fromkeys(row.case for row in rows))
 
 
 def figure(value: float) -> str:
-    """Three significant digits; thousands in full."""
+    """Format a value with three significant digits; thousands in full."""
     if math.isnan(value):
         return ""
     if value == 0 or abs(value) >= 100:
@@ -84,11 +91,11 @@ def figure(value: float) -> str:
 
 
 def table(suite: Suite, rows: Sequence[measure.Row]) -> str:
-    """A table per case: a value per line, a side per column (median over the rounds), and the ratio
-    of the pairs with its range."""
+    """A Markdown table per case: a row per value, a column per side (median over the rounds), and
+    the ratio of the pairs with its range."""
     out = [f"## {suite.name}", "", suite.about, ""]
     if failed := sum(row.values.get("failed", 0) for row in rows):
-        out += [f"**{failed:.0f} questions were not answered: these figures are not clean.**", ""]
+        out += [f"**{failed:.0f} questions were not answered: these figures are not valid.**", ""]
     for case in cases(rows):
         of_case = [row for row in rows if row.case == case]
         out += [f"### {case}", "", *_case(suite, of_case), ""]
@@ -126,7 +133,7 @@ def _case(suite: Suite, rows: list[measure.Row]) -> list[str]:
 def markdown(
     about: Machine, suites: Sequence[Suite], rows: Sequence[measure.Row], notes: Sequence[str] = ()
 ) -> str:
-    """The whole report. `notes`: what was left out or failed, said first."""
+    """The Markdown report. `notes`, which come first, say what was left out or failed."""
     size = "quick, too short to quote" if about.quick else "full"
     out = [
         "# Benchmark",
@@ -149,7 +156,7 @@ def markdown(
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The JSON file."""
+    """The content of the JSON file."""
 
     machine: Machine
     rows: list[measure.Row]
@@ -166,7 +173,7 @@ def write(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
     return [results, text, *plots(folder, report, suites)]
 
 
-_BARS: Final = 0.8  # of the room that a case has
+_BARS: Final = 0.8  # share of the width of a case
 
 
 def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:

@@ -1,8 +1,7 @@
-"""Resume: a finished answer of 2,000 tokens, read whole from an instance that never saw it, with
-Redis empty.
+"""Resume: read a finished answer of 2,000 tokens from a new instance, with Redis empty.
 
-Each round starts a push instance of its own. Its first response also pays for what a new process
-does once; further ones are cold responses on a warm instance.
+Each round starts a push instance. Its first response includes the one-time costs of a new process;
+further ones are cold responses on a warm instance.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ async def _answers(side: stacks.Side, count: int) -> list[str]:
 
 
 async def _forget(side: stacks.Side) -> None:
-    """Redis is empty: what an instance needs has to come from the log."""
+    """Empty Redis, so that an instance must read everything from the log."""
     async with contextlib.aclosing(redis.asyncio.from_url(side.redis)) as client:
         await client.flushall()
 
@@ -62,7 +61,9 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
         seen: list[float] = []
         last: list[dict[str, Any]] = []
 
-        def take(event: bytes, seen: list[float] = seen, last: list[dict[str, Any]] = last) -> None:
+        def on_event(
+            event: bytes, seen: list[float] = seen, last: list[dict[str, Any]] = last
+        ) -> None:
             seen.append(time.perf_counter())
             if any(mark in event for mark in scripted.TERMINAL_MARKS):
                 last.append(load.data_of(event))
@@ -73,7 +74,7 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
             "GET",
             f"/v1/responses/{rid}?stream=true",
             side.headers,
-            on_body=load.EventReader(take).feed,
+            on_body=load.EventReader(on_event).feed,
         )
         wholes.append(time.perf_counter() - began)
         firsts.append(seen[0] - began)

@@ -1,9 +1,8 @@
 """Scaling: tokens per second of 1, 2 and 4 workers of fixed capacity, on the partitions there are.
 
-The scripted engine makes one token per response and pace, so a worker's capacity is known
-beforehand, and what is missing from N times one worker's throughput is what sharing costs. It runs
-on few cores here: where they are full (see the CPU columns) the curve is the machine's, not the
-design's.
+The scripted engine makes one token per response and pace interval, so a worker's capacity is known.
+The difference to N times one worker's throughput is the cost of sharing. Where the cores are full
+(see the CPU columns), the machine bounds the curve, not the design.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 
 
 def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
-    """Twice as many clients as there are places, so that no place waits for a client."""
+    """Run twice as many clients as there are engine slots, so that no slot waits for a client."""
 
     async def ask(number: int, due: float) -> load.Answer:
         return await scripted.ask(side, number, due, TOKENS, PACE_MS)
@@ -74,10 +73,10 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
 
 
 async def balanced(side: stacks.Side, workers: int) -> None:
-    """Returns once every worker reports partitions, and none more than a fair share.
+    """Wait until every worker reports partitions, and none more than a fair share.
 
     Raises:
-        load.Failed: Not in time.
+        load.Failed: not in SETTLE_S.
     """
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with RedisStore(side.redis) as redis:

@@ -1,5 +1,5 @@
-"""Questions to the scripted engine, which answers as told: so many tokens, so far apart. What is
-left to measure is everything but a model."""
+"""Questions to the scripted engine, which answers with a given number of tokens at a given pace. So
+everything but a model is measured."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from bench import load, stacks
 from tailrace.protocol import events
 
-# How the event that ends a response looks in a body, before it is parsed.
+# Bytes that only the terminal event of a response contains.
 TERMINAL_MARKS: Final = tuple(f'"type":"{kind}"'.encode() for kind in events.TERMINAL_TYPES)
 
 
 def body(
     side: stacks.Side, number: int, tokens: int, pace_ms: float, **more: Any
 ) -> dict[str, Any]:
-    """A create of the Responses API; each number is another prompt, so no two share a prefix."""
+    """The body of a create in the Responses API. Prompts of different numbers share no prefix."""
     cues = {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
     return {
         "model": side.model,
@@ -32,7 +32,7 @@ def body(
 async def ask(
     side: stacks.Side, number: int, due: float, tokens: int, pace_ms: float
 ) -> load.Answer:
-    """One streamed response at the gateway."""
+    """Stream one response at the gateway."""
     return await load.stream(
         side.url,
         "POST",
@@ -44,8 +44,7 @@ async def ask(
 
 
 async def warm(side: stacks.Side) -> None:
-    """Lazy initialisation and the broker's JIT compiler are no figure, and no suite may profit from
-    those before it."""
+    """Warm up lazy initialisation and the broker's JIT compiler, so that no suite measures them."""
     result = await load.closed(lambda number, due: ask(side, number, due, 40, 2), 16, 20)
     if len(result.good) != len(result.answers):
         raise load.Failed(
@@ -54,7 +53,7 @@ async def warm(side: stacks.Side) -> None:
 
 
 async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> str:
-    """Starts a background response and returns its id."""
+    """Start a background response and return its id."""
     made = await load.fetch(
         side.url,
         "POST",
@@ -66,7 +65,7 @@ async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> 
 
 
 async def finished(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str, Any]:
-    """The response once it has ended. Raises load.Failed when it did not within the deadline."""
+    """Wait until the response has ended and return it. Raises TimeoutError after the deadline."""
     async with asyncio.timeout(load.ANSWER_DEADLINE_S):
         while True:
             found: dict[str, Any] = await load.fetch(
@@ -78,12 +77,11 @@ async def finished(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str
 
 
 class Watcher:
-    """One socket of the push service that follows one response; counts what comes without parsing
-    it.
+    """One socket of the push service that watches one response and counts events without parsing.
 
     Attributes:
         events, bytes: received so far.
-        refused: how often a look-up was refused for now (429) and asked for again.
+        refused: number of look-ups refused with 429; each is repeated.
         first: set at the first message of events; done: at the end of the response.
     """
 
@@ -102,7 +100,7 @@ class Watcher:
         self._socket = await load.connect(base, "/v1/watch", headers, self._message)
 
     def watch(self, rid: str) -> None:
-        """From the first event on."""
+        """Watch a response from its first event on."""
         assert self._socket is not None
         self._rid = rid
         self._socket.send({"type": "watch", "response_id": rid})
@@ -134,7 +132,7 @@ class Watcher:
 
 
 async def end_of(watchers: list[Watcher]) -> None:
-    """Until all have seen the end. Raises load.Failed for one that did not."""
+    """Wait until all have seen the end. Raises load.Failed if one did not."""
     try:
         async with asyncio.timeout(load.ANSWER_DEADLINE_S):
             for each in watchers:

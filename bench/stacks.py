@@ -1,9 +1,9 @@
-"""What is measured: our stack and vLLM's own server, started as anybody starts them, on free ports,
-and gone afterwards.
+"""The servers under test: Tailrace and vLLM's own server, started by their usual commands on free
+ports and stopped afterwards.
 
-Both have the same engine settings (`ENGINE`), the same environment, and a session of their own: the
-kernel shares the cores out by session, so a server in the client's session would have to share the
-client's part.
+Both have the same engine settings (`ENGINE`), the same environment, and a session of their own. The
+kernel divides the cores by session, so a server in the client's session would get a part of the
+client's share.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ ENGINE: Final = {
 
 
 class NotHere(Exception):
-    """Something a suite needs is not on this machine; the text says what, and where it comes
-    from."""
+    """Something that a suite needs is not installed. The text says what, and how to get it."""
 
 
 @dataclass
 class Side:
-    """One server under test. `roles`: its processes by what they are; `data` is None for a server
-    that is not ours."""
+    """One server under test.
+
+    Attributes:
+        roles: its process ids by role.
+        push_url, kafka, redis: addresses; empty for vLLM's server.
+        data: its data folder; None for vLLM's server.
+    """
 
     name: str
     url: str
@@ -81,8 +85,10 @@ class Side:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The caller's without settings of another deployment: a benchmark must never load somebody's
-    broker."""
+    """The caller's environment without Tailrace settings, plus ENGINE and `more`.
+
+    With the caller's settings a benchmark could put its load on another deployment's broker.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -101,7 +107,7 @@ def tailrace(
     settings: Mapping[str, str] | None = None,
     tree: Path | None = None,
 ) -> Iterator[Side]:
-    """`tailrace up` in a folder of its own, ready.
+    """Run `tailrace up` in a new folder and wait until it is ready.
 
     Args:
         settings: Environment variables for all of its processes.
@@ -176,8 +182,7 @@ def tailrace(
 
 @contextlib.contextmanager
 def another_push(side: Side, scratch: Path) -> Iterator[Side]:
-    """One more push instance on the same log, which has seen nothing yet: the same side with this
-    one as its push service."""
+    """Run one more push instance. Yields the same side with this instance as its push service."""
     assert side.data is not None
     port = ports.free_port()
     command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
@@ -201,7 +206,7 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def another_worker(side: Side, number: int) -> Iterator[int]:
-    """One more worker of the deployment, with the scripted engine; its pid."""
+    """Run one more worker with the scripted engine. Yields its pid."""
     assert side.data is not None
     command: list[str | Path] = [
         TAILRACE,
@@ -229,7 +234,7 @@ def another_worker(side: Side, number: int) -> Iterator[int]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for who does not go."""
+    """Stop a process by SIGTERM, after 30 s by SIGKILL."""
     process.terminate()
     try:
         process.wait(30)
@@ -240,8 +245,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -> Iterator[Side]:
-    """vLLM's own OpenAI-compatible server with the engine settings of our worker; `alike`: also
-    with its processes arranged as there."""
+    """Run vLLM's OpenAI-compatible server with the worker's engine settings.
+
+    `alike`: also with the worker's arrangement of engine processes.
+    """
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
     port = ports.free_port()
@@ -295,8 +302,7 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
 def together(
     ours: contextlib.AbstractContextManager[Side], theirs: contextlib.AbstractContextManager[Side]
 ) -> Iterator[tuple[Side, Side]]:
-    """Both started at once: what an engine does at its start keeps one core busy, and there are
-    more."""
+    """Start both sides at once, because the start of an engine uses only one core."""
     with contextlib.ExitStack() as running, concurrent.futures.ThreadPoolExecutor(2) as threads:
         starting = [threads.submit(side.__enter__) for side in (ours, theirs)]
         for side, started in zip((ours, theirs), starting, strict=True):
@@ -309,8 +315,10 @@ def together(
 def early(
     sides: contextlib.AbstractContextManager[tuple[Side, Side]],
 ) -> Iterator[contextlib.AbstractContextManager[tuple[Side, Side]]]:
-    """`sides` start now, beside what is done in this context; entering what is yielded waits for
-    them. They end with this context."""
+    """Start `sides` in the background. Entering the yielded context waits for them.
+
+    They end with this context.
+    """
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         starting = thread.submit(sides.__enter__)
 
@@ -327,10 +335,10 @@ def early(
 
 @contextlib.contextmanager
 def frozen(side: Side) -> Iterator[None]:
-    """Stops the processes of `side`, so that an idle stack takes no CPU time from a measured one.
+    """Suspend the processes of `side`, so that an idle stack uses no CPU time.
 
-    The broker and Redis run on: without clients that poll they cost nothing, and their timers
-    would all fire afterwards.
+    The broker and Redis keep running: without polling clients they cost nothing, and after a freeze
+    all their timers would fire.
     """
     stopped: list[psutil.Process] = []
     try:
@@ -349,15 +357,14 @@ def frozen(side: Side) -> Iterator[None]:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL for whatever of it is left: its engine is a process of its own."""
+    """Stop vLLM's server by SIGTERM, and its engine processes and the rest by SIGKILL."""
     children = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
     server.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(15)
     for left in children:
-        with contextlib.suppress(
-            psutil.Error
-        ):  # psutil knows a process by its start time too, so a pid used again is safe
+        # psutil compares the start time too, so a reused pid is safe.
+        with contextlib.suppress(psutil.Error):
             left.kill()
     if server.poll() is None:
         server.kill()
@@ -368,7 +375,7 @@ def _until_healthy(server: subprocess.Popen[bytes], url: str, log: Path) -> None
     end = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < end:
         if server.poll() is not None:
-            raise RuntimeError(f"it ended while it started: {log.read_text()[-2000:]}")
+            raise RuntimeError(f"the server ended during its start: {log.read_text()[-2000:]}")
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(url, timeout=2.0).status_code == 200:
                 return
@@ -377,7 +384,7 @@ def _until_healthy(server: subprocess.Popen[bytes], url: str, log: Path) -> None
 
 
 def model_folder() -> Path:
-    """The small model that `make install` brought."""
+    """The folder of the small model that `make install` builds."""
     folder = paths.model()
     if not (folder / "config.json").exists():
         raise NotHere(f"the model {paths.MODEL} (make install)")
@@ -385,8 +392,10 @@ def model_folder() -> Path:
 
 
 def toy_model() -> Path:
-    """A model of the same architecture and tokenizer with a few million random weights: with it
-    everything but the engine is what is measured."""
+    """The folder of a tiny model with random weights, so that the engine costs almost nothing.
+
+    It has the architecture and the tokenizer of the small model.
+    """
     source, folder = model_folder(), paths.cache() / "models" / "toy-llama"
     if not (folder / "model.safetensors").exists():
         if not ENGINE_PYTHON.exists():
@@ -402,12 +411,11 @@ def toy_model() -> Path:
 
 
 async def scratch_topic(bootstrap: str, name: str) -> None:
-    """Creates a topic of one partition that only a benchmark uses."""
+    """Create a topic of one partition for a benchmark."""
     admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
     await admin.start()
     try:
-        await admin.create_topics(
-            [aiokafka.admin.NewTopic(name, 1, 1)]
-        )  # one that is there already is told as a code, not raised
+        # For a topic that exists the answer has an error code; nothing is raised.
+        await admin.create_topics([aiokafka.admin.NewTopic(name, 1, 1)])
     finally:
         await admin.close()

@@ -1,10 +1,10 @@
-"""Writes a toy model: the small model's architecture and tokenizer, few and random weights; runs in
+"""Write a toy model: the small model's architecture and tokenizer with few random weights. Runs in
 the engine environment.
 
     .venv-engine/bin/python -m bench.toy_model SOURCE TARGET
 
-Its answers mean nothing and never end by themselves, so every answer has exactly the tokens that
-were asked for.
+Its answers have no meaning and never end by themselves, so every answer has exactly the requested
+number of tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SIZES: Final = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
-    "head_dim": 32,  # the smallest that vLLM's attention on a CPU knows
+    "head_dim": 32,  # the smallest that vLLM's CPU attention supports
 }
 
 
 def build(source: Path, target: Path) -> None:
-    """Write the folder whole or not at all; the same weights every time."""
+    """Write the model folder `target` atomically, with the same weights every time."""
     import torch
     import transformers
 

@@ -1,10 +1,8 @@
-"""The judge of a load test: what one client saw of one response, over however many connections it
-took (pure).
+"""Judges what one client saw of one response in a load test, over all its connections (pure).
 
-Events carry `sequence_number`, dense from 0 for each response. So a number that is skipped is a
-lost event, one that comes again a doubled one, and one that comes late is out of order. The text is
-judged apart from the numbers: the deltas in the order they came have to be the text that the last
-event states.
+Events carry `sequence_number`, dense from 0 for each response. So a skipped number is a lost event,
+a repeated number a doubled one, and a late number an event out of order. The text is checked
+separately: the deltas, in order of arrival, must be the text in the terminal event.
 """
 
 from __future__ import annotations
@@ -12,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-# A copy of tailrace.protocol.events.TERMINAL_TYPES: locustfile.py needs of this repository only
-# itself and two modules of bench.
+# A copy of tailrace.protocol.events.TERMINAL_TYPES, so that locustfile.py needs only itself and two
+# modules of bench.
 TERMINAL_TYPES: Final = {"response.completed", "response.failed", "response.incomplete"}
 DELTA: Final = "response.output_text.delta"
 
 
 class Transcript:
-    """Fed every event of a response in the order it came in.
+    """Checks the events of a response. `feed` gets them in order of arrival.
 
     Attributes:
-        next: the number the next event must have.
-        lost: numbers skipped and never seen since.
+        next: the number that the next event must have.
+        lost: numbers that were skipped and not seen later.
         doubled: events seen a second time.
-        swapped: events that came after a later one; each was counted as lost when its successor
-            came, and is no longer.
-        deltas: the text of all deltas, in the order they came, doubled ones left out.
-        final: the response inside the terminal event; None until it came.
-        after_end: events behind the terminal one.
+        swapped: events that came after a later one; they no longer count as lost.
+        deltas: the text of all deltas in order of arrival, without doubled ones.
+        final: the response in the terminal event; None before it.
+        after_end: number of events after the terminal one.
+        rid: the response id; empty before the first event that has it.
     """
 
     def __init__(self) -> None:
@@ -41,7 +39,7 @@ class Transcript:
         self.final: Mapping[str, Any] | None = None
         self.rid = ""
         self._missing: set[int] = set()
-        self._done: str | None = None  # the text that output_text.done states
+        self._done: str | None = None  # the text in output_text.done
 
     @property
     def lost(self) -> int:
@@ -53,17 +51,17 @@ class Transcript:
 
     @property
     def position(self) -> int:
-        """The `starting_after` with which a reader continues from here."""
+        """The `starting_after` with which a reader resumes."""
         return self.next - 1
 
     @property
     def tokens(self) -> int:
-        """Output tokens, as the response itself counts them."""
+        """The number of output tokens in the response's usage; 0 before the end."""
         usage = (self.final or {}).get("usage") or {}
         return int(usage.get("output_tokens", 0))
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """One event; raises nothing, whatever it holds."""
+        """Add an event."""
         number = event.get("sequence_number")
         if not isinstance(number, int):
             return
@@ -77,9 +75,9 @@ class Transcript:
             self._missing |= set(range(self.next, number))
             self.next = number + 1
         self.after_end += self.final is not None
-        self._take(event)
+        self._apply(event)
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _apply(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == DELTA:
             self.deltas.append(event["delta"])
@@ -91,8 +89,11 @@ class Transcript:
             self.rid = self.rid or event["response"].get("id", "")
 
     def problems(self, expected: str | None = None) -> list[str]:
-        """Everything that is wrong with a response that has ended. `expected` is what its text has
-        to be, or to begin, if it was cut short."""
+        """Everything that is wrong with a response that has ended.
+
+        `expected` is its required text. The text of a cancelled or failed response must be a prefix
+        of it.
+        """
         found = [
             f"{n} {what}"
             for n, what in (

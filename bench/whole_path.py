@@ -1,11 +1,10 @@
-"""The whole path beside vLLM's own server: same model, same engine settings, same client, same
-machine, same run, in turn.
+"""The whole path beside vLLM's own server, in turn: same model, same engine settings, same client.
 
-Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. Closed loop at
-several numbers of streams; then open loop at half of what the first side managed at 32 streams, the
-same arrivals for both. Both are up all the time and asked within seconds of each other, the one
-that is not asked frozen: a machine that changes its speed by the minute does not change it between
-the two halves of a pair.
+Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. A closed loop runs
+at several numbers of streams; then an open loop at half of the first side's throughput at 32
+streams, with the same arrivals for both. Both sides run all the time, the idle one frozen, and the
+two measurements of a pair are seconds apart, so that slow changes of the machine's speed affect
+both.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PROMPTS: Final = (
     "Describe the history of the printing press in detail.",
     "Give a long description of a walk through an old town.",
 )
-PACED_AT: Final = 32  # the open loop takes its rate from this number of streams
+PACED_AT: Final = 32  # the open loop's rate comes from this number of streams
 OPEN_SHARE: Final = 0.5
 
 
@@ -47,8 +46,7 @@ class Level(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is asked of one model; `questions` in the open loop; in so many `rounds`, unless only
-    one is asked for."""
+    """The measurements of one model. `questions` is for the open loop; `rounds` for a full run."""
 
     label: str
     levels: tuple[Level, ...]
@@ -63,20 +61,18 @@ TOY: Final = Work(
     "toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 3
 )
 TOY_QUICK: Final = Work("toy", (Level(1, 2, 128), Level(32, 2, 128)), 30, 1)
-FROZEN_MS: Final = (
-    600_000  # the longest a side may stand still without its worker losing its partitions
-)
+FROZEN_MS: Final = 600_000  # a side that is frozen for less keeps its partitions
 
 Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
-    """The toy model, and unless `quick` the small one."""
+    """Measure the toy model, and in a full run also the small one."""
     return compared(plan, alike=False)
 
 
 def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
-    """`alike`: vLLM's server has its engine's processes arranged as ours has."""
+    """Compare both. `alike`: vLLM's server has the worker's arrangement of engine processes."""
     toy = (
         plan.early
         if plan.early is not None and not alike
@@ -91,7 +87,7 @@ def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
 def sides(
     plan: measure.Plan, model: Callable[[], Path], *, alike: bool = False
 ) -> Iterator[tuple[stacks.Side, stacks.Side]]:
-    """Both, up. Raises stacks.NotHere."""
+    """Run both sides. Raises stacks.NotHere."""
     folder = model()
     with stacks.together(
         stacks.tailrace(
@@ -113,9 +109,8 @@ def _compare(
     with both as (ours, theirs):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
-            for case, asked in (
-                cases if number >= 0 else [("warm", _warm)]
-            ):  # lazy initialisation, and the broker's JIT, are no figure
+            # The first pass only warms up lazy initialisation and the broker's JIT compiler.
+            for case, asked in cases if number >= 0 else [("warm", _warm)]:
                 for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
                     with stacks.frozen(theirs if side is ours else ours):
                         uvloop.run(_woken(side))
@@ -128,9 +123,11 @@ def _compare(
 
 
 def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
-    """A question that is not counted. vLLM's processes sleep after a second without work and may be
-    woken late (up to 5 s: it looks again by then), which would be told as its latency whenever it
-    stood still before."""
+    """Ask a question that is not counted.
+
+    vLLM's processes sleep after a second without work and may wake up to 5 s late. After a freeze
+    that would count as latency.
+    """
     return load.closed(_ask(side, 2), 1, 1)
 
 
@@ -139,8 +136,7 @@ def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
 
 
 def _cases(work: Work) -> list[Case]:
-    """In this order; the open loop's rate comes from the first answers of the closed one, and is
-    the same for both sides from then on."""
+    """The cases in order. The open loop's rate comes from the first closed loop, for both sides."""
     rates: list[float] = []
 
     def closed(level: Level) -> Case:
@@ -161,9 +157,8 @@ def _cases(work: Work) -> list[Case]:
 
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     good = result.good
-    prompt = sum(a.prompt_tokens for a in good) / max(
-        1, len(good)
-    )  # equal on both sides, or they do not answer the same question
+    # Must be equal on both sides, else they do not answer the same question.
+    prompt = sum(a.prompt_tokens for a in good) / max(1, len(good))
     shares = {
         **meter.per(result.tokens, "us_per_token"),
         **meter.per(len(good), "ms_per_request", 1e3),

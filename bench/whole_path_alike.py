@@ -1,6 +1,7 @@
-"""The whole path beside vLLM's own server, whose engine has its processes arranged as our worker
-arranges them. By itself vLLM gives the model a process of its own on a CPU, and what that costs is
-in `whole_path`; here only the path differs. Measured when asked for by name.
+"""The whole path beside vLLM's own server with the worker's arrangement of engine processes.
+
+By default vLLM runs the model in a process of its own on a CPU, and `whole_path` includes that
+cost. Here only the path differs. Measured only when named.
 """
 
 from __future__ import annotations
@@ -18,6 +19,6 @@ PLOTS: Final = whole_path.PLOTS
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
-    """As `whole_path`."""
+    """Measure like `whole_path`."""
     for row in whole_path.compared(plan, alike=True):
         yield msgspec.structs.replace(row, suite=NAME)
