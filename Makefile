@@ -33,7 +33,7 @@ down:
 check: install
 	@$(BIN)/python scripts/check.py
 
-# With the benchmark's tools: the test of its plots needs them.
+# With the benchmark's tools, which the test of its plots needs.
 test: install bench-tools
 	@$(BIN)/python scripts/test.py $(TIERS)
 

@@ -38,13 +38,9 @@ from locust.env import Environment
 from bench import shapes
 from bench.transcript import DELTA, TERMINAL_TYPES, Transcript
 
-SILENCE_S: Final = (
-    30.0  # longer than a takeover: a worker's session timeout, the claim and the prompt once more
-)
-IDLE_S: Final = (5.0, 25.0)  # longer than the service's interval of pings, sometimes
-ATTEMPTS: Final = (
-    8  # handshakes for one response; a drained or restarting gateway is away for seconds
-)
+SILENCE_S: Final = 30.0  # longer than a takeover: session timeout, claim, and prefill again
+IDLE_S: Final = (5.0, 25.0)  # often longer than the service's ping interval
+ATTEMPTS: Final = 8  # handshakes for one response; a restarting gateway is away for seconds
 QUESTIONS: Final = (
     "Explain quantum entanglement.",
     "Write a short story about a river and the people who live beside it.",
@@ -52,8 +48,8 @@ QUESTIONS: Final = (
     "Why is the sky blue?",
 )
 
-# What the whole run adds up to. In a distributed run each process sends its own to the master and
-# begins anew.
+# Totals of the run. In a distributed run each process sends its totals to the master and resets
+# them.
 totals: Counter[str] = Counter()
 quitting: list[gevent.Greenlet] = []  # at most one: the end after --answers
 known: dict[str, str] = {}  # credential and model; empty before the test starts
@@ -107,7 +103,7 @@ def _options(parser: LocustArgumentParser) -> None:
 
 
 class Refused(Exception):
-    """The service said no, in its own words. `retry_after` in seconds, 0 when it named none."""
+    """The service refused, with its message. `retry_after` is in seconds; 0 when it named none."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -153,7 +149,7 @@ class Socket:
             raise Cut(type(error).__name__) from error
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yields events as they arrive. Ends by Cut, by silence, or when the caller stops."""
+        """Yield events as they arrive. Ends by Cut, by silence, or when the caller stops."""
         while True:
             try:
                 text = self._ws.recv()
@@ -169,8 +165,12 @@ class Socket:
             yield event
 
     def rest(self, seconds: float) -> None:
-        """Say nothing for a while, and answer pings. Raises Cut when the service ends it, Refused
-        when it speaks without being asked."""
+        """Send nothing for a while, and answer pings.
+
+        Raises:
+            Cut: the service ended the connection.
+            Refused: the service sent an event.
+        """
         self._ws.settimeout(seconds)
         try:
             text = self._ws.recv()
@@ -183,7 +183,7 @@ class Socket:
         raise Refused(f"an event without a request: {text[:200]!r}")
 
     def drop(self) -> None:
-        """Without a goodbye, as a train in a tunnel does."""
+        """Close the TCP connection without a close frame, as a lost network does."""
         self._ws.shutdown()
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Socket:
 
 
 def streamed(host: str, credential: str, rid: str, after: int) -> Iterator[dict[str, Any]]:
-    """The rest of a response over SSE, from any gateway or push service."""
+    """Yield the rest of a response over SSE, from any gateway or push service."""
     address = f"{host}/v1/responses/{rid}"
     query: dict[str, Any] = {"stream": "true", **({"starting_after": after} if after >= 0 else {})}
     try:
@@ -219,7 +219,7 @@ def streamed(host: str, credential: str, rid: str, after: int) -> Iterator[dict[
 
 
 class Answer:
-    """One response as one user sees it: judged by its transcript, timed as it comes.
+    """One response as one user sees it: its transcript and its times.
 
     Attributes:
         asked: when it was asked for.
@@ -238,7 +238,7 @@ class Answer:
         return self.transcript.final is not None
 
     def read(self, incoming: Iterator[dict[str, Any]], deltas: int = 0) -> None:
-        """To the end, or until this many deltas have come (0: to the end)."""
+        """Read to the end, or until this many deltas have arrived (0: to the end)."""
         seen, self.last = 0, 0.0
         for event in incoming:
             self.transcript.feed(event)
@@ -257,7 +257,7 @@ class Answer:
         self.last = now
 
     def come_back(self) -> None:
-        """Get the rest on a new connection, as often as it takes and by any way there is.
+        """Read the rest on new connections, over a socket or a stream, until the response ends.
 
         Raises:
             Refused: the service said no, or there is nothing to come back to.
@@ -302,7 +302,7 @@ class Answer:
     def _timed(
         self, way: str, began: float, incoming: Iterator[dict[str, Any]]
     ) -> Iterator[dict[str, Any]]:
-        """The first event tells how long coming back took."""
+        """The first event ends the measured time of the resume."""
         for event in incoming:
             if began:
                 self.user.record(
@@ -313,7 +313,7 @@ class Answer:
             yield event
 
     def judge(self, expected: str | None) -> None:
-        """Into the totals, and as a failure of its own if anything is wrong."""
+        """Add the response to the totals, and report a failure if anything is wrong."""
         seen = self.transcript
         totals.update(
             responses=1,
@@ -336,7 +336,7 @@ class Answer:
 
 
 class Person(User):
-    """Whoever uses the service."""
+    """The base of all users."""
 
     abstract = True
 
@@ -345,7 +345,7 @@ class Person(User):
         self.base = (self.host or "").rstrip("/")
 
     def record(self, name: str, seconds: float, error: Exception | None = None) -> None:
-        """One line of locust's own statistics; percentiles come from there."""
+        """Add a request to locust's statistics, which compute the percentiles."""
         self.environment.events.request.fire(
             request_type="response",
             name=name,
@@ -356,15 +356,15 @@ class Person(User):
         )
 
     def failed(self, name: str, error: Exception) -> None:
-        """Nothing to judge, and that is a failure of its own."""
+        """Report a failure without a response to judge."""
         totals["failed"] += 1
         self.record(name, 0.0, error)
         time.sleep(min(5.0, getattr(error, "retry_after", 1.0)))
 
 
 class Reader(Person):
-    """Reads again, whole, what somebody was told before: from any gateway or push service it has to
-    be the same text."""
+    """Reads an answer of another user again, from any gateway or push service. The text must be the
+    same."""
 
     weight = 1
     wait_time = between(0.5, 2.0)
@@ -404,7 +404,7 @@ class Reader(Person):
 
 
 class Idler(Person):
-    """Is connected, as most people are most of the time."""
+    """Is connected and sends nothing, as most users do most of the time."""
 
     weight = 1
     wait_time = between(0.5, 2.0)
@@ -427,19 +427,18 @@ class Idler(Person):
 
 
 class Talker(Person):
-    """A person: asks, reads, thinks, asks on. Sometimes the connection goes, sometimes patience."""
+    """Asks, reads, pauses, and asks again. Sometimes loses the connection, sometimes cancels."""
 
     weight = 8
     wait_time = between(0.5, 2.0)
 
     def ways(self) -> list[str]:
-        """How to come back: a new socket, or a stream from one of these bases."""
+        """Where to resume: on a new socket, or on a stream from one of these addresses."""
         return ["socket", self.base, *filter(None, self.options.push_host.split(","))]
 
     @task
     def converse(self) -> None:
-        """Up to `--turns` turns, each continuing the one before; what was cancelled or failed ends
-        the talk."""
+        """Run up to `--turns` turns. A cancelled or failed turn ends the conversation."""
         previous: str | None = None
         dialogue: list[dict[str, str]] = []
         socket: Socket | None = None
@@ -474,8 +473,10 @@ class Talker(Person):
     def _turn(
         self, socket: Socket, previous: str | None, dialogue: list[dict[str, str]]
     ) -> tuple[Socket | None, Transcript]:
-        """One question and its whole answer, by whatever connections. Returns the socket if it is
-        still there, and what was seen."""
+        """Ask one question and read its whole answer, over any number of connections.
+
+        Returns the socket if it is still open, and the answer.
+        """
         chance = random.random()
         drops, cancels = chance < self.options.drops, chance >= 1 - self.options.cancels
         answer, kept = Answer(self, time.perf_counter()), False
@@ -491,7 +492,7 @@ class Talker(Person):
                 answer.read(socket.events())
             kept = answer.ended
         except Cut:
-            totals["cuts"] += 1  # not ours: the service drained, restarted, or found us too slow
+            totals["cuts"] += 1  # by the service: it drained, restarted, or closed a slow client
         if not kept:
             totals["drops"] += drops
             socket.drop()
@@ -504,8 +505,7 @@ class Talker(Person):
             return None
         from worker.engines import (
             scripted,
-            # only where it is wanted: load may come from a machine with nothing but this file and
-            # bench/
+            # Imported here, because the machine may have only this file and bench/.
         )
 
         return scripted.expected_text(list(dialogue), self.options.tokens)
@@ -528,7 +528,7 @@ class Talker(Person):
 
 
 class Shape(LoadTestShape):
-    """`--shape`. Abstract to locust, which would else take it without being asked."""
+    """`--shape`. It is abstract, because locust uses every concrete shape by itself."""
 
     abstract = True
 
@@ -558,7 +558,7 @@ def _shape(environment: Environment, **_: Any) -> None:
 
 @events.test_start.add_listener
 def _prepare(environment: Environment, **_: Any) -> None:
-    """Credential and model, once for all users; without them there is nothing to measure."""
+    """Read credential and model, once for all users. Ends the run without them."""
     totals.clear()
     assert environment.parsed_options is not None
     try:
@@ -577,7 +577,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
 
 
 def _development_credential() -> str:
-    """Of the stack that `tailrace up` started from this folder."""
+    """The credential of the deployment that `tailrace up` started from this folder."""
     command = Path(sys.executable).with_name("tailrace")
     return subprocess.run(
         [command, "token"], capture_output=True, text=True, check=True, timeout=60
@@ -605,7 +605,7 @@ def _collect(client_id: str, data: dict[str, Any], **_: Any) -> None:
 
 
 def summary(environment: Environment) -> dict[str, Any]:
-    """What a run comes down to; times in ms."""
+    """The summary of a run. Times are in ms."""
     times = {}
     for name in (
         "first token",
@@ -647,8 +647,8 @@ def summary(environment: Environment) -> dict[str, Any]:
 
 
 def clean(totalled: dict[str, Any]) -> bool:
-    """Nothing lost, doubled, misplaced, different or refused, and something was there to be
-    judged."""
+    """Set the exit code: 0 if there were answers, and nothing was lost, doubled, misplaced,
+    different or refused."""
     return totalled["responses"] > 0 and not any(
         totalled[key] for key in ("lost", "doubled", "misplaced", "wrong", "failed")
     )

@@ -1,13 +1,13 @@
 # Gateway, push, the topics command, and a worker with the scripted engine: everything that needs no model engine.
 #   docker build -f docker/service.Dockerfile --build-arg PYTHON_DIGEST=sha256:… --build-arg NODE_DIGEST=sha256:… -t tailrace/service:TAG .
-# Base images are named by digest and there is no default: who builds, looks the digest up and writes it down.
+# Base images are named by digest, without a default: look the digests up before the build.
 ARG PYTHON_DIGEST
 ARG NODE_DIGEST
 
 FROM docker.io/library/node:22-bookworm-slim@${NODE_DIGEST} AS page
 WORKDIR /src
 COPY frontend/package.json frontend/package-lock.json ./
-# No script of a package runs: what is built here is shown to every user.
+# No install script of a package may run, because every user loads the result.
 RUN npm ci --ignore-scripts --no-audit --no-fund
 COPY frontend/ ./
 RUN npm run build

@@ -39,8 +39,8 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def users_acl(passwords: dict[str, str]) -> str:
-    """Redis' ACL file: `default` off, one user per service, and one for the probe that may do
-    nothing but PING."""
+    """Redis' ACL file: `default` is off, each service has a user, and the probe's user may only
+    PING."""
     lines = ["user default off", "user probe on nopass resetkeys resetchannels -@all +ping"]
     lines += [
         f"user {user} on >{passwords[user]} resetkeys resetchannels -@all {_COMMON} {rights}"
@@ -50,8 +50,7 @@ def users_acl(passwords: dict[str, str]) -> str:
 
 
 def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, str]]:
-    """Secret name → key → value. `password` gives a fresh one at each call; it must be safe inside
-    a URL."""
+    """Secret name → key → value. `password` returns a new one at each call, safe inside a URL."""
     passwords = {user: password() for user in REDIS_USERS}
     urls = {
         u: f"rediss://{u}:{passwords[u]}@redis:6379/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt"

@@ -30,7 +30,7 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(m: Manifests) -> Iterator[tuple[str, Verdict]]:
-    """Every check on one rendered target. A check that finds nothing to look at has failed: it
+    """Run every check on one rendered target. A check that finds nothing to check has failed, as it
     would pass on an empty folder."""
     for name, check in CHECKS.items():
         verdicts = list(check(m))
@@ -38,7 +38,7 @@ def examine(m: Manifests) -> Iterator[tuple[str, Verdict]]:
 
 
 def report(where: str, results: list[tuple[str, Verdict]], seconds: float, *, verbose: bool) -> int:
-    """One line for a target, one more for each problem. Returns the number of problems."""
+    """Print one line for a target and one for each problem. Returns the number of problems."""
     bad = [(name, v) for name, v in results if v.problem]
     checks = len({name for name, _ in results})
     print(

@@ -1,5 +1,5 @@
-"""The quick tier (`make check`): every gate, side by side on the cores there are, one line each;
-output only of what failed."""
+"""The quick tier (`make check`): runs every gate in parallel and prints one line for each, with the
+output of those that failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BIN = ROOT / ".venv" / "bin"
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One command; it passed when it exits 0."""
+    """One command. It passes when it exits with 0."""
 
     name: str
     command: tuple[str, ...]
@@ -39,7 +39,7 @@ PACKAGES = tuple(
 
 
 def gates(*, tests: bool) -> list[Gate]:
-    """The long ones first, so that the short ones fill the gaps."""
+    """Every gate. The long ones come first, so that the short ones fill the gaps."""
     unit = (
         [
             Gate(

@@ -24,7 +24,7 @@ DOES = {
 
 
 def typescript() -> str:
-    """The codes of `/v1/watch`, which the page meets, as a TypeScript module."""
+    """The codes of `/v1/watch`, which the page receives, as a TypeScript module."""
     rows = [
         f"  {int(code)}: {{ reason: {json.dumps(row.reason)}, "
         f"reconnect: {json.dumps(row.reconnect.value)} }},"
@@ -52,7 +52,7 @@ def typescript() -> str:
 
 
 def markdown() -> str:
-    """Both sockets' codes as a table of the protocol document."""
+    """The codes of both sockets as a table of the protocol document."""
     rows = [
         f"| {row.reason.partition(',')[0]} | {int(code) if row.on_watch else '–'} "
         f"| {int(row.on_responses)} | {DOES[row.reconnect]} |"
@@ -72,7 +72,7 @@ def markdown() -> str:
 
 
 def main() -> int:
-    """0: both files are, or now are, true."""
+    """Write both files, or compare them (`--check`). Returns 0 if they are right now."""
     text = DOCUMENT.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -53,7 +53,7 @@ BEGIN, END = "<!-- file map: scripts/filemap.py -->", "<!-- end of file map -->"
 
 
 def summary(path: Path) -> str:
-    """First paragraph of the docstring up to its first sentence or line end."""
+    """The first sentence of the docstring's first paragraph."""
     text = (
         (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
     )
@@ -62,7 +62,7 @@ def summary(path: Path) -> str:
 
 
 def render() -> str:
-    """The map as Markdown."""
+    """The file map as Markdown."""
     out = [BEGIN]
     for package in PACKAGES:
         own = summary(ROOT / package / "__init__.py")
@@ -91,7 +91,7 @@ def render() -> str:
 
 
 def main() -> int:
-    """0: the document is, or now is, true."""
+    """Write the document, or compare it (`--check`). Returns 0 if it is right now."""
     path = ROOT / "docs/design.md"
     text = path.read_text()
     before, _, rest = text.partition(BEGIN)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # From a bare Debian or Ubuntu to a working `.venv`, then `python -m tailrace.local.install` for all the rest.
-# Needs nothing but a shell. Every step is skipped when it is done already; run it as often as you like.
+# Needs only a shell. A step that is done already is skipped, so it may run any number of times.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '%s\n' "$*"; }
 fail() { printf '\nmake install: %s\n' "$*" >&2; exit 1; }
 
-# Package installation needs root; without it the message says what to ask for.
+# Installing packages needs root; without it the message names what is missing.
 apt_ready=
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
@@ -20,7 +20,7 @@ apt_install() {
   fi
   if [ -z "$apt_ready" ]; then
     say "  apt-get update"
-    "${sudo[@]}" apt-get update -qq >/dev/null || true # one broken source of several must not end it; the installation below tells
+    "${sudo[@]}" apt-get update -qq >/dev/null || true # one broken source of several is no failure; the installation below reports it
     apt_ready=1
   fi
   say "  apt-get install $*"

@@ -19,7 +19,7 @@ BEGIN, END = "<!-- settings: scripts/settings_table.py -->", "<!-- end of settin
 
 
 def render() -> str:
-    """The variables, and the members of those that hold JSON, as Markdown."""
+    """The variables, and the members of JSON variables, as Markdown."""
     return "\n".join(
         [
             BEGIN,
@@ -88,7 +88,7 @@ def _cell(text: str) -> str:
 
 
 def main() -> int:
-    """0: the document is, or now is, true."""
+    """Write the document, or compare it (`--check`). Returns 0 if it is right now."""
     text = DOCUMENT.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -116,7 +116,7 @@ def perform(tier: str, options: list[str]) -> Result:
 
 
 def environment() -> dict[str, str]:
-    """The caller's environment, with Node and the development environment on PATH."""
+    """The caller's environment with Node and the development environment on PATH."""
     from tailrace.local import install_page
 
     path = install_page.node_path() or os.environ.get("PATH", "")

@@ -1,2 +1,2 @@
-"""What `k8s/validate.py` checks. A check takes rendered manifests and yields one verdict per thing
-it looked at."""
+"""The checks of `k8s/validate.py`. A check gets rendered manifests and yields one verdict per
+object it checked."""

@@ -1,5 +1,5 @@
-"""The Dockerfiles, read without an engine: what they start from, what they install, and who they
-run as."""
+"""The Dockerfiles, read without an engine: their base images, what they install, and the user
+they run as."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def known_words(image: Image) -> str:
 
 
 def pinned_bases(image: Image) -> str:
-    """Base images have a tag for people and a digest for the machine. The digest has no default,
-    so that no build takes whatever is newest."""
+    """Base images are named by tag and digest. The digest has no default, so that a build never
+    uses the newest image by chance."""
     for instruction in image.all("FROM"):
         if not _PINNED.fullmatch(instruction.rest.split(" ")[0]):
             return f"FROM {instruction.rest}: not pinned by a digest argument"
@@ -99,7 +99,7 @@ def latest(image: Image) -> str:
 
 
 def nothing_fetched(image: Image) -> str:
-    """No ADD at all (it takes URLs and unpacks archives), no download without a checksum."""
+    """No ADD, which accepts URLs and unpacks archives, and no download without a checksum."""
     if image.all("ADD"):
         return f"ADD {image.all('ADD')[0].rest}: COPY what is in the tree"
     return next(
@@ -143,7 +143,7 @@ def unprivileged(image: Image) -> str:
 
 
 def exec_form(image: Image) -> str:
-    """A shell as process 1 would keep SIGTERM to itself, and nothing would drain."""
+    """No shell is process 1: it would not pass SIGTERM on, and nothing would drain."""
     for instruction in [*image.all("CMD"), *image.all("ENTRYPOINT")]:
         try:
             json.loads(instruction.rest)
@@ -153,7 +153,7 @@ def exec_form(image: Image) -> str:
 
 
 def sources_exist(image: Image) -> str:
-    """What is copied from the tree is there, and gets past the ignore file."""
+    """Every copied path exists in the tree, and the ignore file lets it through."""
     back = [line[1:].rstrip("/") for line in image.ignored if line.startswith("!")]
     for instruction in image.all("COPY"):
         words = instruction.rest.split(" ")

@@ -20,7 +20,7 @@ REPLICATED = (
 
 
 def pools(m: Manifests) -> dict[str, Doc]:
-    """The pools of this deployment, as the gateway is told them."""
+    """The pools of this deployment, from the gateway's settings."""
     return json.loads(m.settings("gateway").get("TAILRACE_POOLS") or "{}") or {}
 
 
@@ -59,7 +59,7 @@ def quorum(m: Manifests) -> Iterator[Verdict]:
 
 
 def safe_log(m: Manifests) -> Iterator[Verdict]:
-    """What the log rule relies on (docs/log-rule.md, section 8)."""
+    """The settings that the log rule relies on (docs/log-rule.md, section 8)."""
     for kafka in m.kind("Kafka"):
         config = kafka["spec"]["kafka"]["config"]
         for key, wanted in CLUSTER_CONFIG.items():
@@ -224,7 +224,7 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
 
 
 def _watching(m: Manifests) -> Grants:
-    """Lag is two numbers about a topic and a group: Describe, not Read."""
+    """Reading the lag needs only Describe on topics and groups, not Read."""
     grants: Grants = {
         ("topic", topics.requests(pool, c)): {"Describe"}
         for pool in pools(m)
@@ -244,8 +244,8 @@ def _given(user: Doc) -> tuple[Grants, str]:
 
 
 def autoscaler(m: Manifests) -> Iterator[Verdict]:
-    """KEDA looks at every request topic of the pool, with its group, and never wants more workers
-    than partitions."""
+    """KEDA reads the lag of every request topic of the pool. Its maximum is at most the number of
+    partitions."""
     counts = {t["metadata"]["name"]: t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
     for scaled in m.kind("ScaledObject"):
         spec, pool = (
@@ -288,7 +288,7 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
 
 
 def bootstrap(m: Manifests) -> Iterator[Verdict]:
-    """Everyone's address of Kafka is a listener that exists, with the user whose password is
+    """Each service's address of Kafka is a listener, and its user is the one whose password is
     mounted."""
     addresses = {
         f"{k['metadata']['name']}-kafka-bootstrap:{listener['port']}"

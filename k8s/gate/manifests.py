@@ -10,7 +10,7 @@ Doc = dict[str, Any]
 
 
 class Verdict(NamedTuple):
-    """One thing that was looked at; `problem` is empty when it is as it should be."""
+    """The result of checking one object. `problem` is empty if it is right."""
 
     subject: str
     problem: str = ""
@@ -30,7 +30,7 @@ class Workload:
 
     @property
     def containers(self) -> list[Doc]:
-        """All of them, also those that run first."""
+        """All containers, with the init containers."""
         return [*self.pod.get("initContainers", []), *self.pod["containers"]]
 
     @property
@@ -85,8 +85,8 @@ def subject(doc: Mapping[str, Any]) -> str:
 
 
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector (matchLabels, matchExpressions; empty selects all) takes a pod with
-    these labels."""
+    """Whether a label selector (matchLabels, matchExpressions; empty selects all) selects a pod
+    with these labels."""
     if any(labels.get(k) != v for k, v in selector.get("matchLabels", {}).items()):
         return False
     return all(_expression(e, labels) for e in selector.get("matchExpressions", []))

@@ -1,5 +1,4 @@
-"""Who can talk to whom: the policies are turned into edges, and the edges are compared with one
-table."""
+"""Allowed connections: converts the policies to edges and compares these with one table."""
 
 from __future__ import annotations
 
@@ -97,8 +96,8 @@ def _half_edges(m: Manifests, direction: str) -> tuple[set[tuple[str, str, str]]
 
 
 def edges(m: Manifests) -> set[Edge]:
-    """What the policies let through: between our pods both sides have to agree; towards outside our
-    side decides."""
+    """The edges that the policies allow. Between two pods of this product both sides must allow it;
+    for a peer outside, this product's side decides."""
     pods = set(_pods(m))
     out, out_closed = _half_edges(m, "Egress")
     into, into_closed = _half_edges(m, "Ingress")
@@ -125,7 +124,7 @@ def default_deny(m: Manifests) -> Iterator[Verdict]:
 
 
 def only_allowed(m: Manifests) -> Iterator[Verdict]:
-    """Both ways: a hole and a cut wire are equally wrong."""
+    """Every allowed edge is intended, and every intended edge is allowed."""
     found, pods = edges(m), set(_pods(m))
     wanted = {
         e for e in ALLOWED if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])

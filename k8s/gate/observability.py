@@ -1,4 +1,4 @@
-"""What is scraped, alerted on and shown exists: every metric, label and bucket is looked up in
+"""Monitors, alerts and dashboards name only metrics, labels and buckets that exist in
 tailrace/telemetry/metrics.py."""
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _label_problem(bare: str, metrics: list[str]) -> str:
 
 
 def _bucket_problem(expression: str) -> str:
-    """A quantile is compared with a bound between two buckets only by guessing."""
+    """A quantile's threshold is a bucket bound; between two bounds Prometheus only interpolates."""
     quantile = re.search(r"(\w+)_bucket\[.*>\s*([\d.]+)\s*$", expression)
     if quantile and float(quantile[2]) not in series()[f"{quantile[1]}_bucket"][1]:
         return f"{quantile[2]} is not the bound of a bucket"
@@ -162,8 +162,8 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
 
 
 def alerts(m: Manifests) -> Iterator[Verdict]:
-    """Expressions over what exists, a severity, and a place in the operations document that says
-    what to do."""
+    """Each alert has an expression over existing metrics, a severity, and a runbook heading in the
+    operations document."""
     headings = _anchors()
     names: set[str] = set()
     for doc, rule in _alerts(m):

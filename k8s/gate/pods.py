@@ -1,4 +1,4 @@
-"""What every pod must be: locked down, bounded, probed, spread, and given time to drain."""
+"""What every pod needs: security settings, limits, probes, spreading, and time to drain."""
 
 from __future__ import annotations
 
@@ -190,8 +190,7 @@ def _probe_problem(m: Manifests, workload: Workload, container: Doc) -> str:
 
 
 def drain(m: Manifests) -> Iterator[Verdict]:
-    """The grace period holds the pause before SIGTERM and everything the process may take after
-    it."""
+    """The grace period covers the pause before SIGTERM and the longest drain after it."""
     for name, least in GRACE_S.items():
         workload = m.workload(name)
         if workload is None:
@@ -226,8 +225,8 @@ def drain(m: Manifests) -> Iterator[Verdict]:
 
 
 def spread(m: Manifests) -> Iterator[Verdict]:
-    """Over zones and nodes, by selectors that really mean the pod itself; and a disruption budget,
-    exactly one."""
+    """Pods spread over zones and nodes, by selectors that match the pod itself. Each has exactly one
+    disruption budget."""
     for name in OURS:
         workload = m.workload(name)
         if workload is None:

@@ -17,7 +17,7 @@ TIMEOUT_S = 60
 
 
 class RenderError(Exception):
-    """kustomize refused; the message is its own."""
+    """kustomize failed. The text is its message."""
 
 
 def targets() -> list[Path]:

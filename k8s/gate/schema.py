@@ -87,6 +87,6 @@ def _problem(doc: Doc) -> str:
 
 
 def valid(m: Manifests) -> Iterator[Verdict]:
-    """Misspelt fields, wrong types, wrong enumerations."""
+    """Report misspelt fields, wrong types and wrong enumeration values."""
     for doc in m.docs:
         yield Verdict(subject(doc), _problem(doc))

@@ -1,5 +1,4 @@
-"""What refers to something, and whether that something is there: settings, secrets, services,
-hosts, scaling targets."""
+"""References resolve: settings, secrets, services, hosts, scaling targets."""
 
 from __future__ import annotations
 
