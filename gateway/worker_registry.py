@@ -17,8 +17,8 @@ REFRESH_S: Final = 1.0
 def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Summarise heartbeats for `/ready`.
 
-    Returns: `state` (`none`, `loading` or `ready`), the number of `workers`, and the `detail` of the
-    worker that decided the state.
+    Returns: `state` (`none`, `loading` or `ready`), the number of `workers`, and the `detail` of
+    the worker that decided the state.
     """
     states = [w.get("state") for w in workers]
     for state in ("ready", "loading", "failed"):

@@ -225,7 +225,7 @@ def drain(m: Manifests) -> Iterator[Verdict]:
 
 
 def spread(m: Manifests) -> Iterator[Verdict]:
-    """Pods spread over zones and nodes, by selectors that match the pod itself. Each has exactly one
+    """Pods spread over zones and nodes, by selectors that match the pod itself. Each has one
     disruption budget."""
     for name in OURS:
         workload = m.workload(name)
