@@ -23,6 +23,7 @@ from tests.faults.conftest import SEED
 WAVE_S = 1.5  # between two waves of load, or two faults
 NO_LEADER_S = 20.0  # how long the broker is stopped: past the writers' deadline of 15 s
 NODE_AWAY_S = 6.0  # how long one of three brokers is down
+BACK_IN_SYNC_S = 4.0  # then how long its replicas have to catch up
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -234,7 +235,7 @@ async def test_f26_everything_is_restarted_in_turn_under_load_twice(own: stage.S
                 await asyncio.sleep(WAVE_S)
 
         loading = asyncio.create_task(load())
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(WAVE_S)
         for _ in range(2):
             for service in list(own.services.values()):
                 d.fault("term", service.name)
@@ -293,7 +294,7 @@ async def test_f9_leaders_change_while_responses_stream(tmp_path: Path) -> None:
                 await asyncio.sleep(NODE_AWAY_S)
                 node.start()
                 await asyncio.to_thread(node.wait_ready)
-                await asyncio.sleep(4.0)  # back in sync
+                await asyncio.sleep(BACK_IN_SYNC_S)
             found = await d.judge(fresh=False)
             await replicas_agree(on, found)
         epochs = max(
