@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import httpx
 import pytest
 
 from tailrace.local import ports
+from tests.support import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 TAILRACE = Path(sys.executable).with_name("tailrace")
@@ -210,13 +210,7 @@ def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def wait_for(condition: Any, what: str, deadline_s: float = 30.0) -> Any:
     """The first true value of `condition()`."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+    return waiting.eventually_blocking(condition, what, within_s=deadline_s, every_s=0.1)
 
 
 @pytest.fixture
