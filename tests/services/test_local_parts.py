@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import aiokafka
@@ -15,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from tailrace.local import child_process, java, kafka_broker, paths, ports, processes, redis_server
 from tailrace.protocol import topics
-from tests.support import local
+from tests.support import local, waiting
 
 
 async def test_the_shared_broker_holds_the_whole_topic_table(kafka: str) -> None:
@@ -130,11 +129,12 @@ def test_parts_die_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
         cwd=paths.ROOT,
     )
     try:
-        deadline = time.monotonic() + 40
-        while not pids.exists() or not pids.read_text():
+
+        def written() -> bool:
             assert parent.returncode is None, parent.output()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return pids.exists() and bool(pids.read_text())
+
+        waiting.eventually_blocking(written, "the children's process ids", within_s=40)
         children = [
             who for pid in pids.read_text().split() if (who := processes.identity(int(pid)))
         ]

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 import pytest
 
 from tailrace.local import paths, ports, processes, state
+from tests.support import waiting
 
 TAILRACE = [sys.executable, "-m", "tailrace"]
 UP_SECONDS = 120
@@ -102,11 +102,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = UP_SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
-    return found
+    return waiting.eventually_blocking(condition, what, within_s=seconds)
 
 
 def read_until(process: subprocess.Popen[str], text: str) -> str:

@@ -22,6 +22,7 @@ from tailrace.store.revocations import Revocations
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
+from tests.support import waiting
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -120,8 +121,12 @@ async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(
     rights."""
     await Workers(worker).heartbeat("default", "worker-2", {"state": "ready"}, ttl_s=0.01)
     await Workers(worker).heartbeat("default", "worker-3", {"state": "ready"})
-    time.sleep(0.05)
-    assert [w["name"] for w in await Workers(gateway).list_workers("default")] == ["worker-3"]
+
+    async def forgotten() -> bool:
+        listed = await Workers(gateway).list_workers("default")
+        return [worker["name"] for worker in listed] == ["worker-3"]
+
+    await waiting.eventually(forgotten, "only the worker with a live heartbeat is listed")
 
 
 @pytest.mark.parametrize("user", make_secrets.REDIS_USERS)

@@ -22,6 +22,7 @@ from tailrace import log, settings
 from tailrace.local import ports
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.protocol.fold import Ended, Fold, Outcome
+from tests.support import waiting
 from worker import app as worker_app
 from worker import status
 from worker.engines import base
@@ -71,14 +72,13 @@ class Worker:
         return found
 
     async def ready(self, deadline_s: float = 30.0) -> Worker:
-        end = time.monotonic() + deadline_s
-        while time.monotonic() < end:
+        async def says_so() -> bool:
             assert self.process.poll() is None, self.logs()
             status = await asyncio.to_thread(self.status)
-            if status and status["ready"]:
-                return self
-            await asyncio.sleep(0.05)
-        raise AssertionError(f"worker not ready: {self.logs()}")
+            return bool(status and status["ready"])
+
+        await waiting.eventually(says_so, "the worker is ready", within_s=deadline_s)
+        return self
 
     def kill(self) -> None:
         self.process.kill()
@@ -144,9 +144,12 @@ class Bench:
         app = worker_app.App(chosen, instance)
         made = Inside(app, asyncio.create_task(app.run()))
         self.inside.append(made)
-        while app.status.state is status.State.LOADING:
+
+        def loaded() -> bool:
             assert not made.task.done()
-            await asyncio.sleep(0.01)
+            return app.status.state is not status.State.LOADING
+
+        await waiting.eventually(loaded, "the worker has loaded", within_s=60, every_s=0.01)
         return made
 
     def worker(
