@@ -61,6 +61,7 @@ SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared s
 
 
 def say(text: str) -> None:
+    """Print progress with the time to stderr."""
     sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
     sys.stderr.flush()
 

@@ -52,6 +52,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def machine(*, quick: bool, rounds: int) -> Machine:
+    """Describe this machine and this checkout."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=paths.ROOT,

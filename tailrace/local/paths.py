@@ -34,10 +34,12 @@ def jars(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def model(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the default model."""
     return cache(environ) / "models" / MODEL
 
 
 def default_data(environ: Mapping[str, str] = os.environ) -> Path:
+    """The data folder without `--data`: TAILRACE_DATA, else one in the cache folder."""
     return (
         Path(environ["TAILRACE_DATA"]) if environ.get("TAILRACE_DATA") else cache(environ) / "data"
     )

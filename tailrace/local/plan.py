@@ -109,6 +109,7 @@ class Service:
 
 
 def url(port: int) -> str:
+    """The address of a service on this machine."""
     return f"http://{HOST}:{port}"
 
 

@@ -364,4 +364,4 @@ async def test_garbage_in_every_topic_stalls_nothing_and_changes_no_answer(
             )  # an equal prompt would go where its prefix is warm
             assert answer.json()["status"] == "completed", answer.text
             seen.add(ids.parse(answer.json()["id"]).partition)
-        assert len(seen) == 4, "the home partitions of a gateway"
+        assert len(seen) == 4, "the preferred partitions of a gateway"

@@ -75,7 +75,7 @@ class Reader:
             self.text += outcome.text_tail
         return outcome
 
-    def take(self, made: generation.Generation) -> None:
+    def read(self, made: generation.Generation) -> None:
         for frame in made.frames(0):
             assert isinstance(self.apply(frame), fold.Accepted)
 
@@ -96,7 +96,7 @@ def run(
     at, step = 0, 0
     while made.phase is generation.Phase.RUNNING:
         if seam is not None and step == seam:
-            reader.take(made)
+            reader.read(made)
             made.stand_down()
             reader.claim("b")
             made = make("b", reader.fold, stop=stop, max_tokens=max_tokens)
@@ -108,9 +108,9 @@ def run(
         at += len(piece)
         made.push(list(piece), "stop" if at >= len(raw) else None)
         if step % 2:
-            reader.take(made)
+            reader.read(made)
         step += 1
-    reader.take(made)
+    reader.read(made)
     assert isinstance(reader.apply(made.end(records.Usage())), fold.Ended)
     return reader
 
@@ -182,12 +182,12 @@ def test_an_attempt_that_takes_over_a_complete_answer_only_ends_it() -> None:
     reader.claim("a")
     first = make(max_tokens=3)
     first.push(list(b"abc"))
-    reader.take(first)
+    reader.read(first)
     reader.claim("b")
     second = make("b", reader.fold, max_tokens=3)
     assert second.phase is generation.Phase.FINISHED
     assert second.remaining == 0
-    reader.take(second)
+    reader.read(second)
     reader.apply(second.end(records.Usage()))
     assert (reader.text, second.reason) == ("abc", "length")
 
@@ -202,12 +202,12 @@ def test_withheld_text_reappears_after_a_takeover_that_ends_at_once() -> None:
     reader.claim("a")
     first = make(stop=("END",))
     first.push(list(b"abEN"))
-    reader.take(first)
+    reader.read(first)
     assert reader.text == "ab"
     reader.claim("b")
     second = make("b", reader.fold, stop=("END",))
     second.push([], "stop")
-    reader.take(second)
+    reader.read(second)
     reader.apply(second.end(records.Usage()))
     assert reader.text == "abEN"
 
