@@ -102,7 +102,6 @@ class Connection:
         self._spawn(self._act(self._scheduler.leave(why)))
 
     # ---- from the client
-    # -----------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
@@ -185,7 +184,6 @@ class Connection:
         await self._act([lanes.Reply(errors.ws_event(shown, action.lane))])
 
     # ---- to the client
-    # -------------------------------------------------------------------------------
 
     async def _deliver(self, lane: lanes.Lane, stream: response_stream.ResponseStream) -> None:
         """Send a response's events to its end."""
@@ -209,7 +207,6 @@ class Connection:
             await self._act(self._scheduler.ended(lane, stream.remembered, stream.previous))
 
     # ---- deadlines
-    # -----------------------------------------------------------------------------------
 
     async def _expire(self) -> None:
         await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))

@@ -82,7 +82,6 @@ class Api:
         return router
 
     # ---- models
-    # --------------------------------------------------------------------------------------
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -106,7 +105,6 @@ class Api:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "tailrace"}
 
     # ---- for browsers
-    # --------------------------------------------------------------------------------
 
     async def ticket(self, request: Request) -> Response:
         """`POST /v1/tickets`: a one-time stand-in for the credential, for a WebSocket handshake
@@ -146,7 +144,6 @@ class Api:
         return JSONResponse({"credential": credential}, headers=NO_STORE)
 
     # ---- health
-    # --------------------------------------------------------------------------------------
 
     async def health(self, _request: Request) -> Response:
         """`GET /health`: the process runs."""

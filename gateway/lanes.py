@@ -142,7 +142,6 @@ class LaneScheduler:
         return self._in_flight
 
     # ---- what the client says
-    # ------------------------------------------------------------------------
 
     def received(self, event: dict[str, Any], size: int = 0) -> list[Action]:
         """One client event; `size` in bytes bounds what may queue up."""
@@ -222,7 +221,6 @@ class LaneScheduler:
         return [Reply({"type": "response.steer.failed", "error": error, "steer": steer})]
 
     # ---- what became of a create
-    # ---------------------------------------------------------------------
 
     def accepted(self, lane: Lane, rid: str) -> list[Action]:
         """The create of this lane is in the log as `rid`."""
@@ -265,7 +263,6 @@ class LaneScheduler:
         return None
 
     # ---- leaving
-    # -------------------------------------------------------------------------------------
 
     def leave(self, why: Leaving) -> list[Action]:
         """Take no more creates; what waits is refused, what runs goes on. Later reasons do not
@@ -291,7 +288,6 @@ class LaneScheduler:
         return [*told, Close(close_codes.CloseCode.RESTART)]
 
     # ---- slots
-    # ---------------------------------------------------------------------------------------
 
     def _forget(self, lane: Lane, previous: object) -> None:
         memory = self._lanes[lane].memory

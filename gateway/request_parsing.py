@@ -48,7 +48,6 @@ Body = Mapping[str, Any]
 T = TypeVar("T")
 
 # ---- scalar fields of the bodies; null means absent
-# ------------------------------------------------------------------------------------------
 
 _Label = Annotated[str, Meta(max_length=MAX_LABEL_CHARS)]
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
@@ -186,7 +185,6 @@ def _or(value: T | None, default: T) -> T:
 
 
 # ---- the checked command
-# ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +243,6 @@ def decode(data: str | bytes) -> dict[str, Any]:
 
 
 # ---- Responses
-# ------------------------------------------------------------------------------------------
 
 
 def of_responses(body: Body, pools: Sequence[Pool], *, websocket: bool = False) -> Create:
@@ -334,7 +331,6 @@ def _item(message: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---- Chat Completions
-# -----------------------------------------------------------------------------------
 
 
 def of_chat(body: Body, pools: Sequence[Pool]) -> Create:
@@ -401,7 +397,6 @@ def with_key(create: Create, key: str | None) -> Create:
 
 
 # ---- shared
-# ---------------------------------------------------------------------------------------------
 
 
 def _create(

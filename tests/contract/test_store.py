@@ -95,7 +95,6 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 # ---- tickets
-# -----------------------------------------------------------------------------------------
 
 
 async def test_a_ticket_gives_back_the_whole_principal_once(tickets: Tickets) -> None:
@@ -176,7 +175,6 @@ async def test_a_ticket_does_not_outlive_its_credential(tickets: Tickets) -> Non
 
 
 # ---- conversation sessions
-# -----------------------------------------------------------------------------
 
 
 async def test_a_session_is_opaque_bytes(sessions: Sessions, name: str) -> None:
@@ -203,7 +201,6 @@ async def test_a_session_over_the_cap_is_not_cached(sessions: Sessions, name: st
 
 
 # ---- idempotency
-# ---------------------------------------------------------------------------------------
 
 
 async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(
@@ -243,7 +240,6 @@ async def test_only_its_owner_releases_a_key(idempotency_keys: IdempotencyKeys, 
 
 
 # ---- prompt-prefix cache metadata
-# ------------------------------------------------------------------------
 
 
 async def test_the_longest_known_prefix_wins(prefixes: Prefixes, name: str) -> None:
@@ -299,7 +295,6 @@ async def test_garbage_in_the_cache_is_no_entry(
 
 
 # ---- workers
-# -------------------------------------------------------------------------------------------
 
 
 async def test_workers_are_listed_by_name_until_their_beat_runs_out(
@@ -343,7 +338,6 @@ async def test_a_garbage_heartbeat_is_skipped(
 
 
 # ---- revocation, rates
-# -----------------------------------------------------------------------------------
 
 
 async def test_a_revoked_principal_is_revoked_for_the_time_given(
@@ -449,7 +443,6 @@ async def test_it_needs_no_script_cache(
 
 
 # ---- Redis away
-# ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -120,7 +120,6 @@ def _once(call: Any) -> Any:
 
 
 # ---- where a gateway dies (F5); each dies once, at its first request with a key
-# --------------------
 
 
 def die_before_the_key() -> None:

@@ -222,7 +222,6 @@ def only_grew(texts: list[str]) -> None:
 
 
 # ---- the whole path on the real model
-# -------------------------------------------------------------------
 
 
 @pytest.mark.engine
@@ -280,7 +279,6 @@ class TestRealModel:
 
 
 # ---- streaming, stopping, coming back (scripted engine: every token known)
-# ------------------------------
 
 
 def test_an_answer_grows_word_by_word_and_is_the_servers(chat: Chat) -> None:
@@ -430,7 +428,6 @@ def test_answers_go_on_until_only_the_gateway_is_left(
 
 
 # ---- asking when things go wrong
-# ------------------------------------------------------------------------
 
 
 def test_a_question_whose_acceptance_was_lost_is_not_asked_twice(chat: Chat) -> None:
@@ -511,7 +508,6 @@ def test_a_question_waits_in_the_queue_while_no_worker_runs(chat: Chat) -> None:
 
 
 # ---- text is data
-# ---------------------------------------------------------------------------------------
 
 # The scripted engine quotes the first 39 characters of the question, so each payload comes back as
 # an answer too.
@@ -627,7 +623,6 @@ def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(
 
 
 # ---- for everyone
-# ---------------------------------------------------------------------------------------
 
 
 def overflow(page: sync_api.Page) -> int:

@@ -205,7 +205,6 @@ def hs256(secret: bytes) -> Callable[[str], bytes]:
 
 
 # ---- the corpus
-# ------------------------------------------------------------------------------------
 
 
 def corpus(forge: Forge, now: float) -> Iterator[Attack]:

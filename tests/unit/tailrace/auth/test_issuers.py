@@ -70,7 +70,6 @@ def _openssh(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
 
 
 # ---- accepted
-# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [2048, 3072, 4096])
@@ -125,7 +124,6 @@ def test_a_key_does_not_show_itself(tmp_path: Path) -> None:
 
 
 # ---- public keys refused
-# ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,6 @@ def test_a_doubtful_public_key_is_refused(algorithm: Any, pem: str) -> None:
 
 
 # ---- secrets refused
-# -------------------------------------------------------------------------------------
 
 _SECRETS = {
     "31 bytes": bytes(range(31)),
@@ -206,7 +203,6 @@ def test_a_setting_that_is_no_base64_of_a_secret_is_refused(text: str) -> None:
 
 
 # ---- issuers files refused
-# -------------------------------------------------------------------------------
 
 _SECRET_TEXT = base64.b64encode(attacks.SECRET).decode()
 

@@ -336,7 +336,6 @@ async def test_run_keeps_the_sets_fresh(
 
 
 # ---- which keys are taken
-# ----------------------------------------------------------------------------------
 
 _PASSED_OVER = {
     "for encryption": _jwk("k", FORGE.ec.public_key(), use="enc"),

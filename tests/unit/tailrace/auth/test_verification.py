@@ -49,7 +49,6 @@ def _frozen() -> Iterator[None]:
 
 
 # ---- accepted
-# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("short", ["rs", "es", "hs", "at", "anon"])
@@ -151,7 +150,6 @@ def test_two_principals_never_share_a_key() -> None:
 
 
 # ---- refused
-# -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -296,7 +294,6 @@ def test_refusing_a_huge_credential_copies_nothing(issuers: Issuers, text: str) 
 
 
 # ---- properties
-# ----------------------------------------------------------------------------------------
 
 _scalars = (
     st.none()

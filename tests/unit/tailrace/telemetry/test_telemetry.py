@@ -61,7 +61,6 @@ def lines() -> Iterator[Lines]:
 
 
 # ---- lines
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_line_is_one_json_object_with_who_when_and_what(lines: Lines) -> None:
@@ -125,7 +124,6 @@ def test_a_number_that_json_does_not_have_keeps_the_line_readable(lines: Lines) 
 
 
 # ---- what must never be in a line
-# ------------------------------------------------------------------------
 
 _PRIVATE, _ = dev_credentials.generate_key()
 _JWT = dev_credentials.mint(_PRIVATE, "dev-1", "https://i", "tailrace", "me", time.time(), 60)
@@ -268,7 +266,6 @@ async def test_an_exception_nobody_retrieved_does_not_show_its_message(lines: Li
 
 
 # ---- metrics
-# -----------------------------------------------------------------------------------------------
 
 
 def _metrics() -> dict[str, Any]:
@@ -311,7 +308,6 @@ def test_no_other_module_defines_metrics() -> None:
 
 
 # ---- spans
-# -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -377,7 +373,6 @@ def test_unreadable_headers_give_no_context(headers: list[tuple[str, bytes]]) ->
 
 
 # ---- setup, in a process of its own
-# --------------------------------------------------------------------------
 
 
 def _run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -69,7 +69,6 @@ def end_line(w: worlds.World, request: records.Request, watcher: str = "steady")
 
 
 # ---- in the log
-# ------------------------------------------------------------------------------------
 
 
 @planted("R1")
@@ -372,7 +371,6 @@ def an_acknowledged_record_has_other_bytes(g: worlds.Good, _: random.Random) -> 
 
 
 # ---- at the watchers
-# -------------------------------------------------------------------------------
 
 
 @planted("C1")

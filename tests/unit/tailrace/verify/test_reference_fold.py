@@ -103,7 +103,6 @@ def test_a_record_read_twice_is_one_record() -> None:
 
 
 # ---- M2: the fold of the product, with one rule removed
-# --------------------------------------------
 
 
 class LatestClaimWins(fold.Fold):
