@@ -391,7 +391,7 @@ class Watcher:
         self._scribe.line(op="close", n=n, code=1000)
         self._crowd.ended += 1
 
-    def _take(self, n: int, events: Sequence[dict[str, Any]], rid: str = "") -> None:
+    def _record(self, n: int, events: Sequence[dict[str, Any]], rid: str = "") -> None:
         lines = []
         for event in events:
             number, kind = int(event["sequence_number"]), str(event["type"])
@@ -427,7 +427,7 @@ class Watcher:
                 await self.stall.wait()
             async for message in _messages(connection):
                 if message["type"] == "watch.events":
-                    self._take(n, message["events"], message["response_id"])
+                    self._record(n, message["events"], message["response_id"])
                 elif message["type"] == "watch.done":
                     return None
                 elif message["type"] == "watch.error":
@@ -459,7 +459,7 @@ class Watcher:
                 if line == "data: [DONE]":
                     return None
                 if line.startswith("data: "):
-                    self._take(n, [json.loads(line[6:])])
+                    self._record(n, [json.loads(line[6:])])
         return "cut"
 
 

@@ -21,7 +21,7 @@ from tailrace.local import paths, ports, processes, state
 from tests.support import waiting
 
 TAILRACE = [sys.executable, "-m", "tailrace"]
-UP_SECONDS = 120
+UP_S = 120
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -101,7 +101,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     assert processes.marked(made.run) == [] if (made.data / "state.json").exists() else True
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = UP_SECONDS) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = UP_S) -> Any:
     return waiting.eventually_blocking(condition, what, within_s=seconds)
 
 
