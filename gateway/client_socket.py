@@ -66,7 +66,7 @@ class ClientSocket:
             self.decide(close_codes.CloseCode.SLOW)
 
     async def close(self, code: close_codes.CloseCode | None) -> None:
-        """Send the close frame. None: the client left, and there is nobody to send it to."""
+        """Send the close frame. None: the client left, and nothing is sent."""
         shown = close_codes.for_sdk(code) if code is not None else None
         telemetry.SOCKET_CLOSES.labels(
             code=str(int(shown)) if shown is not None else "client"

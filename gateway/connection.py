@@ -121,7 +121,7 @@ class Connection:
     async def _act(self, actions: Sequence[lanes.Action]) -> None:
         for action in actions:
             if self._client.gone:
-                return  # nobody is there to be answered
+                return  # the client has left
             match action:
                 case lanes.Begin(lane, body):
                     self._start(lane, self._create(lane, body))

@@ -89,7 +89,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 
 
 class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaults=True):
-    """A worker with fencing token `own` takes the response over from `prev` (null: from nobody).
+    """A worker with fencing token `own` takes the response over from `prev` (null: no owner yet).
 
     `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
     response.

@@ -99,7 +99,7 @@ class Access:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
 
     async def permit(self, principal: Principal) -> None:
-        """Refuse a principal that was revoked. Without Redis nobody is refused: live service goes
+        """Refuse a principal that was revoked. Without Redis no one is refused: live service goes
         on, and a revocation waits for the credential's own end.
 
         Raises:

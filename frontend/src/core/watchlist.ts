@@ -27,7 +27,7 @@ export interface Effects {
 export const REPLAY_MS = 1000;
 /** How long to wait for the events asked for again before asking once more. */
 export const ASK_AGAIN_MS = 3000;
-/** With nothing heard of a running answer for so long, the connection may be dead without knowing it. */
+/** After this time without an event of a running answer, the connection counts as dead. */
 export const SILENCE_MS = 20_000;
 const ASKS_BEFORE_RECONNECT = 3;
 /** What a server says of a response that it cannot show any more, or never could. */
@@ -79,7 +79,7 @@ export class Watchlist {
     this.open = false;
   }
 
-  /** Whether a running answer has been silent for so long that the connection is to be replaced to find out. */
+  /** Whether a running answer was silent for `SILENCE_MS`: the connection is then replaced. */
   isSilent(now: number): boolean {
     if (!this.open) return false;
     const silent = [...this.followed.values()].some((followed) => now - followed.heardAt > SILENCE_MS);

@@ -144,7 +144,7 @@ export class App {
       if (wanted !== this.current && (wanted === null || this.controller.get(wanted) !== null)) this.open(wanted, false);
     });
     document.addEventListener("keydown", (event) => this.pressed(event));
-    // Frames are not drawn in a hidden tab; what arrived meanwhile shows at once.
+    // Frames are not drawn in a hidden tab; what arrived in between is drawn at once.
     document.addEventListener("visibilitychange", () => this.drawSoon());
   }
 

@@ -105,7 +105,7 @@ describe("of two folds of one response", () => {
     expect(further(done, lost).status).toBe("completed");
   });
 
-  it("the first piece is remembered from whoever saw it live", () => {
+  it("the time of the first piece is kept from the live view", () => {
     const early = { ...(folds[6] as Answer), firstAt: 1000 };
     expect(further(early, folds[9] as Answer)).toMatchObject({ lastSeq: 8, firstAt: 1000 });
   });

@@ -127,7 +127,7 @@ describe("the watch socket", () => {
     expect([newer.closed, watchSocket.isOpen, opened]).toEqual([false, true, 1]);
   });
 
-  it("does not wait for ever for a handshake", async () => {
+  it("gives a handshake a deadline", async () => {
     watchSocket.hurry();
     await settled();
     await clock.pass(11_000);
@@ -162,7 +162,7 @@ describe("the watch socket", () => {
     expect([renewals, sockets.length, states.at(-1)?.kind]).toEqual([1, 1, "refused"]);
   });
 
-  it("does not ask for new credentials for ever when none is accepted", async () => {
+  it("stops asking for new credentials when none is accepted", async () => {
     ticketFails = new TicketRefused("no");
     watchSocket.hurry();
     await clock.pass(600_000);
