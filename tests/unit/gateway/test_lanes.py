@@ -9,7 +9,7 @@ import hypothesis.stateful as stateful
 import hypothesis.strategies as st
 import pytest
 
-from gateway import lanes
+from gateway import lane_slots, lanes
 from gateway.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Remembered, Reply
 from tailrace.protocol import close_codes, errors
 
@@ -101,13 +101,13 @@ class TestLanes:
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
         c = LaneScheduler()
-        answers = [codes(c.received(create(n=i))) for i in range(lanes.MAX_QUEUED + 2)]
+        answers = [codes(c.received(create(n=i))) for i in range(lane_slots.MAX_QUEUED + 2)]
         assert answers[-1] == ["rate_limit_exceeded"]
         assert [a for a in answers[:-1] if a] == []
 
     def test_what_queues_up_is_bounded_in_bytes(self) -> None:
         c = LaneScheduler()
-        half = lanes.MAX_QUEUED_BYTES // 2
+        half = lane_slots.MAX_QUEUED_BYTES // 2
         c.received(create(), half)
         assert codes([*c.received(create(), half), *c.received(create(), half)]) == []
         assert codes(c.received(create(), half)) == ["rate_limit_exceeded"]

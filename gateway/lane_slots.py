@@ -1,0 +1,132 @@
+"""The lanes of one connection: what waits in them, and which of them may run (pure).
+
+Within a lane responses never overlap and keep their order. Lanes are independent, up to the slots
+of the connection. Lanes that wait for a slot get one in the order in which they began to wait.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tailrace.protocol import errors
+
+MAX_IN_FLIGHT: Final = 16
+MAX_LANES: Final = errors.MAX_STREAM_IDS
+MAX_QUEUED: Final = 256
+MAX_QUEUED_BYTES: Final = 4 << 20
+RETRY_QUEUE_S: Final = 1.0
+
+Lane = str | None
+"""Name of a lane; None is the default one, whose events carry no `stream_id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a lane keeps of its last response: enough to continue it, also with `store: false`.
+    `messages` include its answer, not its instructions."""
+
+    rid: str
+    messages: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class LaneState:
+    """One lane.
+
+    Attributes:
+        queue: Creates that wait, oldest first, with their size in bytes.
+        busy: From the begin of a create until it is rejected or its response has ended.
+        rid: The response that runs; None while idle or starting.
+        cancel: A cancel was requested; while the create is starting it waits for the
+            acknowledgement.
+        memory: The last response that ended well; None before, and after a failed continuation.
+    """
+
+    queue: collections.deque[tuple[dict[str, Any], int]] = field(default_factory=collections.deque)
+    busy: bool = False
+    rid: str | None = None
+    cancel: bool = False
+    memory: Remembered | None = None
+
+
+class LaneSlots:
+    """All lanes of one connection, their queues and the slots.
+
+    Attributes:
+        lanes: By name, in order of first use. It never shrinks: the limit is on distinct names.
+        in_flight: Number of busy lanes.
+        _waiting: Lanes that have a create and no slot, in the order of their turn.
+        _queued, _queued_bytes: Creates in all queues, and their size.
+    """
+
+    def __init__(self, max_in_flight: int, max_lanes: int) -> None:
+        self._max_in_flight = max_in_flight
+        self._max_lanes = max_lanes
+        self.lanes: dict[Lane, LaneState] = {}
+        self.in_flight = 0
+        self._waiting: collections.deque[Lane] = collections.deque()
+        self._queued = 0
+        self._queued_bytes = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs or waits."""
+        return self.in_flight == 0 and self._queued == 0
+
+    def enqueue(self, lane: Lane, body: dict[str, Any], size: int) -> None:
+        """Put a create behind the others of its lane.
+
+        Raises:
+            errors.ApiError: Too many distinct lanes, or too much waits on this connection.
+        """
+        named = len(self.lanes) - (None in self.lanes)
+        if lane is not None and lane not in self.lanes and named >= self._max_lanes:
+            raise errors.websocket_stream_limit_reached()
+        if self._queued >= MAX_QUEUED or self._queued_bytes + size > MAX_QUEUED_BYTES:
+            raise errors.overloaded(RETRY_QUEUE_S)
+        state = self.lanes.setdefault(lane, LaneState())
+        state.queue.append((body, size))
+        self._queued += 1
+        self._queued_bytes += size
+        if not state.busy and len(state.queue) == 1:
+            self._waiting.append(lane)
+
+    def begin(self) -> Iterator[tuple[Lane, dict[str, Any]]]:
+        """Give free slots to waiting lanes; yields each lane with the create that starts."""
+        while self._waiting and self.in_flight < self._max_in_flight:
+            lane = self._waiting.popleft()
+            state = self.lanes[lane]
+            state.busy = True
+            self.in_flight += 1
+            yield lane, self._dequeue(state)
+
+    def occupy(self, lane: Lane, rid: str) -> None:
+        """Take a slot for a response that runs already."""
+        state = self.lanes.setdefault(lane, LaneState())
+        state.busy, state.rid = True, rid
+        self.in_flight += 1
+
+    def release(self, lane: Lane) -> None:
+        """Free the slot of a lane. Its next create waits behind lanes that waited longer."""
+        state = self.lanes[lane]
+        state.busy, state.rid, state.cancel = False, None, False
+        self.in_flight -= 1
+        if state.queue:
+            self._waiting.append(lane)
+
+    def empty(self) -> Iterator[Lane]:
+        """Drop everything that waits; yields the lane of each dropped create."""
+        self._waiting.clear()
+        for lane, state in self.lanes.items():
+            while state.queue:
+                self._dequeue(state)
+                yield lane
+
+    def _dequeue(self, state: LaneState) -> dict[str, Any]:
+        body, size = state.queue.popleft()
+        self._queued -= 1
+        self._queued_bytes -= size
+        return body
