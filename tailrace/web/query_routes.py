@@ -122,6 +122,6 @@ class QueryRoutes:
         await socket.accept(
             subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None
         )
-        # Nothing reads the headers any more, and every open socket would keep its own.
-        socket.scope["headers"] = []
+        # Nothing reads the handshake any more, and every open socket would keep its own.
+        socket.scope.clear()
         return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate.clock)
