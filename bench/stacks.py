@@ -114,6 +114,7 @@ def tailrace(
         tree: Another installed checkout whose program is to run, instead of this one.
     """
     program = TAILRACE if tree is None else tree / ".venv/bin/tailrace"
+    source = tree or paths.ROOT
     if not program.exists():
         raise NotHere(f"an installed checkout in {tree} (make install there)")
     folder = Path(tempfile.mkdtemp(prefix="stack-", dir=scratch))
@@ -144,6 +145,7 @@ def tailrace(
         with log.open("w") as out:
             done = subprocess.run(
                 command,
+                cwd=source,  # `python -m` imports from the current folder first
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -157,6 +159,7 @@ def tailrace(
         roles: dict[str, list[int]] = {}
         for part in running.parts:
             roles.setdefault(part.role, []).append(part.pid)
+        _check_source(roles, source)
         headers = {"authorization": f"Bearer {dev_credentials.issue(data, 'bench', 3 * 3600)}"}
         yield Side(
             OURS,
@@ -178,6 +181,19 @@ def tailrace(
             timeout=120,
             stdout=subprocess.DEVNULL,
         )
+
+
+def _check_source(roles: Mapping[str, list[int]], source: Path) -> None:
+    """Refuse services that run from another folder: two sides of one code say nothing.
+
+    Raises:
+        RuntimeError: A service's current folder is not `source`.
+    """
+    for role in ("gateway", "push", "worker"):
+        for pid in roles.get(role, []):
+            folder = Path(psutil.Process(pid).cwd())
+            if folder.resolve() != source.resolve():
+                raise RuntimeError(f"{role} runs from {folder}, not from {source}")
 
 
 @contextlib.contextmanager
