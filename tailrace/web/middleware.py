@@ -114,15 +114,17 @@ class OuterMiddleware:
         request_id = _request_id()
         answered = False
 
-        async def decorated(message: Message) -> None:
+        def decorated(message: Message) -> Awaitable[None]:
+            # Not a coroutine itself: it passes every message of the socket on.
             nonlocal answered
-            answered = True
-            if message["type"] == "websocket.accept":
-                _add(message, {"x-request-id": request_id})
-            elif message["type"] == "websocket.http.response.start":
-                cors = self._cors.headers(Headers(scope=scope))
-                _add(message, {"x-request-id": request_id, **SECURITY_HEADERS, **cors})
-            await send(message)
+            if not answered:
+                answered = True
+                if message["type"] == "websocket.accept":
+                    _add(message, {"x-request-id": request_id})
+                elif message["type"] == "websocket.http.response.start":
+                    cors = self._cors.headers(Headers(scope=scope))
+                    _add(message, {"x-request-id": request_id, **SECURITY_HEADERS, **cors})
+            return send(message)
 
         try:
             await self._app(scope, receive, decorated)

@@ -21,7 +21,7 @@ Finished = asyncio.Task[close_codes.CloseCode | None]
 
 
 class WatchSender:
-    """Sends in one task until nothing is left. A socket has one only while it has to send.
+    """Sends in one task until nothing is left; the next message starts the next task.
 
     Attributes:
         _task: sends; None until there is something to send.
@@ -49,7 +49,7 @@ class WatchSender:
             watches: the socket's subscriptions by response id; they may change at any time.
             unwatch: ends the subscription of a response id.
             lost: told that the log no longer holds what a response has to send.
-            finished: called once, when nothing is left or the task has failed.
+            finished: called when nothing is left, and when the task has failed.
         """
         self._socket = socket
         self._watches = watches
@@ -93,9 +93,9 @@ class WatchSender:
             self._task.add_done_callback(self._done)
 
     def _done(self, task: Finished) -> None:
+        self._task = None
         more = self._notes or self._pending  # since the task looked last
         if more and not task.cancelled() and task.exception() is None and task.result() is None:
-            self._task = None
             self._wake()
         else:
             self._finished(task)

@@ -197,7 +197,8 @@ class WatchConnection:
         self._refuse(rid, error_mapping.api_error(rid, error))
 
     def _sent(self, task: watch_sender.Finished) -> None:
-        self._sender = None
+        if not self._watches:
+            self._sender = None  # an idle socket holds no sender; one that streams keeps its own
         if task.cancelled():
             return
         error = task.exception()
