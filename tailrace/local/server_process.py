@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +11,7 @@ from tailrace.local.child_process import ChildProcess
 from tailrace.local.processes import StartError
 
 
-class ServerProcess:
+class ServerProcess(abc.ABC):
     """One server program on one port. `start` and `stop` (or `kill`) may alternate.
 
     Attributes:
@@ -37,13 +38,13 @@ class ServerProcess:
         self.log = log
         self.child: ChildProcess | None = None
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Start the process. It is ready later (`ready`)."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def serves(self, child: ChildProcess) -> bool:
         """Whether its port answers, and this process is the one that answers."""
-        raise NotImplementedError
 
     def ready(self) -> bool:
         """Whether it serves. Raises StartError if it has ended."""

@@ -132,23 +132,30 @@ class Parts:
         return [record for record in found if isinstance(record, kind)]
 
     def answer(self, rid: str, *texts: str, end: bool = True) -> None:
-        """What a worker would write: CLAIM, a TOK for each text, and END."""
+        """What a worker would write about the request `rid`."""
         request = next(r for r in self.requests() if r.rid == rid)
-        partition = ids.parse(rid).partition
-        topic = topics.requests("default", "interactive")
-        claim = records.Claim(
-            rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
-        )
-        self.broker.put_record(topics.TOKENS, partition, claim, rid)
-        digest = fold.H0
-        for i, text in enumerate(texts):
-            tok = records.Tok(rid, "own", i, [i], text, digest)
-            self.broker.put_record(topics.TOKENS, partition, tok, rid)
-            digest = fold.roll(digest, [i])
-        if end:
-            usage = records.Usage(1, len(texts))
-            ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
-            self.broker.put_record(topics.TOKENS, partition, ended, rid)
+        put_answer(self.broker, request, *texts, end=end)
+
+
+def put_answer(
+    broker: memory_log.MemoryLog, request: records.Request, *texts: str, end: bool = True
+) -> None:
+    """What a worker would write: CLAIM, a TOK for each text, and END."""
+    rid, partition = request.rid, ids.parse(request.rid).partition
+    topic = topics.requests("default", "interactive")
+    claim = records.Claim(
+        rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
+    )
+    broker.put_record(topics.TOKENS, partition, claim, rid)
+    digest = fold.H0
+    for i, text in enumerate(texts):
+        tok = records.Tok(rid, "own", i, [i], text, digest)
+        broker.put_record(topics.TOKENS, partition, tok, rid)
+        digest = fold.roll(digest, [i])
+    if end:
+        usage = records.Usage(1, len(texts))
+        ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
+        broker.put_record(topics.TOKENS, partition, ended, rid)
 
 
 @contextlib.asynccontextmanager

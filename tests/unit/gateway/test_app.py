@@ -18,9 +18,10 @@ from gateway import app
 from tailrace import log, settings
 from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
-from tailrace.protocol import fold, ids, records, topics
+from tailrace.protocol import ids, records
 from tailrace.web import listener, middleware
 from tests.support import (
+    gateway_parts,
     gateway_process,
     log_contract,
     memory_delivery,
@@ -67,21 +68,7 @@ class Service:
 
     def answer(self, request: records.Request, *texts: str, end: bool = True) -> None:
         """What a worker would write."""
-        rid, partition = request.rid, ids.parse(request.rid).partition
-        topic = topics.requests("default", "interactive")
-        claim = records.Claim(
-            rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
-        )
-        self.broker.put_record(topics.TOKENS, partition, claim, rid)
-        digest = fold.H0
-        for i, text in enumerate(texts):
-            tok = records.Tok(rid, "own", i, [i], text, digest)
-            self.broker.put_record(topics.TOKENS, partition, tok, rid)
-            digest = fold.roll(digest, [i])
-        if end:
-            usage = records.Usage(1, len(texts))
-            ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
-            self.broker.put_record(topics.TOKENS, partition, ended, rid)
+        gateway_parts.put_answer(self.broker, request, *texts, end=end)
 
 
 @pytest.fixture
