@@ -7,7 +7,7 @@ one batch holds everything that has piled up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tailrace.protocol import events
 
@@ -49,7 +49,7 @@ class Outbox:
 
     def __init__(
         self,
-        series: Sequence[events.Event],
+        series: list[events.Event],
         start: int,
         wake: Callable[[], None],
         bound: int = LIVE_BOUND_BYTES,
@@ -102,4 +102,4 @@ class Outbox:
             stop += 1
         self._next = stop
         self._undelivered_bytes = 0
-        return list(self._events[start:stop])
+        return self._events[start:stop]

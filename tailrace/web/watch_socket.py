@@ -21,13 +21,12 @@ MAX_WATCHES = 64
 class WatchConnection:
     """One watch socket: commands in, events of all watched responses out, through one sender.
 
-    An idle socket has one task, which reads, and one timer. The sender exists only while there is
-    something to send.
+    A socket that follows nothing has one task, which reads, and one timer.
 
     Attributes:
         _watches: subscriptions by response id; only the reader adds and removes, the sender removes
             ended ones.
-        _sender: sends until nothing is left; None then.
+        _sender: sends; None while nothing is left and no response is followed.
         _starting: tasks that subscribe, by response id; each removes itself.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
         _over, _code: whether the socket ends, and what it is closed with; None when the client has
@@ -197,8 +196,7 @@ class WatchConnection:
         self._refuse(rid, error_mapping.api_error(rid, error))
 
     def _sent(self, task: watch_sender.Finished) -> None:
-        if not self._watches:
-            self._sender = None  # an idle socket holds no sender; one that streams keeps its own
+        self._sender = None  # an idle socket holds none
         if task.cancelled():
             return
         error = task.exception()

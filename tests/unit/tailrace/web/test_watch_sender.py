@@ -10,6 +10,7 @@ from tailrace import log
 from tailrace.delivery import outbox
 from tailrace.protocol import close_codes
 from tailrace.web import watch_sender, write_deadline
+from tests.support import waiting
 
 
 class Event:
@@ -29,6 +30,13 @@ class Subscription:
     @property
     def ended(self) -> bool:
         return self._ends and not self._batches
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._batches)
+
+    def add(self, batch: list[int]) -> None:
+        self._batches.append(batch)
 
     def pending(self) -> list[Event]:
         return [Event(number) for number in self._batches.pop(0)] if self._batches else []
@@ -74,9 +82,13 @@ class Parts:
             self.socket,
             self.watches,
             unwatch=lambda rid: self.watches.pop(rid, None),
-            lost=lambda rid, _error: self.lost.append(rid),
+            lost=self._on_lost,
             finished=self.outcome.set_result,
         )
+
+    def _on_lost(self, rid: str, _error: Exception) -> None:
+        self.lost.append(rid)
+        del self.watches[rid]
 
     async def finished(self) -> watch_sender.Finished:
         return await asyncio.wait_for(self.outcome, 5)
@@ -91,12 +103,31 @@ class Parts:
 
 
 async def test_messages_go_before_events_and_responses_take_turns() -> None:
-    parts = Parts(a=Subscription([0], [1]), b=Subscription([5]))
+    parts = Parts(a=Subscription([0], [1], ended=True), b=Subscription([5], ended=True))
     parts.sender.ready("a")
     parts.sender.ready("b")
     parts.sender.note({"type": "watch.draining"})
     assert (await parts.finished()).result() is None
-    assert parts.told == ["watch.draining", ("a", [0]), ("b", [5]), ("a", [1])]
+    assert parts.told == [
+        *("watch.draining", ("a", [0]), ("b", [5]), "watch.done"),
+        *(("a", [1]), "watch.done"),
+    ]
+
+
+async def test_it_stays_while_a_response_is_followed_and_ends_with_the_last() -> None:
+    subscription = Subscription([0])
+    parts = Parts(a=subscription)
+    parts.sender.ready("a")
+    await waiting.eventually(lambda: parts.told == [("a", [0])], "one batch sent")
+    subscription.add([1])
+    parts.sender.ready("a")
+    await waiting.eventually(
+        lambda: parts.told == [("a", [0]), ("a", [1])], "the second batch sent"
+    )
+    assert not parts.outcome.done()
+    del parts.watches["a"]
+    parts.sender.forget("a")
+    assert (await parts.finished()).result() is None
 
 
 async def test_a_response_that_has_ended_is_done_and_watched_no_more() -> None:
@@ -111,6 +142,7 @@ async def test_what_is_forgotten_or_not_watched_is_not_sent() -> None:
     parts = Parts(a=Subscription([0]))
     parts.sender.ready("a")
     parts.sender.ready("unknown")
+    del parts.watches["a"]
     parts.sender.forget("a")
     await parts.finished()
     assert parts.told == []
@@ -145,27 +177,27 @@ async def test_a_slow_client_is_the_outcome() -> None:
 
 
 async def test_a_response_that_the_log_lost_is_told_and_the_others_go_on() -> None:
-    parts = Parts(a=Failing(log.HistoryLost("gone")), b=Subscription([5]))
+    parts = Parts(a=Failing(log.HistoryLost("gone")), b=Subscription([5], ended=True))
     parts.sender.ready("a")
     parts.sender.ready("b")
     await parts.finished()
     assert parts.lost == ["a"]
-    assert parts.told == [("b", [5])]
+    assert parts.told == [("b", [5]), "watch.done"]
 
 
 async def test_it_is_overdue_only_while_a_write_waits() -> None:
     parts = Parts()
-    waiting = asyncio.Event()
+    stuck_now = asyncio.Event()
 
     async def stuck(_message: dict[str, Any]) -> None:
-        waiting.set()
+        stuck_now.set()
         await asyncio.Event().wait()
 
     parts.socket.send = stuck
     loop = asyncio.get_running_loop()
     assert not parts.sender.overdue(loop.time() + write_deadline.WRITE_DEADLINE_S * 2)
     parts.sender.note({"type": "x"})
-    await asyncio.wait_for(waiting.wait(), 5)
+    await asyncio.wait_for(stuck_now.wait(), 5)
     assert parts.sender.overdue(loop.time() + write_deadline.WRITE_DEADLINE_S * 2)
     assert not parts.sender.overdue(loop.time())
     task = parts.sender.cancel()
