@@ -53,7 +53,7 @@ class EventStream(Response):
 
     Attributes:
         _deadline: of the writes to the client.
-        _overdue: done when the client has taken nothing for too long; None before the body began.
+        _cut: done when the body is to be broken off; None before the body began.
     """
 
     def __init__(
@@ -75,24 +75,27 @@ class EventStream(Response):
         self._checks = checks
         self._encode = encode
         self._deadline = write_deadline.WriteDeadline()
-        self._overdue: asyncio.Future[None] | None = None
+        self._cut: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         telemetry.OPEN_STREAMS.inc()
-        self._overdue = asyncio.get_running_loop().create_future()
+        self._cut = asyncio.get_running_loop().create_future()
         self._checks.add(self)
+        self._draining.callbacks.add(self._break_off)
         tasks: list[asyncio.Future[None]] = []
         try:
             start = {"status": self.status_code, "headers": self.raw_headers}
             with self._deadline:
                 await send({"type": "http.response.start", **start})
+            if self._draining.begun:
+                self._break_off()
             tasks = [
-                asyncio.ensure_future(each)
-                for each in (self._pump(send), gone(receive), self._draining.wait(), self._overdue)
+                asyncio.ensure_future(each) for each in (self._pump(send), gone(receive), self._cut)
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._checks.discard(self)
+            self._draining.callbacks.discard(self._break_off)
             for task in tasks:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -105,20 +108,31 @@ class EventStream(Response):
         """Break off a body whose client takes nothing; have a keep-alive comment written when
         nothing else was for long. `now`: monotonic seconds."""
         if self._deadline.overdue(now):
-            if self._overdue is not None and not self._overdue.done():
+            if self._cut is not None and not self._cut.done():
                 self._broken(TimeoutError())
-                self._overdue.set_result(None)
+                self._break_off()
         elif self._deadline.idle_s(now) >= KEEP_ALIVE_S:
             self._source.keepalive()
 
+    def _break_off(self) -> None:
+        if self._cut is not None and not self._cut.done():
+            self._cut.set_result(None)
+
     async def _pump(self, send: Send) -> None:
         try:
-            while not self._source.ended:
-                batch = await self._source.next_events()
-                await self._write(send, b"".join(map(self._encode, batch)) if batch else KEEP_ALIVE)
-            await self._write(send, DONE, more=False)
+            while True:
+                body = b"" if self._source.ended else await self._next()
+                ended = self._source.ended
+                # One part for the last events and `[DONE]`: a part costs a call of the system.
+                await self._write(send, body + DONE if ended else body, more=not ended)
+                if ended:
+                    return
         except (outbox.Slow, log.HistoryLost) as error:
             self._broken(error)
+
+    async def _next(self) -> bytes:
+        batch = await self._source.next_events()
+        return b"".join(map(self._encode, batch)) if batch else KEEP_ALIVE
 
     async def _write(self, send: Send, body: bytes, *, more: bool = True) -> None:
         """One part; nothing when it is empty."""

@@ -90,12 +90,13 @@ class OuterMiddleware:
         added = {"x-request-id": request_id, **SECURITY_HEADERS, **self._cors.headers(asked)}
         started = False
 
-        async def decorated(message: Message) -> None:
+        def decorated(message: Message) -> Awaitable[None]:
+            # Not a coroutine itself: it passes every part of the answer on.
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 _add(message, added)
-            await send(message)
+            return send(message)
 
         preflight = self._cors.preflight(scope, asked)
         if preflight is not None:

@@ -84,15 +84,12 @@ async def sent_by(body: event_stream.EventStream, receive: Any = stays) -> list[
     return sent
 
 
-async def test_nothing_is_written_before_the_head_and_the_end_is_last() -> None:
+async def test_nothing_is_written_before_the_head_and_the_last_events_go_with_the_end() -> None:
     source = Source()
     sent = await sent_by(body_of(source))
-    assert [m["type"] for m in sent] == [
-        "http.response.start",
-        "http.response.body",
-        "http.response.body",
-    ]
-    assert sent[-1] == {"type": "http.response.body", "body": event_stream.DONE, "more_body": False}
+    assert [m["type"] for m in sent] == ["http.response.start", "http.response.body"]
+    assert sent[-1]["body"] == b"data: 1\n\n" + event_stream.DONE
+    assert sent[-1]["more_body"] is False
     assert (b"x-mine", b"1") in sent[0]["headers"]
     assert (b"cache-control", b"no-store") in sent[0]["headers"]
     assert source.closed == 1
