@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gateway import cache, lanes
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, fold, ids, records
+from tailrace.store import redis_store
 
 MAX_TURNS: Final = 10
 
@@ -35,11 +36,18 @@ class History:
 NO_HISTORY: Final = History([])
 
 
+class _Message(TypedDict):
+    """A message as an engine takes it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class _Session(msgspec.Struct, frozen=True):
     """A cached turn. It names its owner, because the cache key does not prove who may read it."""
 
     owner: records.Owner
-    messages: Messages
+    messages: list[_Message]
 
 
 def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
@@ -78,16 +86,15 @@ def continuable(response: dict[str, Any]) -> bool:
 
 def encode(owner: records.Owner, messages: Messages) -> bytes:
     """State of a turn for the session cache."""
-    return msgspec.json.encode(_Session(owner, messages))
+    return msgspec.json.encode({"owner": owner, "messages": messages})
 
 
 def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
     """Return the cached turn. None: it is absent, of another owner, or cannot be decoded."""
-    try:
-        session = msgspec.json.decode(value or b"", type=_Session)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    session = redis_store.decoded(value, _Session)
+    if session is None or session.owner != owner:
         return None
-    return session.messages if session.owner == owner else None
+    return [{**message} for message in session.messages]
 
 
 class Resolver:

@@ -15,6 +15,7 @@ SERVER_ERROR: Final = "server_error"
 
 MAX_STREAM_IDS: Final = 32  # distinct named lanes on one socket
 MAX_CONNECTION_MINUTES: Final = 60
+MAX_WAIT_S: Final = 86_400.0  # longest time after which a client is told to come back
 
 _SHOWN_CHARS: Final = 128  # how much of a client's own text a message repeats
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -240,7 +241,7 @@ def rate_limit_exceeded(
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> ApiError:
     """The caller exceeded its rate. `headers` may add the `x-ratelimit-*` family."""
-    message = f"Rate limit reached for {kind}. Please try again in {retry_after_s:.1f}s."
+    message = f"Rate limit reached for {kind}. Please try again in {_wait(retry_after_s):.1f}s."
     return ApiError(
         429,
         kind,
@@ -252,7 +253,7 @@ def rate_limit_exceeded(
 
 def overloaded(retry_after_s: float) -> ApiError:
     """All callers together ask too much. Nothing was queued, because the deadline would pass."""
-    message = f"The service is at its capacity. Please try again in {retry_after_s:.1f}s."
+    message = f"The service is at its capacity. Please try again in {_wait(retry_after_s):.1f}s."
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
     )
@@ -262,7 +263,7 @@ def too_many_look_ups(retry_after_s: float) -> ApiError:
     """The caller looks up more responses at once than the log is read for one principal."""
     message = (
         "Too many of your responses are being looked up at once. "
-        f"Please try again in {retry_after_s:.1f}s."
+        f"Please try again in {_wait(retry_after_s):.1f}s."
     )
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
@@ -284,8 +285,15 @@ def unavailable(
     )
 
 
+def _wait(seconds: float) -> float:
+    """A waiting time that a client can be told. Where it was computed from figures that mean
+    nothing, the client comes back after a second."""
+    return 1.0 if math.isnan(seconds) else min(max(0.0, seconds), MAX_WAIT_S)
+
+
 def _retry_after(seconds: float) -> dict[str, str]:
     """`Retry-After` in whole seconds, at least 1, and in exact milliseconds, which SDKs prefer."""
+    seconds = _wait(seconds)
     return {
         "retry-after": str(max(1, math.ceil(seconds))),
         "retry-after-ms": str(max(1, math.ceil(seconds * 1000))),

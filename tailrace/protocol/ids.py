@@ -23,7 +23,7 @@ FORMAT = 1
 RANDOM_BYTES = 11
 PREFIX = "resp_"
 _SHAPE = re.compile(r"resp_[A-Za-z0-9_-]{32}\Z")
-_MAX_PARTITION = 2**16 - 1
+MAX_PARTITION = 2**16 - 1
 _MAX_OFFSET = 2**48 - 1
 
 
@@ -54,7 +54,7 @@ def mint(address: Address, entropy: bytes) -> str:
     """
     if len(entropy) != RANDOM_BYTES or len(address.incarnation) != 4:
         raise ValueError("an id takes 11 random bytes and a 4-byte incarnation tag")
-    if not (0 <= address.partition <= _MAX_PARTITION and 0 <= address.offset <= _MAX_OFFSET):
+    if not (0 <= address.partition <= MAX_PARTITION and 0 <= address.offset <= _MAX_OFFSET):
         raise ValueError(f"address out of range: {address}")
     raw = b"".join(
         (

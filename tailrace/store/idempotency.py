@@ -9,12 +9,14 @@ if lost  looked up in the log
 
 from typing import Final
 
+from tailrace.protocol import ids
 from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 # Returns the value that stands after the call. SET with NX and GET together needs Redis 7.
+# A value that is no response id is overwritten: otherwise it would hide the key until it expires.
 _CLAIM: Final = """
 local first = redis.call('GET', KEYS[1])
-if first then return first end
+if first and string.match(first, '^resp_[%w_-]+$') then return first end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return ARGV[1]
 """
@@ -32,11 +34,19 @@ class IdempotencyKeys:
         self._redis = redis
 
     async def claim_key(self, principal_key: str, key: str, rid: str, ttl_s: float) -> str:
-        """The response id that holds `key`: `rid` if it is the first, else the first one's."""
-        value: bytes = await self._redis.execute(
+        """The response id that holds `key`: `rid` if it is the first, else the first one's.
+
+        What lies there and is no response id counts as nothing; the log then decides.
+        """
+        value: object = await self._redis.execute(
             "EVAL", _CLAIM, 1, _key(principal_key, key), rid, milliseconds(ttl_s)
         )
-        return value.decode()
+        first = value.decode("ascii", "replace") if isinstance(value, bytes) else ""
+        try:
+            ids.parse(first)
+        except ids.InvalidId:
+            return rid
+        return first
 
     async def release_key(self, principal_key: str, key: str, rid: str) -> None:
         """Free `key` if `rid` holds it. For a submission that certainly failed: a retry must not be

@@ -7,9 +7,11 @@ writer   gateway
 if lost  a full bucket
 """
 
+import contextlib
+import math
 from typing import Final, NamedTuple
 
-from tailrace.store.redis_store import RedisStore, digest
+from tailrace.store.redis_store import RedisStore, StoreUnavailable, digest
 
 # ARGV: cost, rate per second, burst, now in seconds or ''.
 # Returns allowed, seconds to wait, tokens left. The last two are text: Lua would cut fractions off.
@@ -22,6 +24,9 @@ if not now then
 end
 local stored = redis.call('HMGET', KEYS[1], 'tokens', 'at')
 local tokens, at = tonumber(stored[1]) or burst, tonumber(stored[2]) or now
+-- Values that no bucket can have (also: not a number) are those of a full one.
+if not (math.abs(tokens) < 1e15) then tokens = burst end
+if not (math.abs(at - now) < 86400) then at = now end
 if now < at then now = at end
 tokens = math.min(burst, tokens + (now - at) * rate)
 local allowed, wait = 0, 0
@@ -72,7 +77,7 @@ class TokenBuckets:
         """
         if not (rate > 0 and burst > 0 and cost >= 0):
             raise ValueError(f"no such bucket: cost {cost}, rate {rate}, burst {burst}")
-        allowed, wait, remaining = await self._redis.execute(
+        answer = await self._redis.execute(
             "EVAL",
             _CONSUME,
             1,
@@ -82,4 +87,19 @@ class TokenBuckets:
             burst,
             "" if now is None else repr(now),
         )
-        return Consumed(bool(allowed), float(wait), float(remaining))
+        return _consumed(answer)
+
+
+def _consumed(answer: object) -> Consumed:
+    """The script's answer.
+
+    Raises:
+        StoreUnavailable: it is not one.
+    """
+    match answer:
+        case [int(allowed), bytes() | str() as wait, bytes() | str() as remaining]:
+            with contextlib.suppress(ValueError):
+                consumed = Consumed(bool(allowed), float(wait), float(remaining))
+                if math.isfinite(consumed.retry_after_s) and math.isfinite(consumed.remaining):
+                    return consumed
+    raise StoreUnavailable("no answer of a token bucket")

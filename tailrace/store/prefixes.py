@@ -8,10 +8,11 @@ if lost  the engines' prefix caches are used less
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from tailrace.protocol import ids
 from tailrace.store.redis_store import RedisStore, decoded, milliseconds
 
 PREFIX_TTL_S: Final = 10 * 60
@@ -47,8 +48,8 @@ class PrefixHit(NamedTuple):
 
 
 class _Prefix(msgspec.Struct, frozen=True):
-    partition: int
-    cached_tokens: int
+    partition: Annotated[int, msgspec.Meta(ge=0, le=ids.MAX_PARTITION)]
+    cached_tokens: Annotated[int, msgspec.Meta(ge=0)]
     worker: str
 
 
@@ -84,7 +85,7 @@ class Prefixes:
         if not asked:
             return None
         found = await self._redis.execute("MGET", *(f"{_index(pool)}:{digest}" for digest in asked))
-        for position, value in enumerate(found):
+        for position, value in enumerate(found if isinstance(found, list) else ()):
             prefix = decoded(value, _Prefix)
             if prefix is not None:
                 return PrefixHit(prefix.partition, len(digests) - position)

@@ -5,7 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 import redis.asyncio
@@ -23,6 +23,10 @@ PATIENCE: Final = 8
 AWAY_S: Final = 1.0
 # Batches go one after the other. An exchange that was given up may still be closing.
 MAX_CONNECTIONS: Final = 4
+# No service writes a larger value. One that lies there all the same is not read.
+MAX_VALUE_BYTES: Final = 1 << 20
+
+T = TypeVar("T")
 
 
 class StoreUnavailable(Exception):
@@ -202,12 +206,15 @@ def _client(url: str, timeout_s: float) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(pool)
 
 
-def decoded(value: bytes | None, type_: Any) -> Any:
-    """A JSON value as `type_`; None when it is missing or does not parse (a broken cache entry is
-    no entry)."""
+def decoded(value: object, type_: type[T]) -> T | None:
+    """A JSON value as `type_`; None when it is missing, is too large, or cannot be read as that
+    type, whatever the reason (a broken cache entry is no entry)."""
+    if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
+        return None
     try:
-        return msgspec.json.decode(value or b"", type=type_)
-    except msgspec.DecodeError:
+        return msgspec.json.decode(value, type=type_)
+    # ValueError: text that is not UTF-8, and numbers that no double holds.
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 

@@ -30,10 +30,10 @@ class Sessions:
 
     async def get_turn(self, rid: str) -> bytes | None:
         """The state, or None. Reading starts the idle time anew."""
-        value: bytes | None = await self._redis.execute(
+        value: object = await self._redis.execute(
             "GETEX", _key(rid), "PX", milliseconds(SESSION_IDLE_S)
         )
-        return value
+        return value if isinstance(value, bytes) and len(value) <= MAX_SESSION_BYTES else None
 
     async def drop_turn(self, rid: str) -> None:
         """Forget the state."""

@@ -9,12 +9,12 @@ if lost  the browser asks for a new ticket
 
 import re
 import secrets
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
-from tailrace.store.redis_store import RedisStore, digest, milliseconds
+from tailrace.store.redis_store import RedisStore, decoded, digest, milliseconds
 
 TICKET_TTL_S: Final = 30
 _MIN_TTL_S: Final = 1.0
@@ -23,11 +23,11 @@ _SHAPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")  # 128 bits
 
 
 class _Ticket(msgspec.Struct, frozen=True):
-    issuer: str
-    subject: str
+    issuer: Annotated[str, msgspec.Meta(min_length=1)]
+    subject: Annotated[str, msgspec.Meta(min_length=1)]
     tenant: str | None
     scopes: list[str]
-    expires_at: int
+    expires_at: Annotated[int, msgspec.Meta(gt=0, lt=2**53)]
     origin: str | None
 
 
@@ -73,11 +73,9 @@ class Tickets:
         """
         if _SHAPE.fullmatch(ticket) is None:
             raise InvalidCredential(Reason.TICKET)
-        value = await self._redis.execute("GETDEL", _key(ticket), patient=True)
-        try:
-            stored = msgspec.json.decode(value or b"", type=_Ticket)
-        except msgspec.DecodeError as error:
-            raise InvalidCredential(Reason.TICKET) from error
+        stored = decoded(await self._redis.execute("GETDEL", _key(ticket), patient=True), _Ticket)
+        if stored is None:
+            raise InvalidCredential(Reason.TICKET)
         if stored.origin != origin:
             raise InvalidCredential(Reason.TICKET_ORIGIN)
         return Principal(

@@ -14,6 +14,9 @@ import msgspec
 from tailrace.store.redis_store import RedisStore, decoded, milliseconds
 
 HEARTBEAT_TTL_S: Final = 5
+# A heartbeat that says more is not believed.
+MAX_FIGURE: Final = 1e9
+MAX_TEXT: Final = 4096
 
 # The deadlines are part of the values: fields of a hash expire by themselves only from Redis 7.4.
 _HEARTBEAT: Final = """
@@ -57,20 +60,31 @@ class Workers:
 
     async def list_workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last heartbeat is still valid, by name: its `info` plus `name`."""
-        flat: list[bytes] = await self._redis.execute("EVAL", _LIST, 1, _key(pool))
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        beats = [
-            (name.decode(errors="replace"), decoded(info, dict[str, Any])) for name, info in pairs
-        ]
-        return [
-            {**info, "name": name}
-            for name, info in sorted(beats, key=lambda beat: beat[0])
-            if info is not None
-        ]
+        flat: object = await self._redis.execute("EVAL", _LIST, 1, _key(pool))
+        if not isinstance(flat, list):
+            return []
+        beats = {
+            name.decode(errors="replace"): info
+            for name, value in zip(flat[::2], flat[1::2], strict=False)
+            if isinstance(name, bytes)
+            and (info := decoded(value, dict[str, Any])) is not None
+            and all(_plausible(each) for each in info.values())
+        }
+        return [{**beats[name], "name": name} for name in sorted(beats)]
 
     async def forget_worker(self, pool: str, name: str) -> None:
         """For a worker that leaves in order: its entry does not wait for its deadline."""
         await self._redis.execute("HDEL", _key(pool), name)
+
+
+def _plausible(value: object) -> bool:
+    """Whether a worker may have said this: waiting times are computed from its figures, and people
+    read its texts."""
+    if isinstance(value, list):
+        return all(not isinstance(each, list) and _plausible(each) for each in value)
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT
+    return value is None or (isinstance(value, int | float) and 0 <= value <= MAX_FIGURE)
 
 
 def _key(pool: str) -> str:

@@ -12,10 +12,11 @@ import pytest
 import redis.asyncio
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
+from tailrace.protocol import ids
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
-from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable
+from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
 from tailrace.store.revocations import Revocations
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
@@ -203,40 +204,53 @@ async def test_a_session_over_the_cap_is_not_cached(sessions: Sessions, name: st
 # ---- idempotency
 
 
+def response_id(n: int) -> str:
+    return ids.mint(ids.Address(b"abcd", 0, n), b"0" * 11)
+
+
 async def test_the_first_to_claim_a_key_owns_it_also_in_a_race(
     idempotency_keys: IdempotencyKeys, name: str
 ) -> None:
     owners = await asyncio.gather(
-        *(idempotency_keys.claim_key(name, "key", f"resp_{n}", 60) for n in range(10))
+        *(idempotency_keys.claim_key(name, "key", response_id(n), 60) for n in range(10))
     )
     assert len(set(owners)) == 1
-    assert await idempotency_keys.claim_key(name, "key", "resp_late", 60) == owners[0]
+    assert await idempotency_keys.claim_key(name, "key", response_id(10), 60) == owners[0]
 
 
 async def test_keys_of_two_principals_do_not_meet(
     idempotency_keys: IdempotencyKeys, name: str
 ) -> None:
-    assert await idempotency_keys.claim_key(name, "|key", "resp_1", 60) == "resp_1"
-    assert await idempotency_keys.claim_key(name + "|", "key", "resp_2", 60) == "resp_2"
+    assert await idempotency_keys.claim_key(name, "|key", response_id(1), 60) == response_id(1)
+    assert await idempotency_keys.claim_key(name + "|", "key", response_id(2), 60) == response_id(2)
 
 
 async def test_a_key_is_free_again_after_its_time(
     idempotency_keys: IdempotencyKeys, name: str
 ) -> None:
-    await idempotency_keys.claim_key(name, "key", "resp_1", 0.05)
+    await idempotency_keys.claim_key(name, "key", response_id(1), 0.05)
 
     async def free() -> bool:
-        return await idempotency_keys.claim_key(name, "key", "resp_2", 60) == "resp_2"
+        return await idempotency_keys.claim_key(name, "key", response_id(2), 60) == response_id(2)
 
     await waiting.eventually(free, "the key is free again")
 
 
 async def test_only_its_owner_releases_a_key(idempotency_keys: IdempotencyKeys, name: str) -> None:
-    await idempotency_keys.claim_key(name, "key", "resp_1", 60)
-    await idempotency_keys.release_key(name, "key", "resp_2")
-    assert await idempotency_keys.claim_key(name, "key", "resp_3", 60) == "resp_1"
-    await idempotency_keys.release_key(name, "key", "resp_1")
-    assert await idempotency_keys.claim_key(name, "key", "resp_3", 60) == "resp_3"
+    await idempotency_keys.claim_key(name, "key", response_id(1), 60)
+    await idempotency_keys.release_key(name, "key", response_id(2))
+    assert await idempotency_keys.claim_key(name, "key", response_id(3), 60) == response_id(1)
+    await idempotency_keys.release_key(name, "key", response_id(1))
+    assert await idempotency_keys.claim_key(name, "key", response_id(3), 60) == response_id(3)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff", b"", b"resp_", b"resp_ \n", b"{}"])
+async def test_what_is_no_response_id_does_not_hold_a_key(
+    idempotency_keys: IdempotencyKeys, raw: redis.asyncio.Redis, name: str, garbage: bytes
+) -> None:
+    await raw.set(f"idem:{digest(name, 'key')}", garbage)
+    assert await idempotency_keys.claim_key(name, "key", response_id(1), 60) == response_id(1)
+    assert await idempotency_keys.claim_key(name, "key", response_id(2), 60) == response_id(1)
 
 
 # ---- prompt-prefix cache metadata
@@ -386,6 +400,19 @@ async def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing(
     await buckets.consume_tokens(name, 2, rate=1, burst=3, now=100.0)
     assert (await buckets.consume_tokens(name, 0, rate=1, burst=3, now=40.0)).remaining == 1
     assert (await buckets.consume_tokens(name, 0, rate=1, burst=3, now=101.0)).remaining == 2
+
+
+@pytest.mark.parametrize(
+    ("tokens", "at"),
+    [("nan", "100"), ("-inf", "100"), ("1e300", "100"), ("3", "nan"), ("3", "1e300"), ("x", "y")],
+)
+async def test_a_bucket_with_impossible_values_is_a_full_one(
+    buckets: TokenBuckets, raw: redis.asyncio.Redis, name: str, tokens: str, at: str
+) -> None:
+    await raw.hset(f"rate:requests:{digest(name)}", mapping={"tokens": tokens, "at": at})
+    taken = await buckets.consume_tokens(name, 2, rate=1, burst=3, now=100.0)
+    assert taken == (True, 0.0, 1.0)
+    assert (await buckets.consume_tokens(name, 1, rate=1, burst=3, now=101.0)).remaining == 1.0
 
 
 async def test_without_a_time_the_clock_of_redis_counts(buckets: TokenBuckets, name: str) -> None:

@@ -14,6 +14,7 @@ import redis.exceptions
 
 from k8s import make_secrets
 from tailrace.auth.principal import Principal
+from tailrace.protocol import ids
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes, PrefixHit
@@ -78,9 +79,10 @@ async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     assert await Sessions(gateway).put_turn("resp_a", b"state")
     assert await Sessions(gateway).get_turn("resp_a") == b"state"
     await Sessions(gateway).drop_turn("resp_a")
-    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", "resp_a", 60) == "resp_a"
-    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", "resp_b", 60) == "resp_a"
-    await IdempotencyKeys(gateway).release_key(ALICE.key, "key", "resp_a")
+    first, second = (ids.mint(ids.Address(b"abcd", 0, n), b"0" * 11) for n in range(2))
+    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", first, 60) == first
+    assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", second, 60) == first
+    await IdempotencyKeys(gateway).release_key(ALICE.key, "key", first)
     assert await Prefixes(gateway).lookup_prefix("default", ["d"]) is None
     assert await Workers(gateway).list_workers("default") == []
     assert not await Revocations(gateway).is_revoked(ALICE.key)

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from gateway import cache, worker_registry
+from tailrace.protocol import ids
 from tailrace.store.redis_store import StoreUnavailable
+
+FIRST = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
 
 
 class Store:
@@ -22,7 +25,7 @@ class Store:
         key = command[3] if command[0] == "EVAL" else command[1]
         return {
             "session": b"turn",
-            "idem": b"first",
+            "idem": FIRST.encode(),
             "prefix": [b'{"partition":5,"cached_tokens":1,"worker":"w"}'],
             "rate": (0, b"3.0", b"0.0"),
         }[key.partition(":")[0]]
@@ -37,7 +40,7 @@ def parts() -> tuple[Store, cache.Cache]:
 async def test_answers_are_passed_on(parts: Any) -> None:
     _, cached = parts
     assert await cached.turn("r") == b"turn"
-    assert await cached.claim_key("p", "k", "mine", 1.0) == "first"
+    assert await cached.claim_key("p", "k", "mine", 1.0) == FIRST
     assert await cached.warm_partition("pool", ["short", "long"]) == 5
     assert (await cached.consume_tokens("p", 1, 1, 1, "requests")).allowed is False
 

@@ -1,0 +1,154 @@
+"""What lies in Redis may be anything. What cannot be decoded is absent; the rest is plausible."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from gateway import admission, cache, context, worker_registry
+from tailrace.auth.principal import InvalidCredential, Principal
+from tailrace.protocol import errors, ids, records
+from tailrace.store import (
+    idempotency,
+    limits,
+    prefixes,
+    redis_store,
+    revocations,
+    sessions,
+    tickets,
+    workers,
+)
+
+RID = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
+OWNER = records.Owner("https://tests", "alice")
+PRINCIPAL = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+# Bytes of any kind, JSON of any shape, and JSON that is nearly what belongs there.
+SHAPED = {
+    "role": st.sampled_from(["user", "assistant", "boss"]) | json_values,
+    "content": st.text() | json_values,
+}
+almost: st.SearchStrategy[Any] = st.fixed_dictionaries(
+    {},
+    optional={
+        "owner": st.just({"issuer": OWNER.issuer, "subject": OWNER.subject}) | json_values,
+        "messages": st.lists(st.fixed_dictionaries({}, optional=SHAPED), max_size=3) | json_values,
+        "partition": st.integers() | json_values,
+        "cached_tokens": st.integers() | json_values,
+        "worker": st.text() | json_values,
+        "issuer": st.text() | json_values,
+        "subject": st.text() | json_values,
+        "tenant": st.none() | st.text() | json_values,
+        "scopes": st.lists(st.text(), max_size=2) | json_values,
+        "expires_at": st.integers() | json_values,
+        "origin": st.none() | json_values,
+        "state": st.sampled_from(["ready", "loading"]) | json_values,
+        "detail": st.text() | json_values,
+        "queued": st.integers() | st.floats(allow_nan=False) | json_values,
+        "tokens_per_s": st.floats(min_value=0, max_value=1e-300) | json_values,
+    },
+)
+VALUES = st.binary(max_size=64) | st.builds(msgspec.json.encode, json_values | almost)
+anything = VALUES | st.none()
+ANSWERS = anything | st.integers() | st.lists(anything | st.integers() | st.text(), max_size=4)
+
+
+class Fixed:
+    """A Redis that answers everything alike."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    async def execute(self, *_command: Any, patient: bool = False) -> Any:
+        return self.answer
+
+
+def store_of(answer: Any) -> redis_store.RedisStore:
+    return Fixed(answer)  # type: ignore[return-value]
+
+
+@hypothesis.given(ANSWERS)
+@hypothesis.example(b"\xff")
+@hypothesis.example(b"resp_" + b"!" * 32)
+async def test_an_idempotency_key_leads_to_a_response_id_or_is_free(answer: Any) -> None:
+    held = await idempotency.IdempotencyKeys(store_of(answer)).claim_key("p", "k", RID, 1.0)
+    ids.parse(held)
+
+
+@hypothesis.given(ANSWERS)
+@hypothesis.example(b'{"owner":{"issuer":"https://tests","subject":"alice"},"messages":[{}]}')
+async def test_a_session_is_absent_or_continues(answer: Any) -> None:
+    found = context.decode(await sessions.Sessions(store_of(answer)).get_turn(RID), OWNER)
+    for message in context.last_turns(found or []):
+        assert message["role"] in ("system", "user", "assistant")
+        assert isinstance(message["content"], str)
+
+
+@hypothesis.given(ANSWERS)
+async def test_a_ticket_is_refused_or_a_principal(answer: Any) -> None:
+    try:
+        found = await tickets.Tickets(store_of(answer)).consume_ticket("x" * 22, None)
+    except InvalidCredential:
+        return
+    assert found.issuer
+    assert found.subject
+    assert 0 < found.expires_at < 2**53
+
+
+@hypothesis.given(ANSWERS)
+async def test_a_prefix_is_absent_or_has_a_partition(answer: Any) -> None:
+    found = await prefixes.Prefixes(store_of(answer)).lookup_prefix("p", ["d"] * 4)
+    assert found is None or 0 <= found.partition <= ids.MAX_PARTITION
+
+
+@hypothesis.given(ANSWERS)
+async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) -> None:
+    charged = await cache.Cache(store_of(answer)).consume_tokens("p", 1.0, 1.0, 10.0, "requests")
+    if charged is not None:
+        assert isinstance(charged, limits.Consumed)
+        assert math.isfinite(charged.retry_after_s)
+        errors.rate_limit_exceeded(charged.retry_after_s, "requests")
+
+
+@hypothesis.given(ANSWERS)
+async def test_revocation_is_answered(answer: Any) -> None:
+    assert await revocations.Revocations(store_of(answer)).is_revoked("p") in (True, False)
+
+
+@hypothesis.given(st.lists(anything, max_size=8) | anything)
+@hypothesis.example([b"w", b'{"state":"ready","queued":1000,"tokens_per_s":1e-200}'])
+@hypothesis.example([b"w", b'{"queued":%d,"tokens_per_s":1}' % 10**200])
+async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(answer: Any) -> None:
+    beats = await workers.Workers(store_of(answer)).list_workers("p")
+    msgspec.json.encode(worker_registry.engine_state(beats))
+    wait = admission.waiting(beats)
+    if wait is not None:
+        told = errors.overloaded(wait)
+        assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
+        assert len(told.message) < 200
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])
+def test_a_client_is_told_a_time_within_a_day(seconds: float) -> None:
+    for told in (
+        errors.overloaded(seconds),
+        errors.rate_limit_exceeded(seconds),
+        errors.too_many_look_ups(seconds),
+        errors.unavailable(retry_after_s=seconds),
+    ):
+        assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
+        assert 1 <= int(told.headers["retry-after-ms"]) <= errors.MAX_WAIT_S * 1000
