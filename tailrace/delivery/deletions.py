@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Final
+
 from tailrace import log
 from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
-from tailrace.protocol import records, topics
+from tailrace.protocol import ids, records, topics
+
+FORGET_EVERY_S: Final = 600.0
 
 
 class Deletions:
     """Reads `llm.conversations` from its beginning on.
 
+    A deletion is remembered as long as the log may hold a record of its response. Afterwards the
+    answer is the same as for any response that retention took.
+
     Attributes:
         ready: everything was read that the topic held at the start of `run`.
-        _deleted: ids of deleted responses. It only grows: the topic is compacted and small.
+        _deleted: deleted responses, with the partition and the offset below which none of their
+            records lie.
+        _forget_at: when to look again what the log no longer holds (seconds of `clock`).
     """
 
-    def __init__(self, reader: interfaces.TailReader, offsets: interfaces.OffsetQueries) -> None:
+    def __init__(
+        self,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._reader = reader
         self._offsets = offsets
-        self._deleted: set[str] = set()
+        self._clock = clock
+        self._deleted: dict[str, tuple[int, int]] = {}
+        self._forget_at = 0.0
         self.ready = False
 
     def __contains__(self, rid: str) -> bool:
         return rid in self._deleted
 
+    def __len__(self) -> int:
+        return len(self._deleted)
+
     def add(self, rid: str) -> None:
         """This instance appended the deletion. It holds here at once, and on other instances when
         they read the record."""
-        self._deleted.add(rid)
+        try:
+            address = ids.parse(rid)
+        except ids.InvalidId:  # nobody can ask for it
+            return
+        self._deleted[rid] = address.partition, address.offset
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -42,6 +67,8 @@ class Deletions:
                 begins[p] >= end or self._reader.positions.get(p, -1) >= end
                 for p, end in ends.items()
             )
+            if self.ready and self._clock() >= self._forget_at:
+                await self._forget()
             try:
                 batch = await persist(self._reader.poll)
             except log.HistoryLost:
@@ -53,7 +80,21 @@ class Deletions:
             for record in batch:
                 decoded = records.decode_conversation(record.value)
                 if decoded is not None:
-                    self._deleted.add(decoded.rid)
+                    self.add(decoded.rid)
+
+    async def _forget(self) -> None:
+        """Forget what the token log no longer holds. Without an answer all of it is kept."""
+        self._forget_at = self._clock() + FORGET_EVERY_S
+        try:
+            count = await self._offsets.partitions(topics.TOKENS)
+            begins = await self._offsets.beginnings(topics.TOKENS, range(count))
+        except log.LogUnavailable:
+            return
+        self._deleted = {
+            rid: (partition, offset)
+            for rid, (partition, offset) in self._deleted.items()
+            if partition in begins and offset >= begins[partition]
+        }
 
     async def _beginnings(self, count: int) -> dict[int, int]:
         return await persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(count)))

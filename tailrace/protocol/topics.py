@@ -108,7 +108,12 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             CONVERSATIONS,
             6,
-            dict(_COMPACTED),
+            # A deletion matters as long as the log may hold a record of the response.
+            {
+                **_COMPACTED,
+                "cleanup.policy": "compact,delete",
+                "retention.ms": str(2 * DAY_MS),
+            },
             frozenset({"gateway"}),
             frozenset({"gateway", "push", "operator"}),
         ),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
-from tailrace.delivery import delivery
+from tailrace import log
+from tailrace.delivery import deletions, delivery
 from tailrace.protocol import events, ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
 from tests.support.waiting import eventually
@@ -18,8 +22,9 @@ def broker() -> memory_log.MemoryLog:
     return memory_log.MemoryLog("one", 1)
 
 
-def put_request(broker: memory_log.MemoryLog) -> str:
-    rid = ids.mint(ids.Address(broker.layout.tag, 0, 0), b"x" * ids.RANDOM_BYTES)
+def put_request(broker: memory_log.MemoryLog, at: int = 0) -> str:
+    address = ids.Address(broker.layout.tag, 0, at)
+    rid = ids.mint(address, b"x" * ids.RANDOM_BYTES)
     request = records.Request(rid, OWNER, "m", [], records.Sampling(1), events.echo(rid, 1, "m"))
     broker.put_record(REQUESTS, 0, request, rid)
     return rid
@@ -85,3 +90,52 @@ async def test_a_position_that_compaction_removed_is_read_on_from_the_beginning(
         await log_contract.until(lambda: made.ready, 5)
         with pytest.raises(delivery.NotFound):
             await made.find(rid, OWNER)
+
+
+async def test_a_deletion_is_forgotten_when_retention_took_its_response_and_no_sooner(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """The set of deletions is bounded by what the log holds, not by how long a process lives."""
+    now = 0.0
+    offsets = broker.offsets()
+    reader = broker.reader(topics.CONVERSATIONS, wait_ms=5)
+    made = deletions.Deletions(reader, offsets, lambda: now)
+    old, young = put_request(broker, 0), put_request(broker, 5)
+    nowhere = ids.mint(ids.Address(broker.layout.tag, 700, 0), b"z" * ids.RANDOM_BYTES)
+    for rid in (old, young, nowhere, "resp_garbage"):
+        broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
+    task = asyncio.create_task(made.run())
+    try:
+        await eventually(lambda: made.ready and len(made) == 2, "both are known", within_s=5)
+        assert old in made
+        assert young in made
+        broker.skip_to(topics.TOKENS, 0, 5)
+        broker.delete_below(topics.TOKENS, 0, 5)
+        now += deletions.FORGET_EVERY_S
+        await eventually(lambda: old not in made, "the old one is forgotten", within_s=5)
+        assert young in made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_without_a_deletion_that_was_forgotten_the_answer_is_that_the_history_is_lost(
+    broker: memory_log.MemoryLog,
+) -> None:
+    rid = put_request(broker)
+    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
+    broker.skip_to(topics.TOKENS, 0, 5)
+    broker.delete_below(topics.TOKENS, 0, 5)
+    async with memory_delivery.running(memory_delivery.over(broker)) as made:
+
+        async def lost() -> bool:
+            try:
+                await made.find(rid, OWNER)
+            except log.HistoryLost:
+                return True
+            except delivery.NotFound:
+                return False
+            return False
+
+        await eventually(lost, "the history is lost", within_s=5)
