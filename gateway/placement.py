@@ -78,13 +78,13 @@ def of_key(principal: str, key: str, partitions: int) -> int:
     return int.from_bytes(digest, "big") % partitions
 
 
-def prefix(tenant: str, model: str, messages: Sequence[dict[str, Any]]) -> list[str]:
+def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[str]:
     """A chain of digests, one per message, each over all messages up to its own.
 
-    The longest `MAX_DIGESTS` are kept, longest last. The tenant is part of each digest: a tenant
-    must not learn from placement or timing what another tenant has asked.
+    The longest `MAX_DIGESTS` are kept, longest last. `scope` (`Owner.cache_scope`) is
+    part of each digest: nobody must learn from placement or timing what others have asked.
     """
-    state = hashlib.blake2b(msgspec.json.encode([tenant, model]), digest_size=16).digest()
+    state = hashlib.blake2b(msgspec.json.encode([scope, model]), digest_size=16).digest()
     chain = []
     for message in messages:
         state = hashlib.blake2b(

@@ -66,7 +66,7 @@ class RequestBuilder:
         messages = [*head, *context.last_turns(history.messages), *create.input]
         if not messages:
             raise errors.missing_required_parameter("input")
-        prefix = placement.prefix(owner.tenant or owner.key, create.model, messages)
+        prefix = placement.prefix(owner.cache_scope, create.model, messages)
         partition = await self._place(create, principal, history, prefix)
         rid = await self._delivery.mint(partition)
         request = records.Request(

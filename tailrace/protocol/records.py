@@ -46,6 +46,17 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         """Stable text for maps and record keys: `issuer|tenant|subject`. Never a metric label."""
         return f"{self.issuer}|{self.tenant}|{self.subject}"
 
+    @property
+    def cache_scope(self) -> str:
+        """Who may share cached prompts: one tenant of one issuer, or one subject without a tenant.
+
+        A digest of an array, so that no two scopes have one text, whatever names contain.
+        """
+        scope = ["tenant", self.issuer, self.tenant]
+        if not self.tenant:
+            scope = ["subject", self.issuer, self.subject]
+        return hashlib.blake2b(msgspec.json.encode(scope), digest_size=16).hexdigest()
+
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sampling parameters, checked by the gateway. `max_tokens` counts the output tokens of the

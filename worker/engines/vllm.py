@@ -244,15 +244,12 @@ class VLLM:
 
 def prompt_of(job: base.GenerationInput) -> dict[str, Any]:
     """What the model reads: the prompt and all accepted ids, in vLLM's form."""
-    found: dict[str, Any] = {
+    return {
         "type": "token",
         "prompt_token_ids": [*job.prompt_ids, *job.output_so_far],
-    }
-    tenant = job.request.owner.tenant
-    if tenant:
         # The timing of a shared prefix cache would tell one tenant what another asked.
-        found["cache_salt"] = tenant
-    return found
+        "cache_salt": job.request.owner.cache_scope,
+    }
 
 
 def sampling_of(job: base.GenerationInput) -> Any:

@@ -373,3 +373,26 @@ def test_a_token_record_under_the_key_of_another_response_is_garbage_to_every_re
     assert records.token_of(b"resp_a", records.encode(record)) == record
     for key in (b"resp_b", b"", None):
         assert records.token_of(key, records.encode(record)) is None
+
+
+def test_no_two_owners_that_must_not_share_a_cache_have_one_scope() -> None:
+    """Neither equal names of two issuers nor a subject that is named like a tenant."""
+    apart = [
+        records.Owner("i", "alice"),
+        records.Owner("j", "alice"),
+        records.Owner("i", "bob"),
+        records.Owner("i", "alice", "acme"),
+        records.Owner("j", "alice", "acme"),
+        records.Owner("i", "x", "alice"),
+        records.Owner("i|alice", ""),
+        records.Owner("i", "|alice"),
+        records.Owner('i","alice', "bob"),
+        records.Owner("i", 'alice","bob'),
+    ]
+    assert len({owner.cache_scope for owner in apart}) == len(apart)
+    assert all(len(owner.cache_scope) == 32 for owner in apart)
+
+
+def test_a_tenant_shares_its_cache() -> None:
+    one, other = records.Owner("i", "alice", "acme"), records.Owner("i", "bob", "acme")
+    assert one.cache_scope == other.cache_scope

@@ -24,9 +24,10 @@ def test_the_model_reads_the_prompt_and_then_every_accepted_id_in_order() -> Non
     assert vllm.prompt_of(job([1, 2, 3], []))["prompt_token_ids"] == [1, 2, 3]
 
 
-def test_tenants_do_not_share_prefixes() -> None:
-    assert vllm.prompt_of(job([1], [], "acme"))["cache_salt"] == "acme"
-    assert "cache_salt" not in vllm.prompt_of(job([1], []))
+def test_every_prompt_is_salted_with_who_may_share_its_cache() -> None:
+    for tenant in ("acme", ""):
+        asked = job([1], [], tenant)
+        assert vllm.prompt_of(asked)["cache_salt"] == asked.request.owner.cache_scope
 
 
 def test_attempts_at_one_response_have_names_of_their_own() -> None:
