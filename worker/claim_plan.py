@@ -39,6 +39,9 @@ MODEL_CHANGED: Final = Ending(
 )
 WARM_UP: Final = Ending("warmup")
 
+# Ends written by a closing claim, which runs no attempt.
+_CLOSING: Final = (ATTEMPTS_EXHAUSTED.error, MODEL_CHANGED.error)
+
 # The dead letter's reason, by the error of END. Other errors make no dead letter.
 _DEAD_LETTER_REASONS: Final = {
     ATTEMPTS_EXHAUSTED.error: "attempts_exhausted",
@@ -107,17 +110,19 @@ def claim_record(
 def dead_letter(
     request: records.Request, delivery: Delivery, state: fold.Fold
 ) -> records.Dead | None:
-    """The dead letter of a response that is DONE; None if its end makes none."""
+    """The dead letter of a response that is DONE; None if its end makes none. Its attempts are
+    those that ran."""
     assert state.ended is not None
     reason = _DEAD_LETTER_REASONS.get(state.ended.error) if state.ended.error else None
     if reason is None:
         return None
+    ran = state.claims[:-1] if state.ended.error in _CLOSING else state.claims
     return records.Dead(
         request.rid,
         request.owner,
         request.model,
         reason,
-        takeover.attempts(state.claims, state.yielded),
+        takeover.attempts(ran, state.yielded),
         delivery.topic,
         delivery.offset,
         records.prompt_digest(request.messages),

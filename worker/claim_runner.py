@@ -209,7 +209,9 @@ class ClaimRunner:
         # Where ids are characters, only the engine itself can count tokens.
         counted = self._context.engine.ids_are_tokens
         usage = attempt.usage or (
-            response.usage(made.total, attempt.cached_tokens) if counted else records.Usage()
+            response.usage(made.total, attempt.cached_tokens, self._entry.fold.first)
+            if counted
+            else records.Usage()
         )
         error = self._ending.error if self._ending else None
         appended = await attempt.write(made.end(usage, error), telemetry.trace_headers())

@@ -77,7 +77,13 @@ class ServedResponse:
             return None
         return float(RETRY_S * 2 ** (self.engine_failures - 1))
 
-    def usage(self, output_tokens: int, cached_tokens: int) -> records.Usage:
-        """Token counts, counted by ids."""
-        prompt = len(self.prompt_ids or ())
+    def usage(
+        self, output_tokens: int, cached_tokens: int, first: records.Claim | None
+    ) -> records.Usage:
+        """Token counts, counted by ids. A claim that only closes has not encoded the prompt; the
+        response's `first` claim knows its length."""
+        if self.prompt_ids is not None:
+            prompt = len(self.prompt_ids)
+        else:
+            prompt = first.prompt_tokens if first is not None else 0
         return records.Usage(prompt, output_tokens, min(cached_tokens, prompt))

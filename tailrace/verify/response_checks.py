@@ -12,6 +12,8 @@ from tailrace.verify.report import EXCERPT, Counterexample, Report
 
 MAX_ATTEMPTS: Final = 3
 MAX_CLAIMS: Final = 16
+# Reasons of dead letters whose last claim only closed the response.
+CLOSED: Final = ("attempts_exhausted", "model_changed")
 # Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
 CHARACTERS: Final = "unicode"
 
@@ -236,6 +238,19 @@ def check_usage(
                 response, f"billed {bill.usage.output_tokens} tokens, accepted were {account.total}"
             ),
         )
+    elif (
+        counts
+        and account.end is not None
+        and account.epochs
+        and bill.usage.input_tokens != (prompt := account.epochs[0].claim.prompt_tokens)
+    ):
+        out.fail(
+            "L6",
+            counterexample(
+                response,
+                f"billed {bill.usage.input_tokens} prompt tokens, the first claim has {prompt}",
+            ),
+        )
     elif account.end is not None and bill.usage != account.end.usage:
         out.fail("L6", counterexample(response, "the bill differs from the usage in END"))
     elif bill.status != account.status:
@@ -256,6 +271,12 @@ def attempts(account: reference_fold.Account) -> list[int]:
         )
         counts.append(total)
     return counts
+
+
+def _attempts_that_ran(account: reference_fold.Account, reason: str) -> int:
+    """Counted attempts by a dead letter's `reason`: a claim that only closes runs none."""
+    counts = attempts(account)
+    return counts[-2] if reason in CLOSED and len(counts) > 1 else counts[-1]
 
 
 def check_attempts(
@@ -297,6 +318,11 @@ def check_attempts(
     if not has_dead:
         return
     letters = len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead})
+    miscounted = [
+        (d.attempts, ran)
+        for d in response.dead
+        if d.attempts != (ran := _attempts_that_ran(account, d.reason))
+    ]
     out.figures["dead letters that repeat one"] += max(0, len(response.dead) - 1)
     if letters and account.status != "failed":
         out.fail(
@@ -304,6 +330,9 @@ def check_attempts(
         )
     elif letters > 1:
         out.fail("L7", counterexample(response, f"{letters} dead letters that differ"))
+    elif miscounted:
+        said, ran = miscounted[0]
+        out.fail("L7", counterexample(response, f"a dead letter says {said} attempts, {ran} ran"))
     elif closing and account.end is not None and account.end.reason == "failed" and not letters:
         if settled:
             out.fail("L7", counterexample(response, "failed by attempts without a dead letter"))

@@ -139,12 +139,21 @@ class Foreign:
         partition = ids.parse(self.request.rid).partition
         return self.memory.put_record(topics.TOKENS, partition, record, self.request.rid)
 
-    def claim(self, own: str, prev: str | None = None, **more: Any) -> int:
+    def claim(self, own: str, prev: str | None = None, prompt_tokens: int = 0) -> int:
         model_rev = scripted.Scripted.model_rev
         digest = scripted.Scripted.tokenizer_digest
         return self.write(
             records.Claim(
-                self.request.rid, own, prev, OWNER, self.name, REQUESTS, 0, model_rev, digest
+                self.request.rid,
+                own,
+                prev,
+                OWNER,
+                self.name,
+                REQUESTS,
+                0,
+                model_rev,
+                digest,
+                prompt_tokens,
             )
         )
 

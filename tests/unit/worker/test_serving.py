@@ -364,7 +364,7 @@ async def test_when_the_attempts_are_used_up_the_response_fails_with_one_dead_le
         request = new_request(worker.memory, metadata=cues(20))
         prev = None
         for own in ("a", "b", "c"):
-            Foreign(worker.memory, request, name=f"other-{own}/1").claim(own, prev)
+            Foreign(worker.memory, request, name=f"other-{own}/1").claim(own, prev, 7)
             prev = own
         Foreign(worker.memory, request).tokens("c", 2)
         await worker.caught_up()
@@ -380,11 +380,13 @@ async def test_when_the_attempts_are_used_up_the_response_fails_with_one_dead_le
             claim_plan.ATTEMPTS_EXHAUSTED.error,
         )
         assert found.fold.next == 2
+        # The closing claim has not encoded the prompt; the first claim knows its length.
+        assert found.ended.usage == records.Usage(input_tokens=7, output_tokens=2)
         (letter,) = dead_letters(worker.memory)
         assert (letter.rid, letter.reason, letter.attempts) == (
             request.rid,
             "attempts_exhausted",
-            4,
+            3,
         )
         assert worker.engine.running == 0
 

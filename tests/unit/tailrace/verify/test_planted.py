@@ -231,6 +231,16 @@ def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
 
 
 @planted("L6")
+def the_prompt_is_not_billed(g: worlds.Good, _: random.Random) -> None:
+    """END of a closing claim and the bill agree, and both forgot the prompt."""
+    w, at = g.world, beside(g.world, topics.USAGE, g.failed.rid)
+    edit(w, w.find(g.failed.rid, records.End), usage=records.Usage(0, 6))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(b'"input_tokens":2,', b"")
+    )
+
+
+@planted("L6")
 def an_open_response_is_billed(g: worlds.Good, _: random.Random) -> None:
     drop(g.world, g.world.find(g.keyed.rid, records.End))
 
@@ -261,6 +271,14 @@ def attempts_are_used_up_and_nobody_fails_it(g: worlds.Good, _: random.Random) -
 @planted("L7")
 def the_dead_letter_is_missing(g: worlds.Good, _: random.Random) -> None:
     drop(g.world, beside(g.world, topics.DLQ, g.failed.rid))
+
+
+@planted("L7")
+def the_dead_letter_counts_the_closing_claim(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, topics.DLQ, g.failed.rid)
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(b'"attempts":3', b'"attempts":4')
+    )
 
 
 @planted("L7")
