@@ -4,6 +4,7 @@
 #   make up ENGINE=scripted      without a model engine (or ENGINE=http://host:port for any OpenAI-compatible server)
 #   make up ARGS="--workers 2"   further options of `tailrace up`
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
+#   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
@@ -15,7 +16,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load faults faults-long bench bench-quick bench-tools faults-engine
+.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools faults-engine
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -40,6 +41,10 @@ test: install bench-tools
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
 faults: install
 	@$(BIN)/python -m tests.faults --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),1800) $(if $(SEED),--seed $(SEED))
+
+# In full size, with bounds on what another user and the memory may feel; `make test` runs them small and without.
+attacks: install
+	@TAILRACE_TEST_ATTACKS=full $(BIN)/python -m pytest tests/attacks -q --durations=5 --junitxml=test-results/attacks.xml
 
 # The long scenarios one by one, and the planted bugs.
 faults-long: install

@@ -44,7 +44,7 @@ OTHER = (
         "tests/",
         (
             "unit (mirrors the tree), model (second fold, bounded search), contract, services, "
-            "journey, faults; support"
+            "journey, attacks, faults; support"
         ),
     ),
     ("locustfile.py", "load: users that converse, drop, resume and cancel, every event judged"),

@@ -1,4 +1,4 @@
-"""Runs every tier (`make test`): the gates, then unit, contract, services, faults, journey.
+"""Runs every tier (`make test`): gates, then unit, contract, services, attacks, faults, journey.
 
 The summary has one line for everything that was skipped, with the reason.
 
@@ -21,10 +21,17 @@ from scripts import test_tools
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 RESULTS = ROOT / "test-results"
-TIERS = ("unit", "contract", "services", "faults", "journey")
+TIERS = ("unit", "contract", "services", "attacks", "faults", "journey")
 
 # A tier that hangs must end with a message before CI ends the job.
-TIER_S = {"unit": 600, "contract": 600, "services": 1500, "faults": 900, "journey": 1500}
+TIER_S = {
+    "unit": 600,
+    "contract": 600,
+    "services": 1500,
+    "attacks": 900,
+    "faults": 900,
+    "journey": 1500,
+}
 # Unit tests use every core. Tests of services mostly wait (for starts, deadlines and rebalances),
 # and each file has its own servers. The real engine takes half of the contract tier.
 PROCESSES = {

@@ -1,5 +1,5 @@
 """The system under fire: a real broker, a real Redis, several of each service, each of which can be
-killed, stopped and started again."""
+killed, stopped and started again. Also the room of `tests/attacks/` runs on it."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ class Service:
     @property
     def connections(self) -> int:
         """Sockets that the process holds for its clients, in whatever state."""
-        held = psutil.Process(self._pid).net_connections("tcp")
+        held = psutil.Process(self.pid).net_connections("tcp")
         return sum(c.laddr.port == self.port and c.status != psutil.CONN_LISTEN for c in held)
 
     @property
     def memory(self) -> int:
         """Bytes resident."""
-        return int(psutil.Process(self._pid).memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
         assert self.child is not None
         return self.child.pid
 
@@ -152,7 +152,11 @@ class LinkedKafka(local.LocalKafka):
 
 @dataclass
 class Stage:
-    """Everything of one run. Start it with `open`, end it with `close`."""
+    """Everything of one run. Start it with `open`, end it with `close`.
+
+    Attributes:
+        traced: whether services write transcripts (`tests.faults.traced`).
+    """
 
     folder: Path
     workers: int = 2
@@ -165,6 +169,7 @@ class Stage:
     worker_python: str = sys.executable
     worker_environ: dict[str, str] = field(default_factory=dict)
     ready_s: float = READY_S
+    traced: bool = True
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -248,7 +253,8 @@ class Stage:
         """Start a service, also after its death; from the main thread."""
         service = self.services[name]
         python = self.worker_python if service.role == "worker" else sys.executable
-        command = [python, "-m", "tests.faults.traced", service.role]
+        program = ["tests.faults.traced", service.role] if self.traced else [service.role]
+        command = [python, "-m", *program]
         service.child = child_process.ChildProcess(
             name,
             command,
