@@ -117,9 +117,9 @@ class CreateRoutes:
         permitted = asyncio.ensure_future(self._gate.permit(principal))
         permitted.add_done_callback(submission.consume_exception)
         try:
+            body = await self._body(request)
             create = request_parsing.with_key(
-                parse(await self._body(request), self._config.pools),
-                request.headers.get("idempotency-key"),
+                parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
             return create, await self._submit.submit(create, principal, permitted=permitted)
         except errors.ApiError:

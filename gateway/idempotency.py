@@ -1,7 +1,8 @@
 """One response per idempotency key (log rule §10).
 
 Redis maps (principal, key) to the first response and answers fast, but may have forgotten. The log
-decides: of two requests with one key the first in the log stands, and the other is cancelled.
+decides: of two requests with one key the first in the log stands, and the other is cancelled. A
+key stands for one request: another body with it is refused, by the digests in the request records.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gateway import (
 )
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import records, topics
+from tailrace.protocol import errors, records, topics
 from tailrace.retry import retry_until
 
 KEY_TTL_S: Final = 24 * 3600.0
@@ -54,6 +55,14 @@ class KeyedRequest:
     @property
     def rid(self) -> str:
         return self.request.rid
+
+
+class _OtherBody(Exception):
+    """The response `rid` has this key and was asked for with another body."""
+
+    def __init__(self, rid: str) -> None:
+        super().__init__(rid)
+        self.rid = rid
 
 
 class Idempotency:
@@ -93,8 +102,17 @@ class Idempotency:
             The subscription that `append` returned, or the stream of the earlier response.
 
         Raises:
-            errors.ApiError, log.LogUnavailable
+            errors.ApiError: 409, the earlier request had another body. Nothing runs for this one.
+            log.LogUnavailable
         """
+        try:
+            return await self._append_once(asked, append)
+        except _OtherBody as error:
+            raise errors.idempotency_key_reused() from error
+
+    async def _append_once(
+        self, asked: KeyedRequest, append: Append
+    ) -> delivery.Subscription | response_stream.ResponseStream:
         with self._submitting(asked.rid) as outcome:
             earlier = await self._earlier(asked)
             if earlier is not None:
@@ -103,6 +121,11 @@ class Idempotency:
             outcome.set_result(True)
             try:
                 earlier = await self._ahead_in_log(asked, end)
+            except _OtherBody as error:
+                subscription.close()
+                # Before the answer: a refused request must not run.
+                await self._stand_down(asked, error.rid)
+                raise
             except BaseException:
                 subscription.close()
                 raise
@@ -129,14 +152,18 @@ class Idempotency:
         """The stream of an earlier request with this key."""
         first = await self._cache.claim_key(asked.principal, asked.key, asked.rid, KEY_TTL_S)
         if first != asked.rid:
-            stream = await self._attach(first, asked.request.owner)
+            stream = await self._attach(asked, first)
             if stream is not None:
                 return stream
             # Its submission failed or died before the append, so the key is free again.
             await self._remap(asked, first, asked.rid)
         # The key is new to Redis, which may have lost it or never been told.
         for rid in await self._known(asked, end=-1):
-            stream = await self._attach(rid, asked.request.owner, logged=True)
+            try:
+                stream = await self._attach(asked, rid, logged=True)
+            except _OtherBody:
+                await self._remap(asked, asked.rid, rid)
+                raise
             if stream is not None:
                 try:
                     await self._remap(asked, asked.rid, rid)
@@ -157,7 +184,7 @@ class Idempotency:
         for rid in await self._known(asked, end):
             if rid == asked.rid:
                 return None
-            stream = await self._attach(rid, asked.request.owner, logged=True)
+            stream = await self._attach(asked, rid, logged=True)
             if stream is not None:
                 return stream
         return None
@@ -180,12 +207,15 @@ class Idempotency:
         await self._cache.claim_key(asked.principal, asked.key, new, KEY_TTL_S)
 
     async def _attach(
-        self, rid: str, owner: records.Owner, *, logged: bool = False
+        self, asked: KeyedRequest, rid: str, *, logged: bool = False
     ) -> response_stream.ResponseStream | None:
-        """The stream of `rid`, or None when it cannot be followed.
+        """The stream of the earlier response `rid`, or None when it cannot be followed.
 
         Args:
             logged: its request is known to be in the log.
+
+        Raises:
+            _OtherBody: it was asked for with another body.
         """
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -193,7 +223,7 @@ class Idempotency:
         try:
             # Another gateway may have claimed the key and not yet appended.
             return await retry_until(
-                lambda: self._streams.follow(rid, owner),
+                lambda: self._follow(asked, rid),
                 on=delivery.NotFound,
                 pause_s=ATTACH_RETRY_S,
                 deadline_s=0.0 if logged else ATTACH_DEADLINE_S,
@@ -202,3 +232,11 @@ class Idempotency:
             )
         except (delivery.NotFound, log.HistoryLost):
             return None
+
+    async def _follow(self, asked: KeyedRequest, rid: str) -> response_stream.ResponseStream:
+        owner = asked.request.owner
+        # Before the stream is opened: one that is let go of can end its response.
+        digest = await self._operations.body_digest(rid, owner)
+        if digest is not None and digest != asked.request.body_digest:
+            raise _OtherBody(rid)
+        return await self._streams.follow(rid, owner)

@@ -83,6 +83,7 @@ class RequestBuilder:
             ttl_ms=TTL_MS,
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
+            body_digest=create.body_digest,
         )
         return request, partition
 

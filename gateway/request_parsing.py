@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -197,6 +198,7 @@ class Create:
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         usage_in_stream: Chat Completions' `include_usage`.
+        body_digest: of what the client sent; None without an idempotency key.
     """
 
     model: str
@@ -219,6 +221,7 @@ class Create:
     parallel_tool_calls: bool = True
     idempotency_key: str | None = None
     usage_in_stream: bool = False
+    body_digest: str | None = None
 
     @property
     def characters(self) -> int:
@@ -280,6 +283,7 @@ def of_responses(body: Body, pools: Sequence[Pool], *, websocket: bool = False) 
         generate=generate,
         parallel_tool_calls=_or(turn.parallel_tool_calls, True),
         idempotency_key=key,
+        body_digest=body_digest(body) if key is not None else None,
     )
 
 
@@ -381,8 +385,8 @@ def _refuse_unsupported_chat(body: Body) -> None:
         raise errors.unsupported_value("response_format", "Only the format 'text' is supported.")
 
 
-def with_key(create: Create, key: str | None) -> Create:
-    """The same with the key of an `Idempotency-Key` header.
+def with_key(create: Create, key: str | None, body: Body) -> Create:
+    """The same with the key of an `Idempotency-Key` header. `body` is what `create` was made from.
 
     Raises:
         errors.ApiError: longer than a key may be.
@@ -393,7 +397,28 @@ def with_key(create: Create, key: str | None) -> Create:
         raise errors.invalid_value(
             "Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters."
         )
-    return dataclasses.replace(create, idempotency_key=key)
+    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(body))
+
+
+# How an answer is delivered. A request that differs only in these asks for the same response.
+_DELIVERY_FIELDS: Final = frozenset(
+    {"type", "stream", "stream_options", "stream_id", "idempotency_key"}
+)
+
+
+def body_digest(body: Body) -> str:
+    """Digest of what a client asks for, in canonical form: members sorted, without those that are
+    null or say only how the answer is delivered. Fields that this product ignores count too."""
+    asked = {
+        name: value
+        for name, value in body.items()
+        if value is not None and name not in _DELIVERY_FIELDS
+    }
+    try:
+        canonical = msgspec.json.encode(asked, order="sorted")
+    except (UnicodeError, RecursionError) as error:
+        raise errors.invalid_json() from error
+    return hashlib.blake2b(canonical, digest_size=16).hexdigest()
 
 
 # ---- shared

@@ -76,6 +76,14 @@ class ResponseOperations:
         self._delivery.deleted(rid)
         await self._cache.drop_turn(rid)
 
+    async def body_digest(self, rid: str, owner: records.Owner) -> str | None:
+        """Digest of the body that asked for a response; None where the log does not tell. Raises
+        like `cancel`."""
+        try:
+            return (await self._delivery.request_of(rid, owner)).body_digest
+        except log.HistoryLost:
+            return None
+
     async def input_items(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
         """The items of this turn as they were given, oldest first, with ids. Raises like
         `cancel`."""

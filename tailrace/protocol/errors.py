@@ -175,6 +175,26 @@ def websocket_connection_limit_reached() -> ApiError:
     return invalid_request(message, code="websocket_connection_limit_reached")
 
 
+# ---- 409: an idempotency key
+
+
+def idempotency_key_reused() -> ApiError:
+    """The key stands for another request of this principal. SDKs repeat a 409 unless the header
+    says that it will stay one."""
+    message = (
+        "This idempotency key was used before with a different request. Repeat the request as it "
+        "was, or use a new key."
+    )
+    return ApiError(
+        409,
+        INVALID_REQUEST,
+        "idempotency_key_reused",
+        message,
+        "idempotency_key",
+        headers={"x-should-retry": "false"},
+    )
+
+
 # ---- 401, 403: the caller
 
 

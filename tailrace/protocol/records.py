@@ -80,7 +80,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     be rebuilt from this record and the answer. `echo` is the static part of the public Response
     object. The first CLAIM holds a copy of it, so that `llm.tokens` can be read alone. `input` is
     this turn's items as the client gave them. With `generate` false the response is a warm-up: it
-    ends at once and has no output.
+    ends at once and has no output. `body_digest` is of what the client sent, and is there only with
+    an idempotency key; records of version 0.1 have none.
     """
 
     rid: str
@@ -96,6 +97,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     ttl_ms: int = 600_000
     idempotency_key: str | None = None
     prefix: list[str] = []
+    body_digest: str | None = None
     v: int = VERSION
 
 

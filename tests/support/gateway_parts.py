@@ -48,8 +48,8 @@ def configuration(**more: str) -> settings.GatewaySettings:
 
 def create(text: str = "hi", key: str | None = None, **fields: Any) -> request_parsing.Create:
     """A parsed `POST /v1/responses`."""
-    parsed = request_parsing.of_responses({"input": text, **fields}, [POOL])
-    return request_parsing.with_key(parsed, key)
+    body = {"input": text, **fields}
+    return request_parsing.with_key(request_parsing.of_responses(body, [POOL]), key, body)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gateway import idempotency, response_stream
@@ -206,3 +207,66 @@ def put(parts: gateway_parts.Parts, request: records.Request) -> int:
     """Append a request record as another gateway would; its offset."""
     topic = topics.requests("default", "interactive")
     return parts.broker.put_record(topic, 0, request, request.rid)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
+async def test_another_body_with_the_key_is_refused_and_changes_nothing(away: bool) -> None:
+    redis = memory_redis.MemoryRedis()
+    redis.away = away
+    async with gateway_parts.running(redis=redis) as parts:
+        first = await submitted(parts)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create("something else", key="k"), ALICE)
+        assert (refused.value.status, refused.value.code) == (409, "idempotency_key_reused")
+        assert refused.value.headers["x-should-retry"] == "false"
+        assert [r.rid for r in parts.requests()] == [first]
+        assert parts.tokens(records.Cancel) == []
+        assert await submitted(parts) == first
+        parts.answer(first)
+
+
+async def test_another_body_is_refused_by_the_log_when_redis_forgot() -> None:
+    async with gateway_parts.running() as parts:
+        first = await submitted(parts)
+        parts.redis.values.clear()
+        for _ in range(2):  # the second time Redis knows again
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(create("something else", key="k"), ALICE)
+            assert refused.value.status == 409
+        assert await submitted(parts) == first
+        parts.answer(first)
+
+
+async def test_a_record_of_an_old_gateway_has_no_digest_and_is_read_as_before() -> None:
+    redis = memory_redis.MemoryRedis()
+    redis.away = True
+    async with gateway_parts.running(redis=redis) as parts:
+        old = (await keyed(parts)).request
+        old = msgspec.structs.replace(old, body_digest=None)
+        assert b"body_digest" not in records.encode(old)
+        put(parts, old)
+        with await parts.submission.submit(create("something else", key="k"), ALICE) as stream:
+            assert stream.rid == old.rid
+        parts.answer(old.rid)
+
+
+async def test_of_two_gateways_with_two_bodies_the_second_is_withdrawn_and_then_refused() -> None:
+    broker, redis = memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
+    redis.away = True
+    async with (
+        gateway_parts.running(broker, redis) as one,
+        gateway_parts.running(broker, redis) as two,
+    ):
+        broker.hold_acknowledgements()
+        first = asyncio.ensure_future(submitted(one))
+        second = asyncio.ensure_future(two.submission.submit(create("other", key="k"), ALICE))
+        await log_contract.until(lambda: len(one.requests()) == 2, 5)
+        winner, loser = (r.rid for r in one.requests())
+        broker.release_acknowledgements()
+        assert await first == winner
+        with pytest.raises(errors.ApiError) as refused:
+            await second
+        assert refused.value.status == 409
+        # Already here, not some time later.
+        assert [r.rid for r in two.tokens(records.Cancel)] == [loser]
+        one.answer(winner)

@@ -485,10 +485,39 @@ class TestDecode:
 
 
 def test_a_key_from_the_header_is_bounded() -> None:
-    assert request_parsing.with_key(responses({}), "k").idempotency_key == "k"
-    assert request_parsing.with_key(responses({}), None).idempotency_key is None
+    assert request_parsing.with_key(responses({}), "k", {}).idempotency_key == "k"
+    assert request_parsing.with_key(responses({}), None, {}).idempotency_key is None
     with pytest.raises(errors.ApiError):
-        request_parsing.with_key(responses({}), "k" * 513)
+        request_parsing.with_key(responses({}), "k" * 513, {})
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"model": "m", "input": "hi", "metadata": {"b": "2", "a": "1"}},
+        {"metadata": {"a": "1", "b": "2"}, "input": "hi", "model": "m", "user": None},
+        {"input": "hi", "model": "m", "metadata": {"a": "1", "b": "2"}, "stream": True},
+        {
+            "type": "response.create",
+            "stream_id": "lane",
+            "idempotency_key": "k",
+            "input": "hi",
+            "model": "m",
+            "metadata": {"a": "1", "b": "2"},
+        },
+    ],
+)
+def test_the_digest_of_a_body_is_that_of_what_is_asked_for(same: dict[str, Any]) -> None:
+    body = {"model": "m", "input": "hi", "metadata": {"a": "1", "b": "2"}}
+    assert request_parsing.body_digest(same) == request_parsing.body_digest(body)
+
+
+@pytest.mark.parametrize(
+    "other", [{"input": "ho"}, {"temperature": 0.5}, {"background": True}, {"x-unknown": 1}]
+)
+def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> None:
+    body = {"model": "m", "input": "hi"}
+    assert request_parsing.body_digest({**body, **other}) != request_parsing.body_digest(body)
 
 
 json_values = st.recursive(

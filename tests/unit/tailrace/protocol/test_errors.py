@@ -31,6 +31,7 @@ EVERY_ERROR = [
     (errors.forbidden_origin(), 403, "forbidden_origin", None),
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
+    (errors.idempotency_key_reused(), 409, "idempotency_key_reused", "idempotency_key"),
     (errors.history_lost("resp_1"), 410, "history_lost", "response_id"),
     (errors.not_found("/v2/x"), 404, "not_found", None),
     (errors.method_not_allowed("PUT", "GET, POST"), 405, "method_not_allowed", None),

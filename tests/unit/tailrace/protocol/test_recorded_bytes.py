@@ -27,10 +27,12 @@ RECORDED: list[tuple[Any, bytes]] = [
             previous="resp_b",
             idempotency_key="k",
             prefix=["d"],
+            body_digest="b",
         ),
         b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
         b'"messages":[{"role":"user","content":"h"}],"sampling":{"max_tokens":9,"stop":["x"]},'
-        b'"echo":{"id":"resp_a"},"previous":"resp_b","idempotency_key":"k","prefix":["d"]}',
+        b'"echo":{"id":"resp_a"},"previous":"resp_b","idempotency_key":"k","prefix":["d"],'
+        b'"body_digest":"b"}',
     ),
     (
         records.Claim(
