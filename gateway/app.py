@@ -129,7 +129,7 @@ class Gateway:
         self.submission = submission.Submission(
             config.limits,
             request_builder.RequestBuilder(
-                self.delivery, cached, streams.running, layout.partitions
+                self.delivery, cached, streams.running, self.workers, layout.partitions
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rate_limits.RateLimiter(cached, config.limits),

@@ -4,6 +4,9 @@ A conversation keeps its partition while the load allows, because the worker tha
 has the conversation's prefix in its cache. A new conversation takes the least loaded preferred
 partition. The load bound is the one of consistent hashing with bounded loads: no partition may have
 more than its fair share times a constant.
+
+A partition that no ready worker takes requests from is left out while there is another: its worker
+drains or died, and the request would wait until the group has assigned it anew.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ def choose(
     warm: int | None = None,
     sticky: int | None = None,
     turn: int = 0,
+    served: Collection[int] = (),
 ) -> int:
     """The partition for a response.
 
@@ -52,11 +56,14 @@ def choose(
         sticky: the partition of the previous response.
         turn: any number that differs from call to call. It breaks ties between equally loaded
             partitions.
+        served: partitions from which a ready worker takes requests; empty while nothing is known.
     """
+    taken = [p for p in range(partitions) if p in served] or range(partitions)
+    preferred = [p for p in preferred if p in taken] or taken
     for cached in (warm, sticky):
         if (
             cached is not None
-            and 0 <= cached < partitions
+            and cached in taken
             and load(cached) < _bound({*preferred, cached}, load)
         ):
             return cached

@@ -8,7 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gateway import admission, cache, context, lanes, placement, request_parsing
+from gateway import (
+    admission,
+    cache,
+    context,
+    lanes,
+    placement,
+    request_parsing,
+    worker_registry,
+)
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -30,12 +38,14 @@ class RequestBuilder:
         deliver: delivery.Delivery,
         cached: cache.Cache,
         running: admission.Running,
+        workers: worker_registry.WorkerRegistry,
         partitions: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._delivery = deliver
         self._cache = cached
         self._running = running
+        self._workers = workers
         self._partitions = partitions
         self._clock = clock
         self._resolver = context.Resolver(deliver, cached, partitions)
@@ -104,6 +114,7 @@ class RequestBuilder:
             warm=warm,
             sticky=history.partition,
             turn=next(self._turn),
+            served=self._workers.served(create.pool),
         )
         telemetry.PREFIX_LOOKUPS.labels(
             outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"

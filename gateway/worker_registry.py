@@ -33,6 +33,18 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"state": "none", "workers": len(workers), "detail": ""}
 
 
+def served_partitions(workers: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """The partitions whose requests a ready worker takes now. Empty while nothing is known: without
+    heartbeats, while workers load, in the middle of a rebalance."""
+    return frozenset(
+        p
+        for worker in workers
+        if worker.get("state") == "ready" and isinstance(worker.get("partitions"), list)
+        for p in worker["partitions"]
+        if type(p) is int
+    )
+
+
 class WorkerRegistry:
     """Reads the heartbeats of all pools once a second.
 
@@ -54,6 +66,10 @@ class WorkerRegistry:
 
     def workers(self, pool: str) -> list[dict[str, Any]]:
         return self._known.get(pool, [])
+
+    def served(self, pool: str) -> frozenset[int]:
+        """See `served_partitions`."""
+        return served_partitions(self.workers(pool))
 
     def state(self) -> dict[str, Any]:
         return engine_state([w for pool in self._pools for w in self.workers(pool)])

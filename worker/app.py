@@ -28,8 +28,6 @@ from worker.status import State, Status
 from worker.tail import Tail
 from worker.worker_context import WorkerContext
 
-# Part of the drain: how long other workers need to take over the partitions of one that left.
-HAND_OVER_S = 2.0
 SHUTDOWN_S = 10.0
 
 
@@ -208,8 +206,8 @@ class App:
     # ---- leaving ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Take no more requests, finish what fits, commit, leave the group, yield the rest. Each
-        step has its own deadline."""
+        """Leave the group, so that other workers take the requests from now on; finish what runs
+        and fits; yield the rest. Each step has its own deadline."""
         if not self.status.failed:
             self.status.change(State.DRAINING, "leaving")
         telemetry.log(
@@ -218,11 +216,11 @@ class App:
         if self._context is None or self._servings is None or self._consumer is None:
             return
         self._context.draining = True
-        self._consumer.stop_taking()
         drain_s = 0.0 if self.status.failed else self._settings.drain_s
-        await self._servings.wait(max(0.0, drain_s - HAND_OVER_S))
+        end = time.monotonic() + drain_s
+        self._heartbeat.tell_now()  # gateways place nothing here any more
         await self._consumer.leave()
-        await self._servings.hand_over(min(drain_s, HAND_OVER_S))
+        await self._servings.hand_over(max(0.0, end - time.monotonic()))
 
     async def _shut_down(self) -> None:
         for stop in (

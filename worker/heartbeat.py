@@ -25,6 +25,7 @@ class Heartbeat:
     Attributes:
         context: the worker's parts; None until the engine is ready.
         partitions: gives the partitions assigned now; none until the engine is ready.
+        _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
     """
 
@@ -37,7 +38,12 @@ class Heartbeat:
         self._engine = engine
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
+        self._due = asyncio.Event()
         self._tokens_per_s = 0.0
+
+    def tell_now(self) -> None:
+        """Something changed that gateways should know before the next heartbeat is due."""
+        self._due.set()
 
     async def run(self) -> None:
         """Write heartbeats until cancelled."""
@@ -51,7 +57,9 @@ class Heartbeat:
             tokens_before, before = tokens, now
             with contextlib.suppress(StoreUnavailable):
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
-            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
+            self._due.clear()
 
     async def forget(self) -> None:
         """Remove this worker's entry at once, instead of when it expires."""

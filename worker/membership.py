@@ -83,6 +83,7 @@ class Membership:
         await self._commit_in_time()
         await self._member.stop()
         self._end_assignment()
+        self._unfollow_idle()
 
     async def poll(self, max_records: int) -> list[log.Record]:
         """The next records of partitions that are not paused; empty while the log is away."""

@@ -25,8 +25,7 @@ class RequestConsumer:
     """Reads the pool's request topics and has each request served.
 
     Attributes:
-        _stopping: no more requests are taken.
-        _left: the group was left, or is being left.
+        _left: the group was left, or is being left; no more requests are taken.
     """
 
     def __init__(
@@ -47,16 +46,15 @@ class RequestConsumer:
         self._membership = Membership(
             group_consumer, offsets, context, servings, tasks, self._accept, pool=pool
         )
-        self._stopping = False
         self._left = False
 
     @property
     def partitions(self) -> list[int]:
-        """Partition numbers assigned now."""
-        return self._membership.assignment.numbers
+        """Partition numbers whose requests are taken here now."""
+        return [] if self._left else self._membership.assignment.numbers
 
     async def run(self) -> None:
-        """Join the group and poll until `leave`; during a drain with everything paused."""
+        """Join the group and poll until `leave`."""
         await self._membership.join()
         async with asyncio.TaskGroup() as tasks:
             maintaining = tasks.create_task(self._membership.maintain())
@@ -64,12 +62,9 @@ class RequestConsumer:
                 await self._poll()
             maintaining.cancel()
 
-    def stop_taking(self) -> None:
-        """Take no more requests: the first step of a drain."""
-        self._stopping = True
-
     async def leave(self) -> None:
-        """Commit what is finished and leave the group."""
+        """Take no more requests, commit what is finished, and leave the group. What runs here goes
+        on; the partitions' next owners wait for it (log rule P5)."""
         self._left = True
         await self._membership.leave()
 
@@ -77,6 +72,8 @@ class RequestConsumer:
         free = self._free_capacity()
         self._membership.pause(self._to_pause(free))
         polled = await self._membership.poll(max(1, free))
+        if self._left:
+            return  # not begun, so not committed: the present owner receives it
         for r in sorted(polled, key=lambda r: self._topics.index(r.topic)):  # interactive first
             assigned = self._membership.assignment.get((r.topic, r.partition))
             if assigned is None:
@@ -96,7 +93,7 @@ class RequestConsumer:
     def _to_pause(self, free: int) -> set[interfaces.TopicPartition]:
         """Partitions to take nothing from now. Batch waits while anything interactive waits."""
         slots = self._context.engine_slots
-        full = free <= 0 or self._stopping
+        full = free <= 0
         busy = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
         return {
             tp

@@ -61,8 +61,8 @@ class Servings:
 
     async def hand_over(self, after_s: float) -> None:
         """Stop the responses that have not ended after `after_s`, at a token boundary, with a
-        YIELD each. Call it after the group was left: then other workers have the requests and need
-        not wait for a rebalance."""
+        YIELD each. Call it after the group was left: then other workers have the requests, and take
+        over what is yielded without waiting for a rebalance."""
         await self.wait(after_s)
         for serving, _ in list(self._running.values()):
             serving.interrupt(Stop.DRAIN)

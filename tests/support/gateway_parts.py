@@ -83,7 +83,11 @@ class Parts:
         self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
-            self.delivery, self.cache, self.streams.running, self.broker.layout.partitions
+            self.delivery,
+            self.cache,
+            self.streams.running,
+            self.workers,
+            self.broker.layout.partitions,
         )
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.spawn

@@ -55,6 +55,19 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     assert await cached.workers("pool") == []
 
 
+def test_only_ready_workers_serve_partitions_and_what_is_no_number_is_none() -> None:
+    def served(*workers: dict[str, Any]) -> frozenset[int]:
+        return worker_registry.served_partitions(workers)
+
+    assert served() == frozenset()
+    assert served({"state": "draining", "partitions": [1]}) == frozenset()
+    assert served(
+        {"state": "ready", "partitions": [1, "2", True, None, 3]},
+        {"state": "ready", "partitions": "45"},
+        {"state": "ready"},
+    ) == {1, 3}
+
+
 @pytest.mark.parametrize(
     ("workers", "state", "detail"),
     [

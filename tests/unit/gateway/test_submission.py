@@ -8,7 +8,7 @@ import pytest
 
 from gateway import lanes
 from tailrace import log, telemetry
-from tailrace.protocol import errors, records
+from tailrace.protocol import errors, ids, records
 from tailrace.settings.shapes import Limits
 from tailrace.web import error_mapping
 from tests.support import gateway_parts, log_contract, memory_redis
@@ -40,6 +40,22 @@ async def test_a_submitted_request_is_in_the_log_and_its_events_arrive() -> None
         assert "".join(e.delta for e in seen if e.delta is not None) == "ho ho"
         assert (len(parts.streams.running), parts.streams.active_streams) == (0, 0)
         assert stream.headers["x-tailrace-response-id"] == stream.rid
+
+
+async def test_a_request_is_placed_where_a_ready_worker_takes_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gateway_parts.running() as parts:
+        for served in range(parts.broker.layout.partitions):
+            beats = [
+                {"state": "ready", "partitions": [served]},
+                {"state": "draining", "partitions": []},
+            ]
+            monkeypatch.setattr(parts.workers, "workers", lambda _pool, found=beats: found)
+            with await parts.submission.submit(create(), ALICE) as stream:
+                assert ids.parse(stream.rid).partition == served
+                parts.answer(stream.rid)
+                await gateway_parts.all_events(stream)
 
 
 async def test_nothing_is_answered_before_the_broker_acknowledges() -> None:

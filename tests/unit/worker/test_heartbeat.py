@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import pytest
+
 from tailrace import settings
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Time, make_context
+from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.heartbeat import Heartbeat
 from worker.status import State, Status
@@ -14,10 +20,10 @@ from worker.status import State, Status
 AWAY = "redis://127.0.0.1:1/0"
 
 
-def make(status: Status) -> Heartbeat:
+def make(status: Status, workers: Workers | None = None) -> Heartbeat:
     engine = scripted.Scripted(capacity=4, max_model_len=8_192)
     chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_MODEL_NAME": MODEL})
-    return Heartbeat(Workers(RedisStore(AWAY)), chosen, status, engine)
+    return Heartbeat(workers or Workers(RedisStore(AWAY)), chosen, status, engine)
 
 
 def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
@@ -45,6 +51,27 @@ async def test_a_ready_worker_tells_its_load_and_partitions() -> None:
     told = heartbeat.info()
     assert (told["state"], told["detail"]) == ("ready", "")
     assert (told["running"], told["queued"], told["partitions"]) == (1, 2, [2, 3])
+
+
+async def test_a_change_is_told_before_the_next_heartbeat_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.heartbeat.HEARTBEAT_S", 3600.0)
+    told: list[str] = []
+
+    class Noting(Workers):
+        async def heartbeat(self, pool: str, name: str, info: Any, ttl_s: float = 5) -> None:
+            told.append(info["state"])
+
+    status = Status()
+    heartbeat = make(status, Noting(RedisStore(AWAY)))
+    running = asyncio.create_task(heartbeat.run())
+    await eventually(lambda: told == ["loading"], "the first heartbeat")
+    status.change(State.DRAINING)
+    heartbeat.tell_now()
+    await eventually(lambda: told == ["loading", "draining"], "told at once")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_a_failure_is_told_with_its_reason() -> None:

@@ -296,6 +296,30 @@ async def test_a_log_that_is_away_delays_the_start_and_nothing_else() -> None:
         await eventually(lambda: it.committed[0] == 1, "committed")
 
 
+async def test_a_worker_that_left_goes_on_while_another_takes_its_requests() -> None:
+    """Symptom: a draining worker kept its partitions, paused, and what was placed there waited."""
+    time = Time()
+    memory = MemoryLog(partitions=2, clock=time)
+    async with member(memory, time) as it, member(memory, time, name="second") as second:
+        await eventually(lambda: it.consumer.partitions == [0], "one each")
+        await eventually(lambda: second.consumer.partitions == [1], "one each")
+        running = ask(memory, metadata=ENDLESS)
+        await eventually(lambda: answer(memory, running.rid).fold.next > 2, "it runs")
+
+        it.context.draining = True
+        await it.consumer.leave()
+        assert it.consumer.partitions == []
+        later = ask(memory, metadata=cues(1))
+        await done(memory, later)
+        assert [c.worker for c in answer(memory, later.rid).claims] == ["second/1"]
+        assert it.context.tail.followed == [0]  # as long as something runs there (P5)
+
+        await polls_later(memory, running)
+        assert [c.worker for c in answer(memory, running.rid).claims] == ["this/1"]
+        Foreign(memory, running).cancel()
+        await eventually(lambda: second.committed[0] == 2, "the successor commits both")
+
+
 async def polls_later(memory: MemoryLog, running: records.Request) -> None:
     """Return when an endless answer has grown, and so many polls have gone by."""
     seen = answer(memory, running.rid).fold.next
@@ -307,13 +331,11 @@ async def test_when_leaving_what_has_not_ended_is_yielded_and_stays_uncommitted(
     async with member(memory, time) as it:
         request = ask(memory, metadata=ENDLESS)
         await eventually(lambda: answer(memory, request.rid).fold.next > 2, "it runs")
-        it.consumer.stop_taking()
-        await polls_later(memory, request)  # the poll under way may still bring a request
+        it.context.draining = True
+        await it.consumer.leave()
         untouched = ask(memory, metadata=cues(1))
         await polls_later(memory, request)
         assert len(it.servings) == 1
-        it.context.draining = True
-        await it.consumer.leave()
         await it.servings.hand_over(0)
         assert answer(memory, request.rid).kinds[-1] == "Yield"
         assert answer(memory, untouched.rid).kinds == []
