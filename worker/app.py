@@ -183,7 +183,7 @@ class App:
             identity=identity,
             clock=clock,
             engine_slots=engine_slots,
-            last_attempt_slot=Slots(1),
+            trials=Slots(1),
             scheduler=FlushScheduler(lambda: engine_slots.running),
             metering=self._metering,
             stall_detector=StallDetector(s.stall_s),

@@ -59,12 +59,14 @@ class ClaimPlan:
         prompt_ids: ids of the prompt; empty when the response ends before the prompt was encoded.
         ending: how to end the response at once; None to generate.
         last: no further attempt that counts is left.
+        alone: it holds the place of a trial to its end.
     """
 
     prev: str | None
     prompt_ids: Sequence[int] = ()
     ending: Ending | None = None
     last: bool = False
+    alone: bool = False
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -116,13 +118,13 @@ def dead_letter(
     reason = _DEAD_LETTER_REASONS.get(state.ended.error) if state.ended.error else None
     if reason is None:
         return None
-    ran = state.claims[:-1] if state.ended.error in _CLOSING else state.claims
+    claims = len(state.claims) - (state.ended.error in _CLOSING)
     return records.Dead(
         request.rid,
         request.owner,
         request.model,
         reason,
-        takeover.attempts(ran, state.yielded),
+        takeover.attempts(state, claims).counted,
         delivery.topic,
         delivery.offset,
         records.prompt_digest(request.messages),

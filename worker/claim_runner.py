@@ -9,7 +9,7 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records
-from worker import claim_plan, generation
+from worker import claim_plan, generation, takeover
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
@@ -18,6 +18,7 @@ from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
 
 DONE_S = 30.0  # how long an acknowledged END may take to appear in the tail
+TRIAL_LOOK_S = 0.02  # how often a trial looks at its progress
 _NO_LIMIT = 2**31
 
 
@@ -129,18 +130,33 @@ class ClaimRunner:
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
         so_far = list(self._entry.fold.ids) if self._plan.prev else ()
         job = base.GenerationInput(request, self.fencing_token, self._plan.prompt_ids, so_far, left)
+        trial = (
+            asyncio.create_task(self._trial()) if self._plan.last and not self._plan.alone else None
+        )
         try:
             with telemetry.span("generate", so_far=len(so_far)):
                 await attempt.run(engine, job, self._context.stall_detector, last=self._plan.last)
         except Exception as error:
             return await self._engine_failed(error)
         finally:
+            if trial is not None:
+                trial.cancel()
             self._response.cached_tokens = attempt.cached_tokens
         finished = made.phase is generation.Phase.FINISHED
         if attempt.stopped is None or (attempt.stopped is Stop.DRAIN and finished):
             return True
         await self._interrupted()
         return False
+
+    async def _trial(self) -> None:
+        """Give the place of a trial back once the log holds PROGRESS tokens of this claim: from
+        then on the worker's death does not count against the response (`worker.takeover`)."""
+        while self._made() < takeover.PROGRESS:
+            await self._entry.changed(TRIAL_LOOK_S)
+        self._response.held_trial.release()
+
+    def _made(self) -> int:
+        return self._entry.fold.next - self._entry.fold.starts[-1]
 
     async def _engine_failed(self, error: Exception) -> bool:
         """Act on the engine's failure. Returns whether to write END."""
@@ -164,7 +180,7 @@ class ClaimRunner:
         if pause_s is None:
             return self._fail(claim_plan.ENGINE_FAILED)
         response.abandoned.add(self.fencing_token)
-        response.held_slots.release()
+        response.release_slots()
         await asyncio.sleep(pause_s)
         return False
 
@@ -199,7 +215,7 @@ class ClaimRunner:
     async def _end(self) -> None:
         """Append END and wait for the fold's verdict (W5)."""
         attempt, response = self._attempt, self._response
-        response.held_slots.release()
+        response.release_slots()
         response.wants_slot = False
         attempt.flush()
         if attempt.useless:

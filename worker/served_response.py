@@ -20,6 +20,7 @@ class ServedResponse:
     Attributes:
         deliveries: where its request was read, oldest first; all are finished together.
         held_slots: slots it holds; empty between attempts.
+        held_trial: the place of a trial (`takeover`); empty unless it is in one.
         wants_slot: it has an engine slot or will want one. False while another worker owns the
             response, and after its END was written.
         fencing_tokens: every token this process has claimed it with.
@@ -32,6 +33,7 @@ class ServedResponse:
     request: records.Request
     deliveries: list[Delivery]
     held_slots: HeldSlots = field(default_factory=HeldSlots)
+    held_trial: HeldSlots = field(default_factory=HeldSlots)
     wants_slot: bool = True
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
@@ -68,6 +70,11 @@ class ServedResponse:
         """Nothing is left to do: its offsets may be committed."""
         for delivery in self.deliveries:
             delivery.tracker.finish(delivery.offset)
+
+    def release_slots(self) -> None:
+        """Give back all that an attempt held."""
+        self.held_trial.release()
+        self.held_slots.release()
 
     def retry_pause_s(self) -> float | None:
         """Count a failure of the engine. Returns the pause before the next attempt, or None when

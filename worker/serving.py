@@ -81,7 +81,7 @@ class Serving:
                 return await self._serve(entry)
             finally:
                 self._entry = entry.listener = None
-                response.held_slots.release()
+                response.release_slots()
 
     async def _serve(self, entry: Entry) -> Outcome:
         response, context = self.response, self._context
@@ -146,14 +146,16 @@ class Serving:
         assert response.prompt_ids is not None
         if not response.request.generate:
             return ClaimPlan(decision.prev, response.prompt_ids, ending=claim_plan.WARM_UP)
-        wanted = [context.engine_slots]
-        if decision.last:
-            wanted.insert(0, context.last_attempt_slot)
-        for pool in wanted:
-            if pool not in response.held_slots:
-                await self._acquire_slot(pool, entry)
+        wanted = [(response.held_slots, context.engine_slots)]
+        if decision.last or decision.alone:
+            wanted.insert(0, (response.held_trial, context.trials))
+        for held, pool in wanted:
+            if pool not in held:
+                await self._acquire_slot(held, pool, entry)
                 return None  # waiting takes time in which everything may change
-        return ClaimPlan(decision.prev, response.prompt_ids, last=decision.last)
+        return ClaimPlan(
+            decision.prev, response.prompt_ids, last=decision.last, alone=decision.alone
+        )
 
     async def _encode(self) -> None:
         """Encode the prompt once.
@@ -170,7 +172,7 @@ class Serving:
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                 response.prompt_ids = await context.engine.encode(response.request)
 
-    async def _acquire_slot(self, pool: slots.Slots, entry: Entry) -> None:
+    async def _acquire_slot(self, held: slots.HeldSlots, pool: slots.Slots, entry: Entry) -> None:
         """Wait for a slot, or until the response is over or the worker leaves."""
 
         async def wait(turn: slots.Turn) -> None:
@@ -185,7 +187,7 @@ class Serving:
 
         rank = self.response.deliveries[0].rank
         with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
-            await self.response.held_slots.acquire(pool, rank, wait)
+            await held.acquire(pool, rank, wait)
 
     async def _carry_out(self, plan: ClaimPlan, entry: Entry) -> None:
         self._claim = ClaimRunner(self._context, self.response, plan, entry)
@@ -193,4 +195,4 @@ class Serving:
             await self._claim.run()
         finally:
             self._claim = None
-            self.response.held_slots.release()
+            self.response.release_slots()

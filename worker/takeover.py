@@ -10,8 +10,17 @@
                                                    one dead letter
     LIVE, otherwise                             -> Wait
 
-A request that kills its worker costs an attempt of every other response on that worker. So last
-attempts run one at a time: then only the request that kills workers can use its attempts up.
+A request that kills its worker takes every other response on that worker down with it. Three rules
+keep these from failing with it:
+
+- From the second lost worker on, only one that was lost before the response had made PROGRESS
+  tokens there counts. A request that kills workers dies again where it died before; a response that
+  got ahead of that place is no suspect.
+- The last attempt that counts is a trial: of all trials of a worker, one at a time is short of
+  PROGRESS. So a death in a trial costs the attempt of one suspect, and trials end after a prefill
+  and PROGRESS tokens, not after an answer.
+- Attempt number MAX_BEGUN is the last in any case, and its trial lasts to its end. That is for a
+  request that kills its workers at another place each time.
 
 A wrong choice costs compute, never correctness: the fold decides who owns the response.
 """
@@ -21,10 +30,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailrace.protocol import fold
 
 MAX_ATTEMPTS = 3
+MAX_BEGUN = 6  # attempts, those included that do not count because of their progress
+# Tokens by which an attempt shows that it is past the place where the former one died. More than a
+# response makes during the longest linger: those are generated, lost and generated again.
+PROGRESS = 16
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
 # How long a response of another model revision waits for a worker that has that revision.
@@ -46,11 +60,12 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: no
-    further attempt that counts is left."""
+    further attempt that counts is left, so it is a trial. `alone`: the trial lasts to its end."""
 
     prev: str | None
     expired: bool = False
     last: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +91,29 @@ class Self:
     abandoned: Collection[str] = ()
 
 
-def attempts(claims: list[tuple[str, str]], yielded: Collection[str]) -> int:
-    """How many claims count as attempts. A claim does not count if it replaced an owner that had
-    yielded, or one of the same process."""
-    counted = 1 if claims else 0
-    for (prev, prev_worker), (_, worker) in itertools.pairwise(claims):
-        counted += prev not in yielded and prev_worker != worker
-    return counted
+class Attempts(NamedTuple):
+    """`counted` by log rule §10; `begun` with those as well whose workers were lost in progress."""
+
+    counted: int
+    begun: int
+
+    def after(self, lost: bool, made: int) -> Attempts:
+        """With one claim more. `lost`: the claim replaces a lost worker, under which the response
+        had `made` tokens."""
+        counts = lost and (self.counted <= 1 or made < PROGRESS)
+        return Attempts(self.counted + counts, self.begun + lost)
+
+
+def attempts(state: fold.Fold, claims: int | None = None) -> Attempts:
+    """The attempts in the first `claims` claims; in all claims if it is None.
+
+    A claim begins no attempt if it replaced an owner that had yielded, or one of the same process.
+    """
+    among = list(zip(state.claims, state.starts, strict=True))[:claims]
+    found = Attempts(len(among[:1]), len(among[:1]))
+    for ((prev, prev_worker), start), ((_, worker), end) in itertools.pairwise(among):
+        found = found.after(prev not in state.yielded and prev_worker != worker, end - start)
+    return found
 
 
 def decide(
@@ -108,10 +139,11 @@ def decide(
     quiet_ms = now_ms - state.last_active
     if not free and quiet_ms < GRACE_MS:
         return Wait(GRACE_MS - quiet_ms)
-    counted = attempts(state.claims, state.yielded)
-    counts = not (prev in state.yielded or prev_worker == me.worker)
-    if counted + counts > max_attempts or len(state.claims) >= MAX_CLAIMS:
-        return Close(prev, "attempts_exhausted", counted)
+    ran = attempts(state)
+    lost = not (prev in state.yielded or prev_worker == me.worker)
+    then = ran.after(lost, made=state.next - state.starts[-1])
+    if then.counted > max_attempts or then.begun > MAX_BEGUN or len(state.claims) >= MAX_CLAIMS:
+        return Close(prev, "attempts_exhausted", ran.counted)
     if (
         state.next
         and state.first is not None
@@ -119,8 +151,8 @@ def decide(
     ):
         if quiet_ms < MODEL_GRACE_MS:
             return Wait(MODEL_GRACE_MS - quiet_ms)
-        return Close(prev, "model_changed", counted)
-    return Claim(prev, last=counts and counted + 1 == max_attempts)
+        return Close(prev, "model_changed", ran.counted)
+    return Claim(prev, last=then.counted == max_attempts, alone=then.begun == MAX_BEGUN)
 
 
 def _foreign(model_rev: str, tokenizer_digest: str, me: Self) -> bool:

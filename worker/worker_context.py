@@ -24,7 +24,7 @@ class WorkerContext:
         identity: checks that the log is still the one this worker started on.
         clock: bound on the broker's time.
         engine_slots: slots of the engine.
-        last_attempt_slot: the one slot for a last attempt (see `takeover`).
+        trials: the one place for a trial (see `takeover`).
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
@@ -39,7 +39,7 @@ class WorkerContext:
     identity: LogIdentity
     clock: clock.BrokerClock
     engine_slots: slots.Slots
-    last_attempt_slot: slots.Slots
+    trials: slots.Slots
     scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
     stall_detector: stall_detector.StallDetector

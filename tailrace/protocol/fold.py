@@ -116,6 +116,7 @@ class Fold:
         text_length: characters of text accepted so far.
         first: the first accepted claim; None while NEW.
         claims: accepted claims in order, as (fencing token, worker).
+        starts: for each of them, how many tokens were accepted before it.
         yielded: fencing tokens whose workers asked to be taken over.
         ended: the end; None until DONE.
         last_offset: offset of the last applied record, -1 before the first. After a reconnect
@@ -134,6 +135,7 @@ class Fold:
     text_length: int = 0
     first: records.Claim | None = None
     claims: list[tuple[str, str]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     yielded: set[str] = field(default_factory=set)
     ended: Ended | None = None
     last_offset: int = -1
@@ -175,6 +177,7 @@ class Fold:
         self.phase = Phase.LIVE
         self.first = self.first or record
         self.claims.append((record.own, record.worker))
+        self.starts.append(self.next)
         return Claimed(record, self.epoch)
 
     def _token(self, record: records.Tok) -> Outcome:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.protocol import fold, records
 from tailrace.verify import history, reference_fold
@@ -12,6 +13,8 @@ from tailrace.verify.report import EXCERPT, Counterexample, Report
 
 MAX_ATTEMPTS: Final = 3
 MAX_CLAIMS: Final = 16
+MAX_BEGUN: Final = 6
+PROGRESS: Final = 16
 # Reasons of dead letters whose last claim only closed the response.
 CLOSED: Final = ("attempts_exhausted", "model_changed")
 # Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
@@ -261,21 +264,37 @@ def check_usage(
         out.fail("L6", counterexample(response, "the bill names other tokens"))
 
 
-def attempts(account: reference_fold.Account) -> list[int]:
-    """By claim: the number of counted attempts up to and including it (log rule §10)."""
-    counts, total = [], 0
-    for i, t in enumerate(account.epochs):
-        before = account.epochs[i - 1].claim if i else None
-        total += before is None or (
-            before.own not in account.yielded and before.worker != t.claim.worker
-        )
-        counts.append(total)
-    return counts
+class Attempts(NamedTuple):
+    """Attempts up to and including one claim: those that count, and all that were begun."""
+
+    counted: int
+    begun: int
+
+    @property
+    def used_up(self) -> bool:
+        return self.counted > MAX_ATTEMPTS or self.begun > MAX_BEGUN
+
+
+def attempts(account: reference_fold.Account) -> list[Attempts]:
+    """The attempts by claim (log rule §10)."""
+    made: Counter[str] = Counter()
+    for f in account.frames:
+        made[f.tok.own] += len(f.tok.ids)
+    found: list[Attempts] = []
+    for epoch, before in zip(account.epochs, [None, *account.epochs], strict=False):
+        if before is None:
+            found.append(Attempts(1, 1))
+            continue
+        lost = before.claim.own not in account.yielded and before.claim.worker != epoch.claim.worker
+        first = found[-1].counted == 1
+        counts = lost and (first or made[before.claim.own] < PROGRESS)
+        found.append(Attempts(found[-1].counted + counts, found[-1].begun + lost))
+    return found
 
 
 def _attempts_that_ran(account: reference_fold.Account, reason: str) -> int:
     """Counted attempts by a dead letter's `reason`: a claim that only closes runs none."""
-    counts = attempts(account)
+    counts = [n.counted for n in attempts(account)]
     return counts[-2] if reason in CLOSED and len(counts) > 1 else counts[-1]
 
 
@@ -294,7 +313,7 @@ def check_attempts(
     closing = [
         t
         for i, (t, n) in enumerate(zip(account.epochs, attempts(account), strict=True))
-        if n > MAX_ATTEMPTS or i >= MAX_CLAIMS
+        if n.used_up or i >= MAX_CLAIMS
     ]
     for t in closing:
         wrote = [

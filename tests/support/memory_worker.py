@@ -250,7 +250,7 @@ def make_context(
         identity=identity,
         clock=clock,
         engine_slots=engine_slots,
-        last_attempt_slot=Slots(1),
+        trials=Slots(1),
         scheduler=FlushScheduler(lambda: engine_slots.running),
         metering=Metering(writer, None, pool=POOL, worker=name),
         stall_detector=StallDetector(stall_s),

@@ -35,11 +35,12 @@ OWNER = records.Owner("https://tests", "alice")
 
 @dataclass
 class Answer:
-    """A response as a reader holds it."""
+    """A response as a reader holds it. `times`: broker time of each of its records, in ms."""
 
     fold: Fold
     text: str
     records: list[tuple[int, records.TokenRecord, Outcome]]
+    times: list[int]
 
     @property
     def ended(self) -> Ended:
@@ -225,7 +226,7 @@ class Bench:
         """Fold the response from its id's bound to the log's end, on a connection of its own."""
         address = ids.parse(rid)
         replays = log.Replays(self.bootstrap, size=1)
-        state, parts, found = fold.Fold(keep_ids=True), [], []
+        state, parts, found, times = fold.Fold(keep_ids=True), [], [], []
         try:
             end = (await self.offsets.ends(topics.TOKENS, [address.partition]))[address.partition]
             async for batch in replays.read(topics.TOKENS, address.partition, address.offset, end):
@@ -235,13 +236,14 @@ class Bench:
                         continue
                     outcome = state.apply(record, r.offset, r.timestamp)
                     found.append((r.offset, record, outcome))
+                    times.append(r.timestamp)
                     if isinstance(outcome, fold.Accepted):
                         parts.append(outcome.text)
                     elif isinstance(outcome, fold.Ended):
                         parts.append(outcome.text_tail)
         finally:
             await replays.stop()
-        return Answer(state, "".join(parts), found)
+        return Answer(state, "".join(parts), found, times)
 
     async def until(self, rid: str, enough: Any, deadline_s: float = 30.0) -> Answer:
         """The answer once `enough(answer)`; `deadline_s`: how long nothing may happen to it."""

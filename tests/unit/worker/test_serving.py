@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -11,7 +13,7 @@ from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import ENDLESS, Foreign, Worker, answer, cues, new_request
 from tests.support.waiting import eventually
-from worker import claim_plan, served_response, serving
+from worker import claim_plan, served_response, serving, takeover
 from worker.attempt import Stop
 from worker.commit_tracker import Tracker
 from worker.engines import base, scripted
@@ -391,23 +393,102 @@ async def test_when_the_attempts_are_used_up_the_response_fails_with_one_dead_le
         assert worker.engine.running == 0
 
 
-async def test_the_last_attempt_waits_for_the_one_slot_of_last_attempts() -> None:
+def lost_twice(worker: Worker, made: int, **metadata: str) -> records.Request:
+    """A request whose second worker died after `made` tokens."""
+    request = new_request(worker.memory, metadata={**ENDLESS, **metadata})
+    Foreign(worker.memory, request, name="other-a/1").claim("a")
+    second = Foreign(worker.memory, request, name="other-b/1")
+    second.claim("b", "a")
+    if made:
+        second.tokens("b", made)
+    return request
+
+
+async def go_on_later(worker: Worker) -> None:
+    await worker.caught_up()
+    worker.time.advance(GRACE_S + 1)
+    worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
+
+
+async def test_last_attempts_are_trials_of_which_one_at_a_time_is_short_of_progress() -> None:
+    async with memory_worker.worker(capacity=8) as worker:
+        asked = [lost_twice(worker, takeover.PROGRESS - 1) for _ in range(4)]
+        served = [worker.serve(request) for request in asked]
+        await go_on_later(worker)
+
+        await eventually(lambda: worker.engine.running == 4, "all run beside each other")
+        log_order = [
+            (records.token_of(r.key, r.value), r.offset)
+            for r in worker.memory.records(topics.TOKENS, 0)
+        ]
+        claimed = {r.rid: at for r, at in log_order if isinstance(r, records.Claim)}
+        passed = {
+            request.rid: next(
+                at
+                for r, at in log_order
+                if isinstance(r, records.Tok)
+                and r.rid == request.rid
+                and r.seq + len(r.ids) >= 2 * takeover.PROGRESS - 1
+            )
+            for request in asked[:3]
+        }
+        for before, after in itertools.pairwise(asked):
+            assert passed[before.rid] < claimed[after.rid]
+        for request, it in zip(asked, served, strict=True):
+            Foreign(worker.memory, request).cancel()
+            await it.outcome()
+        assert worker.context.trials.running == 0
+
+
+async def test_responses_that_got_ahead_go_on_together_whatever_number_of_workers_they_lost() -> (
+    None
+):
+    async with memory_worker.worker(capacity=8) as worker:
+        worker.context.trials.acquire(0)  # a trial that never ends
+        asked = [lost_twice(worker, takeover.PROGRESS) for _ in range(4)]
+        served = [worker.serve(request) for request in asked]
+        await go_on_later(worker)
+        await eventually(lambda: worker.engine.running == 4, "all run")
+        for request, it in zip(asked, served, strict=True):
+            Foreign(worker.memory, request).cancel()
+            await it.outcome()
+
+
+async def test_a_trial_of_a_response_that_is_alone_lasts_to_its_end() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=ENDLESS)
+        prev = None
+        for own in "abcde":
+            other = Foreign(worker.memory, request, name=f"other-{own}/1")
+            other.claim(own, prev)
+            other.tokens(own, takeover.PROGRESS)
+            prev = own
+        served = worker.serve(request)
+        await go_on_later(worker)
+        await tokens(worker.memory, request.rid, 8 * takeover.PROGRESS)
+        assert worker.context.trials.running == 1
+        Foreign(worker.memory, request).cancel()
+        await served.outcome()
+        assert worker.context.trials.running == 0
+
+
+async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(5))
         Foreign(worker.memory, request, name="other-a/1").claim("a")
         Foreign(worker.memory, request, name="other-b/1").claim("b", "a")
         await worker.caught_up()
-        holder = worker.context.last_attempt_slot.acquire(0)
+        holder = worker.context.trials.acquire(0)
         assert holder.done()
         served = worker.serve(request)
         worker.time.advance(GRACE_S + 1)
         worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
 
-        await eventually(lambda: worker.context.last_attempt_slot.queued == 1, "it queues")
+        await eventually(lambda: worker.context.trials.queued == 1, "it queues")
         assert len(answer(worker.memory, request.rid).claims) == 2
-        worker.context.last_attempt_slot.release()
+        worker.context.trials.release()
         assert await served.outcome() is Outcome.DONE
-        assert worker.context.last_attempt_slot.running == 0
+        assert worker.context.trials.running == 0
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -37,6 +37,11 @@ class Story:
             records.Tok(RID, self.fold.owner, self.fold.next, [token], "x", self.fold.h)
         )
 
+    def tokens(self, n: int) -> Story:
+        for _ in range(n):
+            self.token()
+        return self
+
     def yields(self) -> Story:
         assert self.fold.owner
         return self.apply(records.Yield(RID, self.fold.owner, self.fold.next))
@@ -86,7 +91,7 @@ def test_a_live_fencing_token_of_this_worker_is_waited_for_like_any_other() -> N
 def test_the_third_attempt_is_the_last_and_the_fourth_closes() -> None:
     story = Story().claim("a", "w-a").claim("b", "w-b")
     assert story.decide(after_ms=3_000) == takeover.Claim("b", last=True)
-    story.claim("c", "w-c")
+    story.claim("c", "w-c").tokens(takeover.PROGRESS - 1)
     assert story.decide(after_ms=3_000) == takeover.Close("c", "attempts_exhausted", 3)
 
 
@@ -100,13 +105,40 @@ def test_claims_after_a_yield_and_by_the_same_incarnation_do_not_count() -> None
         .yields()
         .claim("d", "w-d")
     )
-    assert takeover.attempts(story.fold.claims, story.fold.yielded) == 1
+    assert takeover.attempts(story.fold) == (1, 1)
     assert story.decide(after_ms=3_000) == takeover.Claim("d")
 
 
 def test_used_up_attempts_do_not_stop_a_successor_of_one_that_yielded() -> None:
     story = Story().claim("a", "w-a").claim("b", "w-b").claim("c", "w-c").yields()
-    assert story.decide() == takeover.Claim("c")
+    assert story.decide() == takeover.Claim("c", last=True)
+
+
+def test_the_first_lost_worker_counts_whatever_it_made() -> None:
+    """A request that kills its workers at token 1,000 has three attempts like any other."""
+    story = Story().claim("a", "w-a").tokens(100).claim("b", "w-b")
+    assert story.decide(after_ms=3_000) == takeover.Claim("b", last=True)
+    assert takeover.attempts(story.fold) == (2, 2)
+
+
+def test_a_worker_that_was_lost_after_progress_does_not_count() -> None:
+    """Symptom: answers that had lost two workers went on one at a time, each to its end."""
+    story = Story().claim("a", "w-a").tokens(5).claim("b", "w-b").tokens(takeover.PROGRESS)
+    assert story.decide(after_ms=3_000) == takeover.Claim("b")
+    story.claim("c", "w-c")
+    assert takeover.attempts(story.fold) == (2, 3)
+    assert story.decide(after_ms=3_000) == takeover.Claim("c", last=True)
+
+
+def test_whatever_the_progress_the_sixth_attempt_is_alone_and_the_last() -> None:
+    story = Story().claim("a", "w-a")
+    for worker in "bcdef":
+        assert story.tokens(takeover.PROGRESS).decide(after_ms=3_000) == takeover.Claim(
+            story.fold.owner, alone=worker == "f"
+        )
+        story.claim(worker, f"w-{worker}")
+    story.tokens(100)
+    assert story.decide(after_ms=3_000) == takeover.Close("f", "attempts_exhausted", 2)
 
 
 def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> None:

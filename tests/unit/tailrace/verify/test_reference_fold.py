@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import fold, ids, records
 from tailrace.verify import history, reference_fold, report, response_checks
 from tests.unit.tailrace.verify import histories as worlds
+from worker import takeover
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
 OWNER = records.Owner("i", "s")
@@ -89,6 +90,38 @@ def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> No
     assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.epochs))
     assert real.yielded == set(account.yielded)
     assert (real.ended.reason if real.ended else None) == account.reason
+
+
+@hypothesis.given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("w", "v", "u")),
+            st.sampled_from((0, 1, takeover.PROGRESS - 1, takeover.PROGRESS, 40)),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_worker_and_judge_count_attempts_alike(runs: list[tuple[str, int, bool]]) -> None:
+    """Each run: the worker, the tokens it made, and whether it yielded."""
+    found: list[records.TokenRecord] = []
+    made: list[int] = []
+    for n, (worker, tokens, yielded) in enumerate(runs):
+        prev = f"own{n - 1}" if n else None
+        found.append(records.Claim(RID, f"own{n}", prev, OWNER, worker, "t", 0, "r", "t"))
+        if tokens:
+            ids_ = list(range(len(made), len(made) + tokens))
+            found.append(records.Tok(RID, f"own{n}", len(made), ids_, "x", chain(made)))
+            made += ids_
+        if yielded:
+            found.append(records.Yield(RID, f"own{n}", len(made)))
+    state = fold.Fold()
+    for offset, record in enumerate(found):
+        state.apply(record, offset, 0)
+    judged = response_checks.attempts(reference_fold.account(placed(found)))
+    assert [tuple(n) for n in judged] == [
+        tuple(takeover.attempts(state, n + 1)) for n in range(len(runs))
+    ]
 
 
 def test_a_record_read_twice_is_one_record() -> None:
