@@ -29,20 +29,21 @@ from gateway import (
     request_writer,
     response_operations,
     response_routes,
+    revocation_routes,
     stream_keeper,
     submission,
     worker_registry,
 )
 from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, log_clients
+from tailrace.delivery import delivery, log_clients, revocations
 from tailrace.log import interfaces
 from tailrace.store.redis_store import RedisStore
-from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
 from tailrace.web import (
     access,
+    admitted,
     drain,
     error_mapping,
     listener,
@@ -122,9 +123,20 @@ class Gateway:
         self.idempotency_index = idempotency_index.IdempotencyIndex(
             clients.key_offsets, clients.key_replays
         )
+        self.key_sets = access.key_sets(issuers)
+        self.revocations = revocations.Revocations(
+            clients.delivery.revocations, clients.delivery.offsets
+        )
+        gate = access.Access(
+            self.key_sets,
+            Tickets(self.redis),
+            self.revocations,
+            admitted.Admitted(self.revocations),
+            config.origins,
+        )
         operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
         streams = stream_keeper.StreamKeeper(
-            self.delivery, operations, cached, self.spawn, config.cancel_grace_s
+            self.delivery, operations, cached, self.spawn, config.cancel_grace_s, gate.admitted
         )
         self.submission = submission.Submission(
             config.limits,
@@ -138,10 +150,7 @@ class Gateway:
             ),
             streams,
             self.workers,
-        )
-        self.key_sets = access.key_sets(issuers)
-        gate = access.Access(
-            self.key_sets, Tickets(self.redis), Revocations(self.redis), config.origins
+            gate.permit,
         )
         self.sockets = endpoint.Sockets(
             config, gate, self.submission, operations, self.draining, self.checks, self.spawn
@@ -156,6 +165,7 @@ class Gateway:
             self.submission,
             self.create_routes,
             response_routes.ResponseRoutes(gate, operations),
+            revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             self.delivery,
             self.redis,
             self.workers,
@@ -205,7 +215,9 @@ class Gateway:
             ws_max_bytes=config.max_ws_bytes,
             drain_s=CLOSE_S,
         )
-        parts: list[runner.Part] = [self.delivery, self.writer, self.workers, self.key_sets]
+        parts: list[runner.Part] = [
+            *(self.delivery, self.revocations, self.writer, self.workers, self.key_sets)
+        ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))
         gc_tuning.freeze()

@@ -36,6 +36,7 @@ class Connection:
     """One accepted socket.
 
     Attributes:
+        principal: for whom the socket is open.
         _lane_tasks: the task of each busy lane. It submits, then sends the events. Removed when the
             lane's response ended.
         _streams: the stream of each lane whose response is in the log. Only tasks of these lanes
@@ -53,7 +54,7 @@ class Connection:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._client = client_socket.ClientSocket(socket)
-        self._principal = principal
+        self.principal = principal
         self._config = config
         self._submit = submit
         self._operations = operations
@@ -68,8 +69,8 @@ class Connection:
         draining: drain.Draining,
         resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None = None,
     ) -> None:
-        """Serve until the client leaves, the credential expires, the socket reaches its age limit,
-        the service drains, or the client proves too slow."""
+        """Serve until the client leaves, the credential expires or is revoked, the socket reaches
+        its age limit, the service drains, or the client proves too slow."""
         if resumed is not None:
             lane, stream = resumed
             self._scheduler.adopt(stream.rid, lane)
@@ -96,6 +97,12 @@ class Connection:
     def check_deadlines(self, now: float) -> None:
         """Close the socket if its client takes nothing. `now`: monotonic seconds."""
         self._client.check_deadlines(now)
+
+    def revoke(self) -> None:
+        """The credential was revoked: close, start nothing more and send nothing more. Creates that
+        wait are dropped."""
+        self._client.decide(close_codes.CloseCode.CREDENTIAL_REVOKED)
+        self._client.gone = True
 
     def leave(self, why: lanes.Leaving) -> None:
         """Take no more creates. Running responses go on."""
@@ -152,7 +159,7 @@ class Connection:
         try:
             create = request_parsing.of_responses(body, self._config.pools, websocket=True)
             stream = await self._submit.submit(
-                create, self._principal, lambda rid: self._scheduler.recall(lane, rid)
+                create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )
         except errors.ApiError as error:
             await self._act(self._scheduler.rejected(lane, error, previous))
@@ -175,7 +182,7 @@ class Connection:
 
     async def _cancel_other(self, action: lanes.Cancel) -> None:
         try:
-            await self._operations.cancel(action.rid, access.owner_of(self._principal))
+            await self._operations.cancel(action.rid, access.owner_of(self.principal))
         except error_mapping.DELIVERY_ERRORS as error:
             await self._refuse_cancel(action, error)
 
@@ -209,7 +216,7 @@ class Connection:
     # ---- deadlines
 
     async def _expire(self) -> None:
-        await asyncio.sleep(max(0.0, self._principal.expires_at - self._clock()))
+        await asyncio.sleep(max(0.0, self.principal.expires_at - self._clock()))
         self._client.decide(close_codes.CloseCode.CREDENTIAL_EXPIRED)
 
     async def _grow_old(self) -> None:

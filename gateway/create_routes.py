@@ -21,6 +21,7 @@ from gateway import (
     submission,
 )
 from tailrace import log, settings, telemetry
+from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, error_mapping, event_stream, write_deadline
@@ -76,57 +77,51 @@ class CreateRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        create, stream = await self._created(request, request_parsing.of_responses)
+        principal, create, stream = await self._created(request, request_parsing.of_responses)
         if create.stream:
-            return self._body_of(stream, events.Event.sse)
+            return self._body_of(principal, stream, events.Event.sse)
         if create.background:
             with stream:
                 return JSONResponse(stream.subscription.response, headers=stream.headers)
-        return JSONResponse(await self._whole(stream, request), headers=stream.headers)
+        whole = await self._whole(principal, stream, request)
+        return JSONResponse(whole, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        create, stream = await self._created(request, request_parsing.of_chat)
+        principal, create, stream = await self._created(request, request_parsing.of_chat)
         if create.stream:
             chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
-            return self._body_of(stream, chunks.of)
-        whole = await self._whole(stream, request)
+            return self._body_of(principal, stream, chunks.of)
+        whole = await self._whole(principal, stream, request)
         return JSONResponse(chat_completions.completion(whole), headers=stream.headers)
 
     def _body_of(
-        self, stream: response_stream.ResponseStream, encode: Callable[[events.Event], bytes]
+        self,
+        principal: Principal,
+        stream: response_stream.ResponseStream,
+        encode: Callable[[events.Event], bytes],
     ) -> Response:
         return event_stream.EventStream(
             stream,
             stream.release,
             self._draining,
             self._checks,
+            self._gate.admitted,
+            principal,
             encode=encode,
             headers=stream.headers,
         )
 
     async def _created(
         self, request: Request, parse: Parse
-    ) -> tuple[request_parsing.Create, response_stream.ResponseStream]:
-        """Parse and submit.
-
-        The look-up of revocations shares a Redis round trip with those of the submission. Nothing
-        is written before its answer.
-        """
-        principal = await self._gate.verified(request)
-        permitted = asyncio.ensure_future(self._gate.permit(principal))
-        permitted.add_done_callback(submission.consume_exception)
-        try:
-            body = await self._body(request)
-            create = request_parsing.with_key(
-                parse(body, self._config.pools), request.headers.get("idempotency-key"), body
-            )
-            return create, await self._submit.submit(create, principal, permitted=permitted)
-        except errors.ApiError:
-            await permitted  # a revoked caller is told nothing but that
-            raise
-        finally:
-            permitted.cancel()
+    ) -> tuple[Principal, request_parsing.Create, response_stream.ResponseStream]:
+        """Parse and submit."""
+        principal = await self._gate.principal(request, CredentialScope.CREATE)
+        body = await self._body(request)
+        create = request_parsing.with_key(
+            parse(body, self._config.pools), request.headers.get("idempotency-key"), body
+        )
+        return principal, create, await self._submit.submit(create, principal)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         limit = self._config.max_http_bytes
@@ -151,21 +146,23 @@ class CreateRoutes:
         return request_parsing.decode(b"".join(parts))
 
     async def _whole(
-        self, stream: response_stream.ResponseStream, request: Request
+        self, principal: Principal, stream: response_stream.ResponseStream, request: Request
     ) -> dict[str, Any]:
-        """Wait for the final Response object, until the client leaves or this process drains.
+        """Wait for the final Response object, until the client leaves, its credential is revoked or
+        this process drains.
 
         Raises:
-            errors.ApiError: the log lost the response, or 503 when the response goes on without
-                this request.
+            errors.ApiError: the log lost the response, 401, or 503 when the response goes on
+                without this request.
         """
-        with stream:
+        with stream, self._gate.admitted.revoked(principal) as revoked:
             tasks = [
                 asyncio.ensure_future(t)
                 for t in (
                     stream.to_end(),
                     event_stream.gone(request.receive),
                     self._draining.wait(),
+                    revoked,
                 )
             ]
             try:
@@ -178,6 +175,7 @@ class CreateRoutes:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+        self._gate.permit(principal)
         if stream.final is None:
             raise errors.unavailable(
                 f"This instance is shutting down; the response goes on as {stream.rid}."

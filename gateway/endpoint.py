@@ -17,7 +17,7 @@ from gateway import (
     submission,
 )
 from tailrace import settings, telemetry
-from tailrace.auth.principal import Principal
+from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.protocol import errors
 from tailrace.web import access, drain, error_mapping, write_deadline
 
@@ -59,7 +59,7 @@ class Sockets:
             self._gate.check_origin(socket)
             if self._submit.refusing:
                 raise errors.unavailable("This instance is shutting down; connect again.")
-            principal = await self._gate.principal(socket)
+            principal = await self._gate.principal(socket, CredentialScope.CREATE)
             self._check_room(principal)
             resumed = await self._resumed(socket, principal)
         except errors.ApiError as error:
@@ -94,6 +94,7 @@ class Sockets:
         )
         self._open.add(accepted)
         self._checks.add(accepted)
+        self._gate.admitted.add(accepted)
         self._by_principal[principal.key] += 1
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
         telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
@@ -102,6 +103,7 @@ class Sockets:
         finally:
             self._open.discard(accepted)
             self._checks.discard(accepted)
+            self._gate.admitted.discard(accepted)
             self._by_principal[principal.key] -= 1
             self._by_principal += Counter()  # drops zeros
             telemetry.OPEN_SOCKETS.labels(kind="responses").dec()

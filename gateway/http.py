@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import (
     create_routes,
     response_routes,
+    revocation_routes,
     submission,
     worker_registry,
 )
@@ -40,6 +41,7 @@ class Api:
         submit: submission.Submission,
         create: create_routes.CreateRoutes,
         responses: response_routes.ResponseRoutes,
+        revocations: revocation_routes.RevocationRoutes,
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
@@ -52,6 +54,7 @@ class Api:
         self._submit = submit
         self._create = create
         self._responses = responses
+        self._revocations = revocations
         self._delivery = deliver
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
@@ -73,6 +76,9 @@ class Api:
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
+            ("POST", "/v1/admin/revocations", self._revocations.create),
+            ("GET", "/v1/admin/revocations", self._revocations.listed),
+            ("DELETE", "/v1/admin/revocations/{revocation_id}", self._revocations.lift),
             ("GET", "/config.json", self.public_config),
             ("GET", "/dev/credential", self.dev_credential),
             ("GET", "/health", self.health),
@@ -157,7 +163,9 @@ class Api:
     async def readiness(self) -> dict[str, Any]:
         """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
         return {
-            "ready": self._submit.accepting and not self._submit.leaving,
+            "ready": self._submit.accepting
+            and self._gate.revocations.ready
+            and not self._submit.leaving,
             "kafka": self._delivery.ready,
             "redis": await self._redis.reachable(),
             "draining": self._submit.leaving,

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import response_operations
+from tailrace.auth.principal import CredentialScope
 from tailrace.protocol import errors, records
 from tailrace.web import access, error_mapping
 
@@ -29,26 +30,28 @@ class ResponseRoutes:
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`."""
-        rid, owner = await self._addressed(request)
+        rid, owner = await self._addressed(request, CredentialScope.CREATE)
         return JSONResponse(await _answered(rid, self._operations.cancel(rid, owner)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
-        rid, owner = await self._addressed(request)
+        rid, owner = await self._addressed(request, CredentialScope.CREATE)
         await _answered(rid, self._operations.delete(rid, owner))
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
-        rid, owner = await self._addressed(request)
+        rid, owner = await self._addressed(request, CredentialScope.READ)
         query = request.query_params
         items = await _answered(rid, self._operations.input_items(rid, owner))
         return JSONResponse(
             listed(items, query.get("limit"), query.get("order"), query.get("after"))
         )
 
-    async def _addressed(self, request: Request) -> tuple[str, records.Owner]:
-        owner = access.owner_of(await self._gate.principal(request))
+    async def _addressed(
+        self, request: Request, scope: CredentialScope
+    ) -> tuple[str, records.Owner]:
+        owner = access.owner_of(await self._gate.principal(request, scope))
         return request.path_params["response_id"], owner
 
 

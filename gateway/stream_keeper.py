@@ -10,15 +10,27 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway import admission, cache, context, response_operations, response_stream
 from tailrace import log, telemetry
+from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import records
+from tailrace.web import admitted
 
 # A response that no worker takes is not followed longer than this; the log still has it.
 FOLLOW_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unstored:
+    """A running response that is of use only to its connection. `revoke` cancels it, whether or
+    not the connection is still there."""
+
+    principal: Principal
+    revoke: Callable[[], None]
 
 
 class StreamKeeper:
@@ -27,6 +39,7 @@ class StreamKeeper:
     Attributes:
         running: unfinished responses that were submitted here.
         active_streams: number of streams that a connection of this process follows.
+        _unstored: running responses that were submitted here and are not stored, by id.
         _background: number of streams by response id that no connection follows any more.
     """
 
@@ -37,12 +50,15 @@ class StreamKeeper:
         cached: cache.Cache,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         cancel_grace_s: float,
+        admitted: admitted.Admitted,
     ) -> None:
         self._delivery = deliver
         self._operations = operations
         self._cache = cached
         self._spawn = spawn
         self._cancel_grace_s = cancel_grace_s
+        self._admitted = admitted
+        self._unstored: dict[str, _Unstored] = {}
         self.running = admission.Running()
         self.active_streams = 0
         self._background: Counter[str] = Counter()
@@ -52,17 +68,17 @@ class StreamKeeper:
         request: records.Request,
         subscription: delivery.Subscription,
         *,
-        principal: str,
+        principal: Principal,
         partition: int,
         pool: str,
         awaited_since: float,
         headers: dict[str, str],
     ) -> response_stream.ResponseStream:
         """The stream of a response that was submitted here."""
-        self.running.add(request.rid, principal, partition)
+        self.running.add(request.rid, principal.key, partition)
         telemetry.RUNNING_RESPONSES.set(len(self.running))
         self.active_streams += 1
-        return response_stream.ResponseStream(
+        stream = response_stream.ResponseStream(
             request.rid,
             request.owner,
             request.echo,
@@ -76,6 +92,12 @@ class StreamKeeper:
             pool=pool,
             awaited_since=awaited_since,
         )
+        if not stream.store:
+            self._unstored[stream.rid] = _Unstored(
+                principal, lambda: self._spawn(self._cancel(stream))
+            )
+            self._admitted.add(self._unstored[stream.rid])
+        return stream
 
     async def follow(
         self, rid: str, owner: records.Owner, starting_after: int = -1
@@ -122,11 +144,16 @@ class StreamKeeper:
                 return
         # Any other watcher is the client, which came back.
         if self._delivery.watchers(stream.rid) <= self._background[stream.rid]:
-            await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
+            await self._cancel(stream)
+
+    async def _cancel(self, stream: response_stream.ResponseStream) -> None:
+        await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
 
     def _end(self, stream: response_stream.ResponseStream) -> None:
         stream.subscription.close()
         if stream.counted:
+            if (unstored := self._unstored.pop(stream.rid, None)) is not None:
+                self._admitted.discard(unstored)
             self.running.end(stream.rid)
             telemetry.RUNNING_RESPONSES.set(len(self.running))
         remembered = stream.remembered

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway import (
@@ -52,13 +52,16 @@ class Submission:
         keys: idempotency.Idempotency,
         streams: stream_keeper.StreamKeeper,
         workers: worker_registry.WorkerRegistry,
+        permit: Callable[[Principal], None],
     ) -> None:
+        """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
         self._builder = builder
         self._writer = writer
         self._rates = rates
         self._keys = keys
         self._workers = workers
+        self._permit = permit
         self.streams = streams
         self.leaving = False
         self.refusing = False
@@ -73,14 +76,12 @@ class Submission:
         create: request_parsing.Create,
         principal: Principal,
         recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
-        permitted: Awaitable[None] | None = None,
     ) -> response_stream.ResponseStream:
         """Take a request into the log.
 
         Args:
             recall: the connection's memory by response id. It also knows responses with
                 `store: false`, which no cache does.
-            permitted: raises when the principal was revoked. Nothing is written before it returns.
 
         Returns:
             The stream of the response. The caller must enter or release it.
@@ -89,28 +90,28 @@ class Submission:
             errors.ApiError
         """
         with telemetry.span("submit", pool=create.pool, priority=create.priority):
-            return await self._submit(create, principal, recall, permitted)
+            return await self._submit(create, principal, recall)
 
     async def _submit(
         self,
         create: request_parsing.Create,
         principal: Principal,
         recall: Callable[[str], lanes.Remembered | None],
-        permitted: Awaitable[None] | None,
     ) -> response_stream.ResponseStream:
         started = time.monotonic()
         self._admit(create, principal)
         remembered = recall(create.previous) if create.previous is not None else None
-        # Revocation, rates and the look-ups of the builder reach Redis in one round trip.
+        # Rates and the look-ups of the builder reach Redis in one round trip.
         charged = asyncio.ensure_future(self._rates.charge(create, principal.key))
         charged.add_done_callback(consume_exception)
         try:
             async with asyncio.timeout(SUBMIT_DEADLINE_S):
                 if create.previous is not None:
                     # The builder may look into the log. A refused principal must not cause that.
-                    await _allowed(charged, permitted)
+                    await charged
                 request, partition = await self._builder.build(create, principal, remembered)
-                headers = await _allowed(charged, permitted)
+                headers = await charged
+                self._permit(principal)  # what came before may have taken seconds
                 appended = await self._append(create, principal, request, partition)
         except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
@@ -133,7 +134,7 @@ class Submission:
         return self.streams.open(
             request,
             appended,
-            principal=principal.key,
+            principal=principal,
             partition=partition,
             pool=create.pool,
             awaited_since=started,
@@ -179,15 +180,6 @@ class Submission:
         return await self._keys.append_once(
             keyed, lambda: self._writer.append(request, topic, partition)
         )
-
-
-async def _allowed(
-    charged: Awaitable[dict[str, str]], permitted: Awaitable[None] | None
-) -> dict[str, str]:
-    """The headers of the charge. Revocation is told first, because it ends everything else."""
-    if permitted is not None:
-        await permitted
-    return await charged
 
 
 def consume_exception(task: asyncio.Future[Any]) -> None:

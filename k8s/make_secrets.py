@@ -22,9 +22,9 @@ from typing import Final
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
 # rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
-    "gateway": "~session:* ~ticket:* ~revoked:* ~rate:* ~idem:* ~prefix:* ~workers:*"
-    " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time",
-    "push": "~ticket:* ~revoked:* +getdel +exists",
+    "gateway": "~session:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:*"
+    " +get +getex +getdel +set +del +mget +hgetall +hdel +hset +hmget +pexpire +time",
+    "push": "~ticket:* +getdel",
     "worker": (
         "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
         "+pexpire +pttl +hset +hdel +time"

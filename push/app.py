@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 
 from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, log_clients
+from tailrace.delivery import delivery, log_clients, revocations
 from tailrace.store.redis_store import RedisStore
-from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
 from tailrace.web import (
     access,
+    admitted,
     drain,
     error_mapping,
     listener,
@@ -61,8 +61,13 @@ class Push:
             preferred=(),
         )
         self.key_sets = access.key_sets(issuers)
+        self.revocations = revocations.Revocations(clients.revocations, clients.offsets)
         gate = access.Access(
-            self.key_sets, Tickets(self.redis), Revocations(self.redis), config.origins
+            self.key_sets,
+            Tickets(self.redis),
+            self.revocations,
+            admitted.Admitted(self.revocations),
+            config.origins,
         )
         self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
 
@@ -92,7 +97,7 @@ class Push:
         """The JSON of `/ready`. Without Redis push is ready: streams go on, only browser tickets
         fail."""
         return {
-            "ready": self.delivery.ready and not self.draining.begun,
+            "ready": self.delivery.ready and self.revocations.ready and not self.draining.begun,
             "kafka": self.delivery.ready,
             "redis": await self.redis.reachable(),
             "draining": self.draining.begun,
@@ -112,7 +117,7 @@ class Push:
             ws_max_bytes=WS_MAX_BYTES,
             drain_s=config.drain_s,
         )
-        parts: list[runner.Part] = [self.delivery, self.key_sets]
+        parts: list[runner.Part] = [self.delivery, self.revocations, self.key_sets]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.readiness))
         gc_tuning.freeze()

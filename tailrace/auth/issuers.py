@@ -15,6 +15,7 @@ import msgspec
 
 from tailrace.auth import jwt_library
 from tailrace.auth.keys import Algorithm, IssuersRefused, Key, is_key_id, public_key, secret_key
+from tailrace.auth.principal import DEFAULT_SCOPES
 from tailrace.auth.strict_json import is_clean, strict_object
 
 MAX_LIFETIME_S: Final = 24 * 3600
@@ -28,7 +29,8 @@ _TYPES: Final = frozenset({"JWT", "at+jwt"})
 @dataclass(frozen=True, slots=True)
 class Issuer:
     """One issuer. `keys` is by key id; the id "" belongs to an issuer with one key that has no id.
-    `leeway` and `max_lifetime` are in seconds."""
+    `leeway` and `max_lifetime` are in seconds. `default_scopes` is what a credential may do that
+    names none of our scopes."""
 
     iss: str
     audience: str
@@ -40,6 +42,7 @@ class Issuer:
     audience_lists: bool = False
     ignored_headers: frozenset[str] = frozenset()
     jwks_url: str | None = None
+    default_scopes: frozenset[str] = DEFAULT_SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class _IssuerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwks_url: str | None = None
     audience_lists: bool = False
     ignored_headers: list[str] = []
+    default_scopes: tuple[str, ...] = tuple(sorted(DEFAULT_SCOPES))
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +119,7 @@ def _checked_issuer(settings: _IssuerSettings) -> Issuer:
         audience_lists=settings.audience_lists,
         ignored_headers=frozenset(settings.ignored_headers),
         jwks_url=settings.jwks_url,
+        default_scopes=frozenset(settings.default_scopes),
     )
 
 
@@ -130,6 +135,9 @@ def _check_settings(settings: _IssuerSettings) -> None:
         f"max_lifetime must be 1 to {MAX_LIFETIME_S} s": not 1
         <= settings.max_lifetime
         <= MAX_LIFETIME_S,
+        f"default_scopes must be some of {sorted(DEFAULT_SCOPES)}": not DEFAULT_SCOPES.issuperset(
+            settings.default_scopes
+        ),
         "ignored_headers names a header that is used or always refused": bool(
             (DENIED_HEADERS | USED_HEADERS).intersection(settings.ignored_headers)
         ),

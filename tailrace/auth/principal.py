@@ -28,6 +28,19 @@ class Reason(enum.StrEnum):
     REVOKED = "revoked"
 
 
+class CredentialScope(enum.StrEnum):
+    """What a credential may allow (docs/operations.md, Credentials)."""
+
+    CREATE = "create"  # create, cancel and delete responses
+    READ = "read"  # retrieve and follow responses
+    ADMIN = "admin"  # revoke credentials
+
+
+SCOPES: Final = frozenset(CredentialScope)
+# Of an issuer whose credentials name none. Nobody gets `admin` without its being named.
+DEFAULT_SCOPES: Final = frozenset({CredentialScope.CREATE, CredentialScope.READ})
+
+
 class InvalidCredential(Exception):
     """The credential is refused. With UNKNOWN_KEY, `issuer` names the configured issuer whose keys
     may be fetched again before one more try; otherwise it is None."""
@@ -40,13 +53,22 @@ class InvalidCredential(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller."""
+    """An authenticated caller, as one credential names it.
+
+    Attributes:
+        scopes: what the caller may do, as values of `CredentialScope`.
+        expires_at, issued_at: of the credential, in seconds since the epoch. One of unknown age
+            counts as old, so that a revocation holds for it.
+        credential: id of the credential (the claim `jti`), if it has one.
+    """
 
     issuer: str
     subject: str
     tenant: str | None
     scopes: frozenset[str]
-    expires_at: int  # seconds since the epoch
+    expires_at: int
+    issued_at: int = 0
+    credential: str | None = None
 
     @property
     def key(self) -> str:

@@ -13,12 +13,12 @@ from typing import Any, Final
 from tailrace.auth import jwt_library
 from tailrace.auth.issuers import DENIED_HEADERS, USED_HEADERS, Issuer, Issuers
 from tailrace.auth.keys import Key, is_key_id
-from tailrace.auth.principal import InvalidCredential, Principal, Reason
+from tailrace.auth.principal import SCOPES, InvalidCredential, Principal, Reason
 from tailrace.auth.strict_json import is_clean, strict_object
 
 MAX_TOKEN_CHARS: Final = 8192
 MAX_HEADER_CHARS: Final = 1400  # of the encoded header part
-MAX_SUBJECT_CHARS: Final = 255
+MAX_NAME_CHARS: Final = 255  # of a subject and of a credential's id
 MAX_SCOPES: Final = 64
 MAX_AUDIENCES: Final = 8
 
@@ -134,12 +134,7 @@ def _check_claims(claims: dict[str, Any], issuer: Issuer) -> None:
         raise InvalidCredential(Reason.TYPE)
     if not _is_for_us(claims.get("aud"), issuer):
         raise InvalidCredential(Reason.AUDIENCE)
-    subject = claims.get("sub")
-    if (
-        type(subject) is not str
-        or not 1 <= len(subject) <= MAX_SUBJECT_CHARS
-        or not is_clean(subject)
-    ):
+    if not _is_name(claims.get("sub")):
         raise InvalidCredential(Reason.CLAIMS)
 
 
@@ -183,7 +178,23 @@ def _principal(claims: dict[str, Any], issuer: Issuer) -> Principal:
     scopes = scope.split(" ") if scope else []
     if len(scopes) > MAX_SCOPES or any(_SCOPE.fullmatch(each) is None for each in scopes):
         raise InvalidCredential(Reason.CLAIMS)
-    return Principal(issuer.iss, claims["sub"], tenant, frozenset(scopes), claims["exp"])
+    credential = claims.get("jti")
+    if "jti" in claims and not _is_name(credential):
+        raise InvalidCredential(Reason.CLAIMS)
+    return Principal(
+        issuer.iss,
+        claims["sub"],
+        tenant,
+        # Scopes of others (`openid`, `profile`) say nothing about what may be done here.
+        SCOPES.intersection(scopes) or issuer.default_scopes,
+        claims["exp"],
+        claims["iat"],
+        credential,
+    )
+
+
+def _is_name(value: object) -> bool:
+    return type(value) is str and 1 <= len(value) <= MAX_NAME_CHARS and is_clean(value)
 
 
 def _signed_claims(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:

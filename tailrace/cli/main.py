@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from tailrace import engines, log, settings
-from tailrace.cli import control, doctor, run_service, terminal_chat
+from tailrace.cli import control, doctor, revoke, run_service, terminal_chat
 from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
 from tailrace.local.detach import start_detached
 from tailrace.verify import checks
@@ -34,7 +34,7 @@ app.add_typer(topics_app, name="topics")
 
 # These start no service and read no service's settings. What runs can be stopped and listed
 # although a setting is wrong.
-_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token"})
+_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke"})
 
 
 @app.callback()
@@ -324,13 +324,76 @@ def topics_apply(
 def token(
     sub: Annotated[str, typer.Option(help="The principal's name.")] = dev_credentials.PAGE_SUBJECT,
     ttl: Annotated[str, typer.Option(help="Lifetime: 90s, 15m, 1h … 24h.")] = "1h",
+    scopes: Annotated[
+        str, typer.Option(help="What it allows, separated by commas: create, read, admin.")
+    ] = ",".join(dev_credentials.DEFAULT_SCOPES),
     data: DataOption = None,
 ) -> None:
     """Print a development credential and nothing else."""
     try:
-        typer.echo(dev_credentials.issue(_data(data), sub, dev_credentials.seconds(ttl)))
+        named = dev_credentials.scopes(scopes)
+        typer.echo(dev_credentials.issue(_data(data), sub, dev_credentials.seconds(ttl), named))
     except ValueError as error:
         raise _refuse(str(error), 2) from None
+
+
+@app.command("revoke")
+def revoke_command(
+    subject: Annotated[str, typer.Argument(help="The principal's name (claim `sub`).")] = "",
+    credential: Annotated[
+        str, typer.Option(help="Id of one credential (claim `jti`), instead of a name.")
+    ] = "",
+    tenant: Annotated[
+        str, typer.Option(help="Everybody of a tenant; with a name, only that one in it.")
+    ] = "",
+    issuer: Annotated[str, typer.Option(help="Where there are several issuers.")] = "",
+    ahead: Annotated[
+        str, typer.Option("--for", help="Refuse new credentials too, for 90s … 365d from now.")
+    ] = "",
+    issuers_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--issuers",
+            envvar="TAILRACE_ISSUERS",
+            help="Issuers file that says which there are (default: that of this data folder).",
+        ),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Say what is revoked.")] = False,
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            "--kafka",
+            envvar="TAILRACE_KAFKA",
+            help="Kafka's address (default: the broker of this data folder).",
+        ),
+    ] = "",
+    data: DataOption = None,
+) -> None:
+    """Refuse the credentials of a user, a tenant, or one credential; end what is open for them."""
+    folder = _data(data)
+    running = state.load(folder.state)
+    address = bootstrap or (running.kafka if running and running.phase != "stopped" else "")
+    if not address:
+        raise _refuse("revoke: nothing runs in this data folder; name a broker with --kafka", 2)
+    named = (subject or None, tenant or None, credential or None)
+    try:
+        if listed:
+            for record in asyncio.run(revoke.read(address)):
+                typer.echo(revoke.line(record))
+            return
+        if named == (None, None, None):
+            raise ValueError("name a subject, or give --credential or --tenant")
+        of = revoke.issuer_of(issuer, revoke.issuers(issuers_file or folder.issuers))
+        if undo:
+            if not revoke.lift(address, of, *named, typer.echo):
+                raise _refuse("revoke: nothing of that kind is revoked")
+            return
+        revoke.revoke(address, of, *named, revoke.seconds(ahead), typer.echo)
+    except ValueError as error:
+        raise _refuse(f"revoke: {error}", 2) from None
+    except log.LogUnavailable as error:
+        raise _refuse(f"revoke: {error}") from None
 
 
 @app.command("chat")

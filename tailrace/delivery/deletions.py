@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace import log
-from tailrace.delivery.persist import persist
+from tailrace.delivery.whole_topic import WholeTopic
 from tailrace.log import interfaces
 from tailrace.protocol import ids, records, topics
 
@@ -21,7 +21,6 @@ class Deletions:
     answer is the same as for any response that retention took.
 
     Attributes:
-        ready: everything was read that the topic held at the start of `run`.
         _deleted: deleted responses, with the partition and the offset below which none of their
             records lie.
         _forget_at: when to look again what the log no longer holds (seconds of `clock`).
@@ -33,18 +32,22 @@ class Deletions:
         offsets: interfaces.OffsetQueries,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reader = reader
+        self._topic = WholeTopic(topics.CONVERSATIONS, reader, offsets, self._take)
         self._offsets = offsets
         self._clock = clock
         self._deleted: dict[str, tuple[int, int]] = {}
         self._forget_at = 0.0
-        self.ready = False
 
     def __contains__(self, rid: str) -> bool:
         return rid in self._deleted
 
     def __len__(self) -> int:
         return len(self._deleted)
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was read that the topic held at the start of `run`."""
+        return self._topic.ready
 
     def add(self, rid: str) -> None:
         """This instance appended the deletion. It holds here at once, and on other instances when
@@ -57,30 +60,15 @@ class Deletions:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        count = await persist(lambda: self._offsets.partitions(topics.CONVERSATIONS))
-        begins = await self._beginnings(count)
-        ends = await persist(lambda: self._offsets.ends(topics.CONVERSATIONS, range(count)))
-        for partition, offset in begins.items():
-            self._reader.follow(partition, offset)
-        while True:
-            self.ready = self.ready or all(
-                begins[p] >= end or self._reader.positions.get(p, -1) >= end
-                for p, end in ends.items()
-            )
-            if self.ready and self._clock() >= self._forget_at:
-                await self._forget()
-            try:
-                batch = await persist(self._reader.poll)
-            except log.HistoryLost:
-                # Compaction removed the record at the position. Its successors say the same.
-                for partition, offset in (await self._beginnings(count)).items():
-                    position = self._reader.positions.get(partition, 0)
-                    self._reader.follow(partition, max(offset, position))
-                continue
-            for record in batch:
-                decoded = records.decode_conversation(record.value)
-                if decoded is not None:
-                    self.add(decoded.rid)
+        await self._topic.run()
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        for record in batch:
+            decoded = records.decode_conversation(record.value)
+            if decoded is not None:
+                self.add(decoded.rid)
+        if self.ready and self._clock() >= self._forget_at:
+            await self._forget()
 
     async def _forget(self) -> None:
         """Forget what the token log no longer holds. Without an answer all of it is kept."""
@@ -95,6 +83,3 @@ class Deletions:
             for rid, (partition, offset) in self._deleted.items()
             if partition in begins and offset >= begins[partition]
         }
-
-    async def _beginnings(self, count: int) -> dict[int, int]:
-        return await persist(lambda: self._offsets.beginnings(topics.CONVERSATIONS, range(count)))

@@ -15,13 +15,14 @@ ON_DEMAND_WAIT_MS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LogClients:
-    """What a `Delivery` reads the log with. It stops them when its `run` ends.
+    """What a `Delivery` reads the log with. It stops them when its `run` ends, unless said here.
 
     Attributes:
         long_polled: tails the preferred partitions of `llm.tokens`.
         on_demand: tails its other partitions. A connection of its own: a broker answers the fetches
             of one connection one after another, and a long poll would hold up an added partition.
         conversations: tails `llm.conversations`.
+        revocations: tails `llm.revocations`; `Revocations` stops it.
         replays: reads ranges of `llm.tokens` and of the request topics.
         offsets: answers questions about offsets.
         read_layout: reads which log this is.
@@ -30,6 +31,7 @@ class LogClients:
     long_polled: interfaces.TailReader
     on_demand: interfaces.TailReader
     conversations: interfaces.TailReader
+    revocations: interfaces.TailReader
     replays: interfaces.RangeReader
     offsets: interfaces.OffsetQueries
     read_layout: interfaces.LayoutQuery
@@ -45,6 +47,7 @@ def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
         reader(topics.TOKENS, LONG_POLL_WAIT_MS, "tail"),
         reader(topics.TOKENS, ON_DEMAND_WAIT_MS, "on-demand"),
         reader(topics.CONVERSATIONS, LONG_POLL_WAIT_MS, "conversations"),
+        reader(topics.REVOCATIONS, LONG_POLL_WAIT_MS, "revocations"),
         log.Replays(bootstrap, client_id=f"{client_id}-replay"),
         log.Offsets(bootstrap, client_id=f"{client_id}-offsets"),
         lambda: log.layout(bootstrap),

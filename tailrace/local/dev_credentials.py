@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tailrace.auth import issuers, jwt_library
+from tailrace.auth import issuers, jwt_library, principal
 from tailrace.local import paths
 
 ISSUER = "https://tailrace.local/dev"
@@ -27,6 +28,9 @@ LEEWAY_S = 30
 PAGE_SUBJECT = "dev"
 PAGE_LIFETIME_S = 12 * 3600
 RENEW_AFTER_S = 3600
+
+# All but `admin`, which has to be asked for.
+DEFAULT_SCOPES = ("create", "read")
 
 _DURATION = re.compile(r"(\d+)([smhd]?)\Z")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -78,6 +82,7 @@ def mint(
     ttl: int,
     tenant: str | None = None,
     scopes: Sequence[str] = (),
+    credential: str | None = None,
 ) -> str:
     """Return an ES256 credential. `now` is in seconds since the epoch, `ttl` in seconds.
 
@@ -99,6 +104,8 @@ def mint(
     }
     if tenant is not None:
         claims["tenant"] = tenant
+    if credential is not None:
+        claims["jti"] = credential
     if scopes:
         claims["scope"] = " ".join(scopes)
     return jwt_library.sign_es256(claims, private_pem, kid)
@@ -123,10 +130,32 @@ def ensure(data: paths.Data) -> None:
     _write_private(data.issuers, json.dumps({"issuers": [issuer]}, indent=2))
 
 
-def issue(data: paths.Data, subject: str, ttl: int) -> str:
+def scopes(text: str) -> list[str]:
+    """Scopes from a list with commas.
+
+    Raises:
+        ValueError: one is unknown, or there is none. The text is for the user.
+    """
+    found = [each.strip() for each in text.split(",") if each.strip()]
+    if not found or not principal.SCOPES.issuperset(found):
+        raise ValueError(f"{text!r}: scopes are {', '.join(sorted(principal.SCOPES))}")
+    return found
+
+
+def issue(data: paths.Data, subject: str, ttl: int, scopes: Sequence[str] = DEFAULT_SCOPES) -> str:
     """A credential of this data folder's issuer. `ttl` is in seconds."""
     ensure(data)
-    return mint(data.dev_key.read_text(), KEY_ID, ISSUER, AUDIENCE, subject, time.time(), ttl)
+    return mint(
+        data.dev_key.read_text(),
+        KEY_ID,
+        ISSUER,
+        AUDIENCE,
+        subject,
+        time.time(),
+        ttl,
+        scopes=scopes,
+        credential=secrets.token_hex(8),
+    )
 
 
 def renew_page_credential(data: paths.Data) -> None:

@@ -18,6 +18,7 @@ class CloseCode(enum.IntEnum):
     would cut off an answer without a word."""
 
     INVALID_TEXT = 1007
+    POLICY = 1008
     TOO_BIG = 1009
     INTERNAL = 1011
     RESTART = 1012
@@ -27,6 +28,8 @@ class CloseCode(enum.IntEnum):
     DRAINING = 4002
     CREDENTIAL_EXPIRED = 4003
     LIFETIME = 4005
+
+    CREDENTIAL_REVOKED = 4500
 
 
 class Reconnect(enum.Enum):
@@ -67,6 +70,10 @@ TABLE: Final[dict[CloseCode, Closing]] = {
         "credential expired, come back with a new one",
         Reconnect.NEW_CREDENTIAL,
         CloseCode.RESTART,
+    ),
+    # The SDKs know no private codes, and do not come back after 1008.
+    CloseCode.CREDENTIAL_REVOKED: Closing(
+        "credential revoked, sign in again", Reconnect.NEVER, CloseCode.POLICY
     ),
     CloseCode.LIFETIME: Closing(
         "connection lifetime reached, resume on a new one",

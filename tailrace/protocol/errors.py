@@ -207,6 +207,23 @@ def invalid_api_key() -> ApiError:
     )
 
 
+def insufficient_scope(scope: str) -> ApiError:
+    """The credential is a good one, and does not allow this."""
+    return ApiError(
+        403,
+        INVALID_REQUEST,
+        "insufficient_scope",
+        f"This credential does not allow it: it lacks the scope '{scope}'.",
+        headers={"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'},
+    )
+
+
+def forbidden_tenant() -> ApiError:
+    return ApiError(
+        403, INVALID_REQUEST, "forbidden_tenant", "This credential acts within its own tenant."
+    )
+
+
 def forbidden_origin() -> ApiError:
     return ApiError(403, INVALID_REQUEST, "forbidden_origin", "This origin is not allowed.")
 

@@ -22,6 +22,8 @@ MAX_DEPTH: Final = 64  # nesting of arrays and objects in one record; a Response
 
 # Exact in every JSON reader, also in JavaScript. A client could not read a larger number.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+RevocationId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
@@ -179,6 +181,26 @@ class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_de
     v: int = VERSION
 
 
+class Revoked(msgspec.Struct, tag_field="t", tag="REVOKED", frozen=True, omit_defaults=True):
+    """On `llm.revocations`, key = `id`: credentials that are refused from now on.
+
+    They are those of `issuer` that carry each of `subject`, `tenant` and `credential` (the claim
+    `jti`) which is given here, and were issued at `issued_until` (seconds since the epoch) or
+    before. A record that gives none of the three is garbage. `lifted` takes it back. `by` is the
+    key of the principal who asked for it, or empty for an operator at the log.
+    """
+
+    id: RevocationId
+    issuer: Name
+    issued_until: Count
+    subject: Name | None = None
+    tenant: Name | None = None
+    credential: Name | None = None
+    by: str = ""
+    lifted: bool = False
+    v: int = VERSION
+
+
 class Incarnation(
     msgspec.Struct, tag_field="t", tag="INCARNATION", frozen=True, omit_defaults=True
 ):
@@ -221,14 +243,15 @@ class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults
 
 
 TokenRecord = Claim | Tok | End | Cancel | Yield
-Record = Request | TokenRecord | Deleted | Incarnation | Metered | Dead
+Record = Request | TokenRecord | Deleted | Revoked | Incarnation | Metered | Dead
 
-T = TypeVar("T", bound=Request | TokenRecord | Deleted | Incarnation)
+T = TypeVar("T", bound=Request | TokenRecord | Deleted | Revoked | Incarnation)
 
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
 _requests = msgspec.json.Decoder(Request)
 _conversations = msgspec.json.Decoder(Deleted)
+_revocations = msgspec.json.Decoder(Revoked)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
@@ -290,6 +313,16 @@ def decode_request(value: bytes | None) -> Request | None:
 def decode_conversation(value: bytes | None) -> Deleted | None:
     """A record of `llm.conversations`, or None for garbage."""
     return _decode(_conversations, value)
+
+
+def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:
+    """A record of `llm.revocations`, or None for garbage and where the key is not its id."""
+    record = _decode(_revocations, value)
+    if record is None or key != record.id.encode():
+        return None
+    if record.subject is None and record.tenant is None and record.credential is None:
+        return None  # it would refuse everybody
+    return record
 
 
 def decode_meta(value: bytes | None) -> Incarnation | None:

@@ -17,10 +17,14 @@ PriorityClass = Literal["interactive", "batch"]
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
+REVOCATIONS = "llm.revocations"
 DLQ = "llm.dlq"
 AUDIT = "llm.audit"
 USAGE = "llm.usage"
 META = "llm.meta"
+
+# A revocation reaches at most a year ahead, and its credentials may live for a day and a minute.
+REVOCATION_DAYS = 365 + 2
 
 _POOL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
@@ -115,6 +119,15 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
                 "retention.ms": str(2 * DAY_MS),
             },
             frozenset({"gateway"}),
+            frozenset({"gateway", "push", "operator"}),
+        ),
+        Topic(
+            REVOCATIONS,
+            1,
+            # A record means nothing once the credentials that it names have expired.
+            _COMPACTED
+            | _deleted_after(REVOCATION_DAYS * DAY_MS, **{"cleanup.policy": "compact,delete"}),
+            frozenset({"gateway", "operator"}),
             frozenset({"gateway", "push", "operator"}),
         ),
         Topic(

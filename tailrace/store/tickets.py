@@ -29,6 +29,8 @@ class _Ticket(msgspec.Struct, frozen=True):
     scopes: list[str]
     expires_at: Annotated[int, msgspec.Meta(gt=0, lt=2**53)]
     origin: str | None
+    issued_at: int = 0
+    credential: str | None = None
 
 
 class Tickets:
@@ -51,6 +53,8 @@ class Tickets:
             sorted(principal.scopes),
             principal.expires_at,
             origin,
+            principal.issued_at,
+            principal.credential,
         )
         ttl_s = min(TICKET_TTL_S, max(_MIN_TTL_S, principal.expires_at - now))
         await self._redis.execute(
@@ -84,6 +88,8 @@ class Tickets:
             stored.tenant,
             frozenset(stored.scopes),
             stored.expires_at,
+            stored.issued_at,
+            stored.credential,
         )
 
 

@@ -36,6 +36,7 @@ class Action(enum.StrEnum):
     STREAM_BROKEN = "stream_broken"
     REQUEST_FAILED = "request_failed"
     KEY_SET_FAILED = "key_set_failed"
+    CREDENTIALS_REVOKED = "credentials_revoked"  # and what was open for them ended
 
     RESPONSE_ACCEPTED = "response_accepted"
     RESPONSE_CLAIMED = "response_claimed"

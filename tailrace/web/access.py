@@ -17,11 +17,12 @@ from starlette.requests import HTTPConnection
 from tailrace import telemetry
 from tailrace.auth import jwks
 from tailrace.auth.issuers import Issuers
-from tailrace.auth.principal import InvalidCredential, Principal, Reason
+from tailrace.auth.principal import CredentialScope, InvalidCredential, Principal, Reason
+from tailrace.delivery.revocations import Revocations
 from tailrace.protocol import errors, records
 from tailrace.store.redis_store import StoreUnavailable
-from tailrace.store.revocations import Revocations
 from tailrace.store.tickets import Tickets
+from tailrace.web.admitted import Admitted
 
 SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."
@@ -55,11 +56,17 @@ def offered(connection: HTTPConnection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Checks callers of one service. `clock` gives seconds since the epoch."""
+    """Checks callers of one service.
+
+    Attributes:
+        admitted: what is open for them.
+        clock: gives seconds since the epoch.
+    """
 
     keys: jwks.KeySets
     tickets: Tickets
     revocations: Revocations
+    admitted: Admitted
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
 
@@ -73,45 +80,39 @@ class Access:
         if origin is not None and origin not in self.origins:
             raise errors.forbidden_origin()
 
-    async def principal(self, connection: HTTPConnection) -> Principal:
-        """The caller, by `Authorization` header or, on a WebSocket, by ticket.
+    async def principal(
+        self, connection: HTTPConnection, scope: CredentialScope | None = None
+    ) -> Principal:
+        """The caller, by `Authorization` header or, on a WebSocket, by ticket. `scope`: what the
+        credential must allow; None when any credential will do.
 
         Raises:
-            errors.ApiError: 401 for every cause alike, 503 when tickets cannot be checked.
-        """
-        principal = await self.verified(connection)
-        await self.permit(principal)
-        return principal
-
-    async def verified(self, connection: HTTPConnection) -> Principal:
-        """Like `principal`, but without the revocation check. The caller must run `permit` before
-        it does anything for the principal.
-
-        Raises:
-            errors.ApiError: 401, 503.
+            errors.ApiError: 401 for every cause alike, 403 without the scope, 503 when tickets or
+                revocations cannot be checked.
         """
         try:
-            return await self._principal(connection)
+            principal = await self._principal(connection)
         except InvalidCredential as error:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
             raise errors.invalid_api_key() from error
         except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
+        self.permit(principal, scope)
+        return principal
 
-    async def permit(self, principal: Principal) -> None:
-        """Refuse a principal that was revoked. Without Redis no one is refused: live service goes
-        on, and a revocation waits for the credential's own end.
+    def permit(self, principal: Principal, scope: CredentialScope | None = None) -> None:
+        """Refuse a principal whose credential was revoked, or does not allow `scope`.
 
         Raises:
-            errors.ApiError: 401.
+            errors.ApiError: 401, 403; 503 before all revocations were read.
         """
-        try:
-            revoked = await self.revocations.is_revoked(principal.key)
-        except StoreUnavailable:
-            revoked = False
-        if revoked:
+        if not self.revocations.ready:
+            raise errors.unavailable("Credentials cannot be checked yet.")
+        if self.revocations.refuses(principal):
             telemetry.CREDENTIAL_REFUSALS.labels(reason=Reason.REVOKED.value).inc()
             raise errors.invalid_api_key()
+        if scope is not None and scope not in principal.scopes:
+            raise errors.insufficient_scope(scope)
 
     async def _principal(self, connection: HTTPConnection) -> Principal:
         header = connection.headers.get("authorization")

@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tailrace import log, telemetry
+from tailrace.auth.principal import Principal
 from tailrace.delivery import outbox
 from tailrace.protocol import events
-from tailrace.web import drain, write_deadline
+from tailrace.web import admitted, drain, write_deadline
 
 KEEP_ALIVE_S: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -49,7 +50,7 @@ class Source(Protocol):
 
 class EventStream(Response):
     """Pumps a source's events to the client until its end, the client's leaving, the service's
-    draining, or the write deadline.
+    draining, its credential's revocation, or the write deadline.
 
     Attributes:
         _deadline: of the writes to the client.
@@ -62,17 +63,22 @@ class EventStream(Response):
         on_end: Callable[[], None],
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
+        admitted: admitted.Admitted,
+        principal: Principal,
         *,
         encode: Callable[[events.Event], bytes] = events.Event.sse,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`on_end` is called once, when nothing is written any more."""
+        """`on_end` is called once, when nothing is written any more. `principal`: who gets the
+        events."""
         super().__init__(headers={**SSE_HEADERS, **(headers or {})}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._source = source
         self._on_end = on_end
         self._draining = draining
         self._checks = checks
+        self._admitted = admitted
+        self.principal = principal
         self._encode = encode
         self._deadline = write_deadline.WriteDeadline()
         self._cut: asyncio.Future[None] | None = None
@@ -89,12 +95,14 @@ class EventStream(Response):
                 await send({"type": "http.response.start", **start})
             if self._draining.begun:
                 self._break_off()
+            self._admitted.add(self)
             tasks = [
                 asyncio.ensure_future(each) for each in (self._pump(send), gone(receive), self._cut)
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._checks.discard(self)
+            self._admitted.discard(self)
             self._draining.callbacks.discard(self._break_off)
             for task in tasks:
                 task.cancel()
@@ -113,6 +121,10 @@ class EventStream(Response):
                 self._break_off()
         elif self._deadline.idle_s(now) >= KEEP_ALIVE_S:
             self._source.keepalive()
+
+    def revoke(self) -> None:
+        """The credential that asked for the events was revoked."""
+        self._break_off()
 
     def _break_off(self) -> None:
         if self._cut is not None and not self._cut.done():

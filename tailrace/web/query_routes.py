@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from tailrace import telemetry
+from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import delivery
 from tailrace.protocol import errors
 from tailrace.web import (
@@ -78,9 +79,11 @@ class QueryRoutes:
         rid = request.path_params["response_id"]
         try:
             self._gate.check_origin(request)
-            owner = access.owner_of(await self._gate.principal(request))
+            principal = await self._gate.principal(request, CredentialScope.READ)
+            owner = access.owner_of(principal)
             if request.query_params.get("stream", "false").lower() not in ("true", "1"):
                 found = await self._delivery.find(rid, owner)
+                self._gate.permit(principal)  # a look-up may have taken seconds
                 if not self._expose(found.response):
                     raise errors.response_not_found(rid)
                 return JSONResponse(found.response)
@@ -90,7 +93,12 @@ class QueryRoutes:
         except error_mapping.DELIVERY_ERRORS as error:
             return error_mapping.error_response(error_mapping.api_error(rid, error))
         return event_stream.EventStream(
-            subscription, subscription.close, self._draining, self._checks
+            subscription,
+            subscription.close,
+            self._draining,
+            self._checks,
+            self._gate.admitted,
+            principal,
         )
 
     async def watch(self, socket: WebSocket) -> None:
@@ -100,12 +108,14 @@ class QueryRoutes:
             return
         self.sockets.add(connection)
         self._checks.add(connection)
+        self._gate.admitted.add(connection)
         telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
         try:
             await connection.run(self._draining)
         finally:
             self.sockets.discard(connection)
             self._checks.discard(connection)
+            self._gate.admitted.discard(connection)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
 
     async def _accepted(self, socket: WebSocket) -> watch_socket.WatchConnection | None:
@@ -115,7 +125,7 @@ class QueryRoutes:
             self._gate.check_origin(asked)
             if self._draining.begun:
                 raise errors.unavailable("This instance is draining.")
-            principal = await self._gate.principal(asked)
+            principal = await self._gate.principal(asked, CredentialScope.READ)
         except errors.ApiError as error:
             await socket.send_denial_response(error_mapping.error_response(error))
             return None

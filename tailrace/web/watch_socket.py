@@ -24,6 +24,7 @@ class WatchConnection:
     A socket that follows nothing has one task, which reads, and one timer.
 
     Attributes:
+        principal: for whom the socket is open.
         _watches: subscriptions by response id; only the reader adds and removes, the sender removes
             ended ones.
         _sender: sends; None while nothing is left and no response is followed.
@@ -34,8 +35,8 @@ class WatchConnection:
     """
 
     __slots__ = (
-        *("_clock", "_code", "_delivery", "_loop", "_over", "_owner", "_principal"),
-        *("_reader", "_sender", "_socket", "_starting", "_watches"),
+        *("_clock", "_code", "_delivery", "_loop", "_over", "_owner", "_reader"),
+        *("_sender", "_socket", "_starting", "_watches", "principal"),
     )
 
     def __init__(
@@ -47,7 +48,7 @@ class WatchConnection:
     ) -> None:
         self._socket = socket
         self._delivery = deliver
-        self._principal = principal
+        self.principal = principal
         self._owner = access.owner_of(principal)
         self._clock = clock
         self._watches: dict[str, delivery.Subscription] = {}
@@ -59,10 +60,10 @@ class WatchConnection:
         self._code: close_codes.CloseCode | None = None
 
     async def run(self, draining: drain.Draining) -> None:
-        """Serve until the client leaves, the credential expires, the service drains or the client
-        proves too slow."""
+        """Serve until the client leaves, the credential expires or is revoked, the service drains
+        or the client proves too slow."""
         expiry = self._loop.call_later(
-            max(0.0, self._principal.expires_at - self._clock()),
+            max(0.0, self.principal.expires_at - self._clock()),
             self._end,
             close_codes.CloseCode.CREDENTIAL_EXPIRED,
         )
@@ -216,6 +217,10 @@ class WatchConnection:
         if self._sender is not None and self._sender.overdue(now) and not self._over:
             telemetry.OUTBOX_CLOSES.labels(verdict="blocked").inc()
             self._end(close_codes.CloseCode.SLOW)
+
+    def revoke(self) -> None:
+        """The credential was revoked: close, and send nothing more."""
+        self._end(close_codes.CloseCode.CREDENTIAL_REVOKED)
 
     def _drain(self) -> None:
         delay = (hash(id(self)) % 1000) / 1000 * drain.SPREAD_S

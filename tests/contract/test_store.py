@@ -17,7 +17,6 @@ from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
-from tailrace.store.revocations import Revocations
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
@@ -75,11 +74,6 @@ def prefixes(store: RedisStore) -> Prefixes:
 @pytest.fixture
 def workers(store: RedisStore) -> Workers:
     return Workers(store)
-
-
-@pytest.fixture
-def revocations(store: RedisStore) -> Revocations:
-    return Revocations(store)
 
 
 @pytest.fixture
@@ -351,21 +345,7 @@ async def test_a_garbage_heartbeat_is_skipped(
     assert [worker["name"] for worker in await workers.list_workers(name)] == ["good"]
 
 
-# ---- revocation, rates
-
-
-async def test_a_revoked_principal_is_revoked_for_the_time_given(
-    revocations: Revocations, name: str
-) -> None:
-    assert not await revocations.is_revoked(name)
-    await revocations.revoke(name, 0.1)
-    assert await revocations.is_revoked(name)
-    assert not await revocations.is_revoked(name + "x")
-
-    async def over() -> bool:
-        return not await revocations.is_revoked(name)
-
-    await waiting.eventually(over, "the revocation is over")
+# ---- rates
 
 
 async def test_a_bucket_gives_its_burst_then_refills_at_its_rate(

@@ -24,10 +24,11 @@ from gateway import (
 )
 from tailrace import settings
 from tailrace.auth.principal import Principal
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, revocations
 from tailrace.log import interfaces
-from tailrace.protocol import events, fold, ids, records, topics
+from tailrace.protocol import errors, events, fold, ids, records, topics
 from tailrace.settings.shapes import Limits, Pool
+from tailrace.web import admitted
 from tests.support import memory_delivery, memory_log, memory_redis
 
 ALICE = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
@@ -70,6 +71,10 @@ class Parts:
     cancel_grace_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.revocations = revocations.Revocations(
+            self.broker.reader(topics.REVOCATIONS), self.broker.offsets()
+        )
+        self.admitted = admitted.Admitted(self.revocations)
         self.cache = cache.Cache(self.redis)
         self.index = idempotency_index.IdempotencyIndex(
             self.broker.offsets(), self.broker.replays()
@@ -78,7 +83,12 @@ class Parts:
             self.delivery, self.writer, self.cache
         )
         self.streams = stream_keeper.StreamKeeper(
-            self.delivery, self.operations, self.cache, self.spawn, self.cancel_grace_s
+            self.delivery,
+            self.operations,
+            self.cache,
+            self.spawn,
+            self.cancel_grace_s,
+            self.admitted,
         )
         self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
@@ -104,7 +114,13 @@ class Parts:
             keys,
             self.streams,
             self.workers,
+            self.permit,
         )
+
+    def permit(self, principal: Principal) -> None:
+        """As `Access.permit`, for a caller who has been let in."""
+        if self.revocations.refuses(principal):
+            raise errors.invalid_api_key()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -139,6 +155,15 @@ class Parts:
         """What a worker would write about the request `rid`."""
         request = next(r for r in self.requests() if r.rid == rid)
         put_answer(self.broker, request, *texts, end=end)
+
+
+def revoke(known: revocations.Revocations, principal: Principal) -> None:
+    """What the fold does with a revocation of this subject's credentials."""
+    record = records.Revoked(
+        "0" * 16, principal.issuer, principal.issued_at, subject=principal.subject
+    )
+    known.known.apply(record, 0.0)
+    known.on_revoked()
 
 
 def put_answer(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,29 @@ class Keys:
     def issuers(self) -> Path:
         return self.folder / "issuers.json"
 
-    def token(self, subject: str = "alice", ttl: int = 3600, age_s: float = 0.0) -> str:
+    def token(
+        self,
+        subject: str = "alice",
+        ttl: int = 3600,
+        age_s: float = 0.0,
+        scopes: Sequence[str] = (),
+        tenant: str | None = None,
+        credential: str | None = None,
+    ) -> str:
         """A credential for `ttl` seconds, minted `age_s` seconds ago."""
         minted = time.time() - age_s
-        return dev_credentials.mint(self.private, KID, ISS, AUDIENCE, subject, minted, ttl)
+        return dev_credentials.mint(
+            self.private,
+            KID,
+            ISS,
+            AUDIENCE,
+            subject,
+            minted,
+            ttl,
+            tenant=tenant,
+            scopes=scopes,
+            credential=credential,
+        )
 
 
 @dataclass
@@ -107,8 +126,9 @@ class Gateway(Process):
     ) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys.token(subject, ttl, age_s)}"}
 
-    def client(self, subject: str = "alice") -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, headers=self.headers(subject), timeout=30.0)
+    def client(self, subject: str = "alice", scopes: Sequence[str] = ()) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.keys.token(subject, scopes=scopes)}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30.0)
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
         def ready() -> bool:

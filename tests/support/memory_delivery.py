@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tailrace.delivery import delivery, log_clients
+from tailrace.delivery import delivery, log_clients, revocations
 from tailrace.protocol import topics
 from tests.support import log_contract, memory_log
 
@@ -20,6 +20,7 @@ def clients(broker: memory_log.MemoryLog, *, replays: int = 2) -> log_clients.Lo
         broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
         broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
         broker.reader(topics.CONVERSATIONS, wait_ms=WAIT_MS),
+        broker.reader(topics.REVOCATIONS, wait_ms=WAIT_MS),
         broker.replays(replays),
         broker.offsets(),
         broker.read_layout,
@@ -41,6 +42,12 @@ def over(
         preferred=preferred,
         clock=clock,
     )
+
+
+def no_revocations() -> revocations.Revocations:
+    """Nothing is revoked, unless a test applies a record."""
+    broker = memory_log.MemoryLog()
+    return revocations.Revocations(broker.reader(topics.REVOCATIONS), broker.offsets())
 
 
 @contextlib.asynccontextmanager

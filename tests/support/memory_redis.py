@@ -13,14 +13,12 @@ class MemoryRedis(RedisStore):
 
     Attributes:
         away: every command fails while it is set.
-        revokes_all: every principal is revoked.
         values: what Redis holds, by key.
         buckets: tokens left, by key; absent: the bucket is full.
     """
 
     def __init__(self) -> None:
         self.away = False
-        self.revokes_all = False
         self.values: dict[str, bytes] = {}
         self.buckets: dict[str, float] = {}
 
@@ -38,7 +36,6 @@ class MemoryRedis(RedisStore):
             "SET": self._set,
             "DEL": lambda key: self.values.pop(key, None) is not None,
             "GETDEL": lambda key: self.values.pop(key, None),
-            "EXISTS": lambda key: int(self.revokes_all or key in self.values),
             "MGET": lambda *keys: [self.values.get(key) for key in keys],
             "EVAL": self._eval,
         }

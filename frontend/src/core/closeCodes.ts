@@ -16,4 +16,5 @@ export const CLOSE_CODES: Readonly<Record<number, CloseCode>> = {
   4001: { reason: "too slow, resume by position", reconnect: "resume" },
   4002: { reason: "draining, resume elsewhere", reconnect: "resume" },
   4003: { reason: "credential expired, come back with a new one", reconnect: "new_credential" },
+  4500: { reason: "credential revoked, sign in again", reconnect: "never" },
 };

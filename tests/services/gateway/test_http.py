@@ -11,8 +11,6 @@ import pytest
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
-from tailrace.store.redis_store import RedisStore
-from tailrace.store.revocations import Revocations
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import waiting
@@ -543,9 +541,8 @@ class TestErrors:
 
 class TestRevoked:
     async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(
-        self, gateway: gp.Gateway, redis_url: str, kafka: str
+        self, gateway: gp.Gateway, kafka: str
     ) -> None:
-        store = RedisStore(redis_url)
         offsets = log.Offsets(kafka)
         names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
 
@@ -555,10 +552,14 @@ class TestRevoked:
             ]
 
         try:
-            async with gateway.client("mallory") as mallory:
+            async with (
+                gateway.client("root", ("admin",)) as admin,
+                gateway.client("mallory") as mallory,
+            ):
                 assert (await mallory.post("/v1/responses", json=QUICK)).status_code == 200
                 before = await written()
-                await Revocations(store).revoke(f"{gp.ISS}||mallory", 60.0)
+                done = await admin.post("/v1/admin/revocations", json={"subject": "mallory"})
+                assert done.status_code == 201
                 for path, body in (
                     ("/v1/responses", QUICK),
                     ("/v1/responses", {**QUICK, "stream": True}),
@@ -576,7 +577,6 @@ class TestRevoked:
                 assert await written() == before
         finally:
             await offsets.stop()
-            await store.aclose()
 
 
 class TestModels:

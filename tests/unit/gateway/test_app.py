@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ import websockets
 
 from gateway import app
 from tailrace import log, settings
+from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
-from tailrace.protocol import ids, records
+from tailrace.protocol import ids, records, topics
 from tailrace.web import listener, middleware
 from tests.support import (
     gateway_parts,
@@ -43,14 +45,17 @@ class Service:
     stop: asyncio.Event
     hurry: asyncio.Event
     task: asyncio.Task[None]
+    revoked: int = 0
 
-    def client(self, subject: str = "alice") -> httpx.AsyncClient:
-        headers = {"authorization": f"Bearer {self.keys.token(subject)}"}
+    def client(self, subject: str = "alice", **named: Any) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self.keys.token(subject, **named)}"}
         return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=headers)
 
-    def socket(self, query: str = "", subject: str = "alice") -> Any:
-        headers = {"authorization": f"Bearer {self.keys.token(subject)}"}
-        url = f"ws://127.0.0.1:{self.port}/v1/responses{query}"
+    def socket(
+        self, query: str = "", subject: str = "alice", path: str = "/v1/responses", **named: Any
+    ) -> Any:
+        headers = {"authorization": f"Bearer {self.keys.token(subject, **named)}"}
+        url = f"ws://127.0.0.1:{self.port}{path}{query}"
         return websockets.connect(url, additional_headers=headers, compression=None)
 
     def requests(self) -> list[records.Request]:
@@ -65,6 +70,14 @@ class Service:
     def cancels(self) -> list[str]:
         found = [records.token_of(r.key, r.value) for r in self.broker.appended]
         return [record.rid for record in found if isinstance(record, records.Cancel)]
+
+    async def revoke(self, subject: str) -> None:
+        """Put a revocation into the log, and wait until the gateway has read it."""
+        until = revocation_list.issued_until(time.time())
+        record = records.Revoked(f"{self.revoked:016x}", gateway_process.ISS, until, subject)
+        self.revoked += 1
+        offset = self.broker.put_record(topics.REVOCATIONS, 0, record, record.id)
+        await asyncio.wait_for(self.gateway.revocations.passed(offset), 5)
 
     def answer(self, request: records.Request, *texts: str, end: bool = True) -> None:
         """What a worker would write."""
@@ -89,9 +102,15 @@ def configuration(keys: gateway_process.Keys, **more: str) -> settings.GatewaySe
 
 
 @contextlib.asynccontextmanager
-async def serving(keys: gateway_process.Keys, **more: str) -> AsyncIterator[Service]:
-    """A gateway that is ready and listens on a free port."""
-    broker, redis = memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
+async def serving(
+    keys: gateway_process.Keys,
+    broker: memory_log.MemoryLog | None = None,
+    *,
+    ready: bool = True,
+    **more: str,
+) -> AsyncIterator[Service]:
+    """A gateway that listens on a free port, and is ready unless `ready` is False."""
+    broker, redis = broker or memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
     clients = app.Clients(
         redis, broker.writer(), memory_delivery.clients(broker), broker.offsets(), broker.replays()
     )
@@ -100,7 +119,12 @@ async def serving(keys: gateway_process.Keys, **more: str) -> AsyncIterator[Serv
     stop, hurry = asyncio.Event(), asyncio.Event()
     with contextlib.closing(listener.bind("127.0.0.1", 0)) as bound:
         task = asyncio.ensure_future(made.run(bound, stop, hurry))
-        await log_contract.until(lambda: made.submission.accepting or task.done(), 10)
+        await log_contract.until(
+            lambda: (
+                not ready or (made.submission.accepting and made.revocations.ready) or task.done()
+            ),
+            10,
+        )
         port = bound.getsockname()[1]
         service = Service(made, broker, redis, keys, port, stop, hurry, task)
         await waiting.eventually(lambda: listening(port), "listening", within_s=10)
@@ -214,7 +238,7 @@ class TestHttp:
         self, keys: gateway_process.Keys
     ) -> None:
         async with serving(keys) as service, service.client() as client:
-            service.redis.revokes_all = True
+            await service.revoke("alice")
             answer = await client.post("/v1/responses", json={"input": 5})
             assert (answer.status_code, service.requests()) == (401, [])
 
@@ -415,3 +439,201 @@ class TestMisconfigured:
             port = str(taken.getsockname()[1])
             with pytest.raises(settings.Misconfigured, match="cannot listen"):
                 await app.serve(configuration(keys, TAILRACE_PORT=port))
+
+
+class TestRevoked:
+    async def test_sockets_streams_and_waiting_requests_end_and_nothing_that_waits_is_run(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with (
+            serving(keys) as service,
+            service.client() as client,
+            service.client("bob") as bob,
+            service.socket() as asking,
+            service.socket(path="/v1/watch") as watching,
+            service.socket(subject="bob") as bystander,
+        ):
+            await asking.send(json.dumps({"type": "response.create", "input": "1", "store": False}))
+            unstored = await service.asked(1)
+            for text in ("2", "3"):
+                await asking.send(json.dumps({"type": "response.create", "input": text}))
+            streaming = asyncio.create_task(
+                client.post("/v1/responses", json={"input": "4", "stream": True})
+            )
+            await service.asked(2)
+            waiting_one = asyncio.create_task(client.post("/v1/responses", json={"input": "5"}))
+            whole = await service.asked(3)
+            service.answer(whole, "begun", end=False)
+
+            await service.revoke("alice")
+
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await until_type(asking, "response.completed")
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1008
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await asyncio.wait_for(watching.recv(), 5)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4500
+            with pytest.raises(httpx.RemoteProtocolError):
+                await streaming
+            assert (await waiting_one).status_code == 401
+            await log_contract.until(lambda: service.cancels(), 5)
+            assert service.cancels() == [unstored.rid], "stored ones go on"
+            assert [r.messages[0]["content"] for r in service.requests()] == ["1", "4", "5"]
+            assert (await client.get("/v1/models")).status_code == 401
+            assert (await bob.get("/v1/models")).status_code == 200
+            await bystander.send(json.dumps({"type": "response.create", "input": "6"}))
+            service.answer(await service.asked(4), "fine")
+            assert (await until_type(bystander, "response.completed"))["type"]
+
+    async def test_nobody_is_let_in_before_all_revocations_are_known(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        broker = memory_log.MemoryLog("one", 1)
+        record = records.Revoked("0" * 16, gateway_process.ISS, 2**52, "alice")
+        broker.put_record(topics.REVOCATIONS, 0, record, record.id)
+        broker.lag(topics.REVOCATIONS, 0, 0)
+        async with serving(keys, broker, ready=False) as service, service.client() as client:
+            await log_contract.until(lambda: service.gateway.delivery.ready, 5)
+            assert (await client.get("/ready")).status_code == 503
+            assert (await client.get("/v1/models")).status_code == 503
+            broker.catch_up(topics.REVOCATIONS, 0)
+            await log_contract.until(lambda: service.gateway.revocations.ready, 5)
+            assert (await client.get("/ready")).status_code == 200
+            assert (await client.get("/v1/models")).status_code == 401
+
+    async def test_redis_decides_nothing(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, service.client() as client:
+            await service.revoke("alice")
+            service.redis.values.clear()
+            assert (await client.get("/v1/models")).status_code == 401
+            service.redis.away = True
+            assert (await client.get("/v1/models")).status_code == 401
+
+
+ROWS = "/v1/admin/revocations"
+
+
+class TestAdmin:
+    async def test_an_administrator_revokes_lists_and_lifts(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with (
+            serving(keys) as service,
+            service.client("root", scopes=["admin"]) as admin,
+            service.client() as alice,
+            service.client(credential="c2") as other,
+        ):
+            assert (await alice.get("/v1/models")).status_code == 200
+            done = await admin.post(ROWS, json={"subject": "alice"})
+            assert (done.status_code, done.json()["subject"]) == (201, "alice")
+            assert (await alice.get("/v1/models")).status_code == 401
+            assert (await admin.get(ROWS)).json()["data"] == [done.json()]
+            row = f"{ROWS}/{done.json()['id']}"
+            assert (await admin.delete(row)).status_code == 200
+            assert (await admin.delete(row)).status_code == 404
+            assert (await admin.get(ROWS)).json()["data"] == []
+            assert (await alice.get("/v1/models")).status_code == 200
+            assert (await admin.post(ROWS, json={"credential": "c2"})).status_code == 201
+            assert (await other.get("/v1/models")).status_code == 401
+            assert (await alice.get("/v1/models")).status_code == 200
+
+    @pytest.mark.parametrize("scopes", [(), ("create", "read")])
+    async def test_without_the_scope_nobody_is_one(
+        self, keys: gateway_process.Keys, scopes: tuple[str, ...]
+    ) -> None:
+        async with serving(keys) as service, service.client(scopes=scopes) as client:
+            for call in (
+                client.post(ROWS, json={"subject": "bob"}),
+                client.get(ROWS),
+                client.delete(f"{ROWS}/{'0' * 16}"),
+            ):
+                answer = await call
+                assert (answer.status_code, answer.json()["error"]["code"]) == (
+                    403,
+                    "insufficient_scope",
+                )
+
+    async def test_an_administrator_of_a_tenant_acts_within_it(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with (
+            serving(keys) as service,
+            service.client("root", scopes=["admin"]) as root,
+            service.client("chief", scopes=["admin"], tenant="acme") as chief,
+            service.client("alice", tenant="acme") as inside,
+            service.client("alice", tenant="other") as outside,
+        ):
+            theirs = (await root.post(ROWS, json={"tenant": "third"})).json()
+            refused = await chief.post(ROWS, json={"subject": "alice", "tenant": "other"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                403,
+                "forbidden_tenant",
+            )
+            done = (await chief.post(ROWS, json={"subject": "alice"})).json()
+            assert done["tenant"] == "acme"
+            assert (await chief.get(ROWS)).json()["data"] == [done]
+            assert (await chief.delete(f"{ROWS}/{theirs['id']}")).status_code == 404
+            assert (await inside.get("/v1/models")).status_code == 401
+            assert (await outside.get("/v1/models")).status_code == 200
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {},
+            {"subject": ""},
+            {"subject": 1},
+            {"subject": "x" * 256},
+            {"subject": "a", "issuer": "https://other"},
+            {"subject": "a", "for_s": -1},
+            {"subject": "a", "for_s": True},
+            {"subject": "a", "for_s": 366 * 86_400},
+            [],
+        ],
+    )
+    async def test_a_body_that_says_something_else_is_refused(
+        self, keys: gateway_process.Keys, body: Any
+    ) -> None:
+        async with serving(keys) as service, service.client("root", scopes=["admin"]) as admin:
+            assert (await admin.post(ROWS, json=body)).status_code == 400
+            assert service.broker.records(topics.REVOCATIONS, 0) == []
+
+
+class TestScopes:
+    async def test_whoever_may_only_read_creates_nothing(self, keys: gateway_process.Keys) -> None:
+        async with (
+            serving(keys) as service,
+            service.client() as owner,
+            service.client(scopes=["read"]) as reader,
+            service.client(scopes=["create"]) as creator,
+        ):
+            made = await owner.post("/v1/responses", json={"input": "1", "background": True})
+            rid = made.json()["id"]
+            for call in (
+                reader.post("/v1/responses", json={"input": "1"}),
+                reader.post("/v1/chat/completions", json={"messages": []}),
+                reader.post(f"/v1/responses/{rid}/cancel"),
+                reader.delete(f"/v1/responses/{rid}"),
+                creator.get(f"/v1/responses/{rid}"),
+                creator.get(f"/v1/responses/{rid}?stream=true"),
+                creator.get(f"/v1/responses/{rid}/input_items"),
+            ):
+                answer = await call
+                assert answer.status_code == 403, answer.request.url
+                assert answer.json()["error"]["code"] == "insufficient_scope"
+            assert (await reader.get(f"/v1/responses/{rid}")).status_code == 200
+            again = await creator.post("/v1/responses", json={"input": "2", "background": True})
+            assert again.status_code == 200
+            assert len(service.requests()) == 2
+
+    @pytest.mark.parametrize(
+        ("path", "scope"), [("/v1/responses", "read"), ("/v1/watch", "create")]
+    )
+    async def test_a_socket_asks_for_the_scope_of_its_commands(
+        self, keys: gateway_process.Keys, path: str, scope: str
+    ) -> None:
+        async with serving(keys) as service:
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await service.socket(path=path, scopes=[scope])
+            assert refused.value.response.status_code == 403

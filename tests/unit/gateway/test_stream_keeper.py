@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tailrace.protocol import ids, records, topics
 from tests.support import gateway_parts, log_contract
-from tests.support.gateway_parts import ALICE, create
+from tests.support.gateway_parts import ALICE, BOB, create
 
 
 async def test_a_stream_that_is_over_is_closed_when_it_is_released() -> None:
@@ -97,3 +99,40 @@ async def test_a_followed_response_is_measured_and_counted_nowhere() -> None:
             assert len(parts.streams.running) == 1, "the response is still the first one's"
             await gateway_parts.all_events(stream)
         assert ids.parse(stream.rid).partition == 0
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_a_running_response_that_is_not_stored_is_cancelled_when_its_caller_is_revoked(
+    left: bool,
+) -> None:
+    async with gateway_parts.running(cancel_grace_s=60.0) as parts:
+        stream = await parts.submission.submit(create(store=False), ALICE)
+        kept = await parts.submission.submit(create(store=True), ALICE)
+        others = await parts.submission.submit(create(store=False), BOB)
+        if left:
+            stream.release()
+        gateway_parts.revoke(parts.revocations, ALICE)
+        await log_contract.until(lambda: parts.tokens(records.Cancel), 5)
+        (cancel,) = parts.tokens(records.Cancel)
+        assert cancel.rid == stream.rid
+        for each in (kept, others):
+            parts.answer(each.rid)
+            await gateway_parts.all_events(each)
+            each.release()
+        if not left:
+            await gateway_parts.all_events(stream)
+            stream.release()
+        await parts.settled()
+        assert len(parts.admitted) == 0
+
+
+async def test_a_response_whose_caller_was_revoked_during_the_append_is_cancelled() -> None:
+    async with gateway_parts.running(cancel_grace_s=60.0) as parts:
+        parts.broker.hold_acknowledgements()
+        submitting = asyncio.create_task(parts.submission.submit(create(store=False), ALICE))
+        await log_contract.until(lambda: parts.requests(), 5)
+        gateway_parts.revoke(parts.revocations, ALICE)
+        parts.broker.release_acknowledgements()
+        with await asyncio.wait_for(submitting, 5) as stream:
+            await log_contract.until(lambda: parts.tokens(records.Cancel), 5)
+            await gateway_parts.all_events(stream)

@@ -168,13 +168,10 @@ async def test_without_redis_nothing_is_charged_and_requests_are_taken() -> None
 
 
 async def test_a_revoked_principal_is_told_so_and_nothing_is_written() -> None:
-    async def revoked() -> None:
-        raise errors.invalid_api_key()
-
     async with gateway_parts.running() as parts:
-        permitted = asyncio.ensure_future(revoked())
+        gateway_parts.revoke(parts.revocations, ALICE)
         with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(create(), ALICE, permitted=permitted)
+            await parts.submission.submit(create(), ALICE)
         assert (refused.value.status, parts.requests()) == (401, [])
 
 

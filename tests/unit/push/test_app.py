@@ -101,7 +101,9 @@ async def running(push: app.Push) -> AsyncIterator[tuple[int, asyncio.Event, asy
     task = asyncio.create_task(push.run(bound, stop, asyncio.Event()))
     port: int = bound.getsockname()[1]
     try:
-        await log_contract.until(lambda: push.delivery.ready or task.done(), 10)
+        await log_contract.until(
+            lambda: (push.delivery.ready and push.revocations.ready) or task.done(), 10
+        )
         yield port, stop, task
     finally:
         stop.set()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailrace.auth import jwt_library
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.auth.principal import InvalidCredential, Principal, Reason
+from tailrace.auth.principal import DEFAULT_SCOPES, InvalidCredential, Principal, Reason
 from tailrace.auth.verification import verify
 from tests.support import attacks
 
@@ -54,7 +54,10 @@ def _frozen() -> Iterator[None]:
 @pytest.mark.parametrize("short", ["rs", "es", "hs", "at", "anon"])
 def test_a_good_token_of_each_issuer_is_accepted(issuers: Issuers, short: str) -> None:
     principal = verify(FORGE.token(short, NOW), issuers, NOW)
-    assert principal == Principal(attacks.iss(short), "alice", None, frozenset(), int(NOW) + 600)
+    assert principal == Principal(
+        attacks.iss(short), "alice", None, DEFAULT_SCOPES, int(NOW) + 600, principal.issued_at
+    )
+    assert NOW - 600 <= principal.issued_at <= NOW
 
 
 @pytest.mark.parametrize(
@@ -98,11 +101,37 @@ def test_tenant_and_scopes_are_read_and_other_claims_dropped(issuers: Issuers) -
         ("tenant", '"acme"'),
         ("scope", '"read write"'),
         ("admin", "true"),
-        ("jti", '"1"'),
+        ("jti", '"c-1"'),
     ]
     principal = verify(FORGE.token("es", NOW, claims=members), issuers, NOW)
-    assert (principal.tenant, principal.scopes) == ("acme", frozenset({"read", "write"}))
+    assert (principal.tenant, principal.scopes) == ("acme", {"read"})
+    assert principal.credential == "c-1"
     assert "admin" not in repr(principal)
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [
+        ("create", {"create"}),
+        ("openid read admin", {"read", "admin"}),
+        ("openid profile", {"create", "read"}),  # names none of ours: the issuer's default
+        ("", {"create", "read"}),
+        ("Admin ADMIN administrator", {"create", "read"}),
+    ],
+)
+def test_a_credential_allows_what_it_names_and_else_what_its_issuer_says(
+    issuers: Issuers, scope: str, allowed: set[str]
+) -> None:
+    members = [*FORGE.claims("es", NOW), ("scope", f'"{scope}"')]
+    assert verify(FORGE.token("es", NOW, claims=members), issuers, NOW).scopes == allowed
+
+
+@pytest.mark.parametrize("jti", ["1", "null", '""', '["a"]', '"' + "x" * 256 + '"', r'"a\nb"'])
+def test_an_id_of_a_credential_that_is_none_is_refused(issuers: Issuers, jti: str) -> None:
+    with pytest.raises(InvalidCredential):
+        verify(
+            FORGE.token("es", NOW, claims=[*FORGE.claims("es", NOW), ("jti", jti)]), issuers, NOW
+        )
 
 
 def test_an_audience_list_is_taken_only_where_the_issuer_allows_it(

@@ -49,3 +49,27 @@ def test_a_wrong_setting_stops_a_command_that_starts_a_service_with_one_line(
     (line,) = result.output.splitlines()
     assert line.startswith("tailrace: TAILRACE_LIMITS:")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("alice",), "--kafka"),
+        (("--kafka", "127.0.0.1:1"), "name a subject"),
+        (("alice", "--kafka", "127.0.0.1:1"), "--issuer"),
+        (("alice", "--kafka", "127.0.0.1:1", "--issuer", "i", "--for", "2y"), "no span"),
+        (("alice", "--kafka", "127.0.0.1:1", "--issuer", "i", "--for", "366d"), "no span"),
+    ],
+)
+def test_revoke_says_what_it_lacks(tmp_path: Path, words: tuple[str, ...], reason: str) -> None:
+    result = run(tmp_path, "revoke", *words)
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert reason in line
+
+
+@pytest.mark.parametrize("scopes", ["", "everything", "create,everything"])
+def test_an_unknown_scope_is_refused(tmp_path: Path, scopes: str) -> None:
+    result = run(tmp_path, "token", "--scopes", scopes)
+    assert result.exit_code == 2
+    assert "admin, create, read" in result.output

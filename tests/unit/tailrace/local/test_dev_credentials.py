@@ -35,9 +35,16 @@ def test_an_issued_development_credential_verifies(tmp_path: Path) -> None:
         3600,
         "acme",
         ["read", "write"],
+        "c1",
     )
     assert verify(token, issuers, NOW) == Principal(
-        "https://tailrace.local/dev", "me", "acme", frozenset({"read", "write"}), int(NOW) + 3600
+        "https://tailrace.local/dev",
+        "me",
+        "acme",
+        frozenset({"read"}),
+        int(NOW) + 3600,
+        int(NOW),
+        "c1",
     )
     plain = dev_credentials.mint(
         private, "dev-1", "https://tailrace.local/dev", "tailrace", "me", NOW, 1

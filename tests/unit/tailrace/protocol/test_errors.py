@@ -28,6 +28,8 @@ EVERY_ERROR = [
     (errors.websocket_stream_limit_reached(), 400, "websocket_stream_limit_reached", "stream_id"),
     (errors.websocket_connection_limit_reached(), 400, "websocket_connection_limit_reached", None),
     (errors.invalid_api_key(), 401, "invalid_api_key", None),
+    (errors.insufficient_scope("create"), 403, "insufficient_scope", None),
+    (errors.forbidden_tenant(), 403, "forbidden_tenant", None),
     (errors.forbidden_origin(), 403, "forbidden_origin", None),
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),

@@ -65,6 +65,18 @@ RECORDED: list[tuple[Any, bytes]] = [
         records.Deleted("resp_a", OWNER),
         b'{"t":"DELETED","rid":"resp_a","by":' + OWNER_JSON + b"}",
     ),
+    (
+        records.Revoked("00ff00ff00ff00ff", "https://i", 7, subject="alice"),
+        b'{"t":"REVOKED","id":"00ff00ff00ff00ff","issuer":"https://i","issued_until":7,'
+        b'"subject":"alice"}',
+    ),
+    (
+        records.Revoked(
+            "00ff00ff00ff00ff", "i", 7, tenant="acme", credential="c", by="i||root", lifted=True
+        ),
+        b'{"t":"REVOKED","id":"00ff00ff00ff00ff","issuer":"i","issued_until":7,'
+        b'"tenant":"acme","credential":"c","by":"i||root","lifted":true}',
+    ),
     (records.Incarnation("inc"), b'{"t":"INCARNATION","id":"inc"}'),
     (
         records.Metered(

@@ -23,7 +23,8 @@ def test_the_table_holds_each_topic_once() -> None:
     assert sorted(names) == sorted(
         [
             *request_topics(),
-            *("llm.tokens", "llm.conversations", "llm.dlq", "llm.audit", "llm.usage", "llm.meta"),
+            *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
+            *("llm.usage", "llm.meta"),
         ]
     )
 
@@ -43,7 +44,7 @@ def test_tokens_are_never_compacted_nor_deleted_by_size() -> None:
 
 def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
     compacted = {name for name, row in rows().items() if "compact" in row.config["cleanup.policy"]}
-    assert compacted == {topics.CONVERSATIONS, topics.META}
+    assert compacted == {topics.CONVERSATIONS, topics.REVOCATIONS, topics.META}
 
 
 @pytest.mark.parametrize("name", request_topics())
@@ -73,6 +74,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         "llm.requests": BOTH,
         topics.TOKENS: BOTH,
         topics.CONVERSATIONS: BOTH,
+        topics.REVOCATIONS: BOTH,
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
     },
@@ -83,7 +85,10 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
     },
-    "push": {"llm.requests": {READ}, topics.TOKENS: {READ}, topics.CONVERSATIONS: {READ}},
+    "push": {
+        name: {READ}
+        for name in ("llm.requests", topics.TOKENS, topics.CONVERSATIONS, topics.REVOCATIONS)
+    },
     "operator": {
         name: {READ}
         for name in (
@@ -94,7 +99,8 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.AUDIT,
             topics.USAGE,
         )
-    },
+    }
+    | {topics.REVOCATIONS: BOTH},
 }
 # Granted by the matrix, and not used yet: the table asks for less. A writer that comes must
 # be added to the table first.

@@ -18,7 +18,6 @@ from tailrace.store import (
     limits,
     prefixes,
     redis_store,
-    revocations,
     sessions,
     tickets,
     workers,
@@ -122,11 +121,6 @@ async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) ->
         assert isinstance(charged, limits.Consumed)
         assert math.isfinite(charged.retry_after_s)
         errors.rate_limit_exceeded(charged.retry_after_s, "requests")
-
-
-@hypothesis.given(ANSWERS)
-async def test_revocation_is_answered(answer: Any) -> None:
-    assert await revocations.Revocations(store_of(answer)).is_revoked("p") in (True, False)
 
 
 @hypothesis.given(st.lists(anything, max_size=8) | anything)

@@ -12,7 +12,6 @@ import redis
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.store.redis_store import AWAY_S, PATIENCE, RedisStore, StoreUnavailable
-from tailrace.store.revocations import Revocations
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 
@@ -106,7 +105,7 @@ async def test_after_a_call_without_an_answer_redis_is_not_asked_for_a_moment(
     with caplog.at_level("INFO", "tailrace"):
         for _ in range(5):
             with pytest.raises(StoreUnavailable):
-                await Revocations(store).is_revoked("someone")
+                await Sessions(store).get_turn("resp_0")
             with pytest.raises(StoreUnavailable):
                 await Sessions(store).get_turn("resp_1")
         assert (server.asked, failures() - before) == (1, 1)
@@ -150,11 +149,8 @@ async def test_what_is_asked_while_a_call_is_under_way_shares_the_next(
     roomy: tuple[Server, RedisStore],
 ) -> None:
     server, store = roomy
-    answers = await asyncio.gather(
-        *(Revocations(store).is_revoked(f"someone {n}") for n in range(3)),
-        Sessions(store).get_turn("resp_1"),
-    )
-    assert answers == [False, False, False, b"state"]
+    answers = await asyncio.gather(*(Sessions(store).get_turn(f"resp_{n}") for n in range(4)))
+    assert answers == [b"state"] * 4
     assert server.pipelines == [4], "asked in one turn of the loop"
     await Sessions(store).get_turn("resp_1")
     assert server.pipelines == [4], "one alone needs no pipeline"

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from tailrace.delivery import outbox
+from tailrace.delivery import outbox, revocations
 from tailrace.protocol import events
-from tailrace.web import drain, event_stream, write_deadline
+from tailrace.web import admitted, drain, event_stream, write_deadline
+from tests.support import gateway_parts, log_contract, memory_delivery
+
+ALICE = gateway_parts.ALICE
 
 
 class Source:
@@ -47,7 +50,10 @@ class Source:
 
 
 def body_of(
-    source: Source, draining: drain.Draining | None = None, interval_s: float = 60.0
+    source: Source,
+    draining: drain.Draining | None = None,
+    interval_s: float = 60.0,
+    known: revocations.Revocations | None = None,
 ) -> event_stream.EventStream:
     def encode(event: events.Event) -> bytes:
         return event  # type: ignore[return-value]
@@ -58,6 +64,8 @@ def body_of(
         source.close,
         draining or drain.Draining(),
         checks,
+        admitted.Admitted(known or memory_delivery.no_revocations()),
+        ALICE,
         encode=encode,
         headers={"x-mine": "1"},
     )
@@ -184,4 +192,16 @@ async def test_a_client_that_takes_nothing_is_cut_and_counted(
     assert [(r.getMessage(), r.__dict__["fields"]["reason"]) for r in caplog.records] == [
         ("stream_broken", "TimeoutError")
     ]
+    assert source.closed == 1
+
+
+async def test_a_body_of_a_revoked_credential_is_broken_off_without_an_end() -> None:
+    known = memory_delivery.no_revocations()
+    source = Source(waits=True)
+    body = body_of(source, known=known)
+    answering = asyncio.create_task(sent_by(body))
+    await log_contract.until(lambda: source._given > 1, 5)
+    gateway_parts.revoke(known, ALICE)
+    sent = await asyncio.wait_for(answering, 5)
+    assert [message.get("body", b"") for message in sent][1:] == [b"data: 1\n\n"]
     assert source.closed == 1

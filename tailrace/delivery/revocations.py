@@ -1,0 +1,84 @@
+"""Which credentials are revoked, as this instance knows it from the log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tailrace import log, telemetry
+from tailrace.auth.principal import Principal
+from tailrace.auth.revocation_list import RevocationList
+from tailrace.delivery.whole_topic import WholeTopic
+from tailrace.log import interfaces
+from tailrace.protocol import records, topics
+
+FORGET_S: Final = 60.0
+
+
+class Revocations:
+    """Folds `llm.revocations`. What was read holds while the broker is away.
+
+    Attributes:
+        known: the revocations.
+        on_revoked: called after each batch of records that refuses more than before.
+        _read: offset below which everything was taken.
+        _progress: set and replaced whenever `_read` moves.
+        _forget_at: when revocations that are over are dropped next (seconds, by the clock).
+    """
+
+    def __init__(
+        self,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._reader = reader
+        self._clock = clock
+        self._topic = WholeTopic(topics.REVOCATIONS, reader, offsets, self._take)
+        self.known = RevocationList()
+        self.on_revoked: Callable[[], None] = lambda: None
+        self._read = 0
+        self._progress = asyncio.Event()
+        self._forget_at = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything is known that had been revoked at the start of `run`."""
+        return self._topic.ready
+
+    def refuses(self, principal: Principal) -> bool:
+        """Whether the principal's credential was revoked."""
+        return self.known.refuses(principal)
+
+    async def passed(self, offset: int) -> None:
+        """Wait until the record at this offset has been taken."""
+        while self._read <= offset:
+            await self._progress.wait()
+
+    async def run(self) -> None:
+        """Read until cancelled; closes the reader at the end."""
+        try:
+            await self._topic.run()
+        finally:
+            await self._reader.stop()
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        now, more = self._clock(), False
+        for record in batch:
+            decoded = records.revocation_of(record.key, record.value)
+            if decoded is not None:
+                more |= self.known.apply(decoded, now)
+            elif record.value is not None:  # compaction's own marks have none
+                telemetry.IGNORED_RECORDS.labels(reason="garbage_revocation").inc()
+            self._read = record.offset + 1
+        if more:
+            self.on_revoked()
+        if batch:
+            self._progress.set()
+            self._progress = asyncio.Event()
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_S
+            self.known.forget(now)

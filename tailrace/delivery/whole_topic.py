@@ -1,0 +1,56 @@
+"""A small topic that a service must know whole: read from its beginning on, and then followed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from tailrace import log
+from tailrace.delivery.persist import persist
+from tailrace.log import interfaces
+
+
+class WholeTopic:
+    """Reads one topic.
+
+    Attributes:
+        ready: everything was read that the topic held at the start of `run`.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        take: Callable[[list[log.Record]], Awaitable[None]],
+    ) -> None:
+        """`take` gets the records of each poll, also when there are none."""
+        self._topic = topic
+        self._reader = reader
+        self._offsets = offsets
+        self._take = take
+        self.ready = False
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        count = await persist(lambda: self._offsets.partitions(self._topic))
+        begins = await self._beginnings(count)
+        ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
+        for partition, offset in begins.items():
+            self._reader.follow(partition, offset)
+        while True:
+            self.ready = self.ready or all(
+                begins[p] >= end or self._reader.positions.get(p, -1) >= end
+                for p, end in ends.items()
+            )
+            try:
+                batch = await persist(self._reader.poll)
+            except log.HistoryLost:
+                # Compaction removed the record at the position. Its successors say the same.
+                for partition, offset in (await self._beginnings(count)).items():
+                    position = self._reader.positions.get(partition, 0)
+                    self._reader.follow(partition, max(offset, position))
+                continue
+            await self._take(batch)
+
+    async def _beginnings(self, count: int) -> dict[int, int]:
+        return await persist(lambda: self._offsets.beginnings(self._topic, range(count)))
