@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tailrace import admin, engines, log, settings, telemetry
+from tailrace.fair_queue import weight_in
 from tailrace.log.identity import LogIdentity
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
@@ -171,7 +172,12 @@ class App:
     ) -> tuple[WorkerContext, RequestConsumer]:
         s, connections = self._settings, self._connections
         identity, clock = LogIdentity(layout, connections.layout), BrokerClock()
-        engine_slots = Slots(self._engine.capacity)
+        engine_slots = Slots(
+            self._engine.capacity,
+            share=s.principal_share,
+            limit=s.principal_limit,
+            weight=weight_in(s.weights),
+        )
         context = WorkerContext(
             incarnation=self._incarnation,
             models=frozenset(s.models),
@@ -192,6 +198,7 @@ class App:
         consumer = RequestConsumer(
             connections.group_consumer,
             connections.offsets,
+            connections.replays,
             context,
             servings,
             tasks,

@@ -13,7 +13,7 @@ from worker import claim_plan, generation, takeover
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
-from worker.served_response import ServedResponse
+from worker.served_response import CHARACTERS_PER_TOKEN, ServedResponse
 from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
 
@@ -48,6 +48,17 @@ class ClaimRunner:
             context.clock,
             context.monotonic,
         )
+
+    @property
+    def used(self) -> float:
+        """Tokens that the engine has worked on for this claim: the prompt, and what it made."""
+        if self._ending is not None:
+            return 0.0
+        generated = self._attempt.generation
+        made = generated.total - generated.inherited
+        if not self._context.engine.ids_are_tokens:
+            made = made // CHARACTERS_PER_TOKEN
+        return len(self._plan.prompt_ids) + made
 
     def interrupt(self, reason: Stop) -> None:
         """Stop at the next token boundary."""
@@ -180,7 +191,7 @@ class ClaimRunner:
         if pause_s is None:
             return self._fail(claim_plan.ENGINE_FAILED)
         response.abandoned.add(self.fencing_token)
-        response.release_slots()
+        response.release_slots(self.used)
         await asyncio.sleep(pause_s)
         return False
 
@@ -215,7 +226,7 @@ class ClaimRunner:
     async def _end(self) -> None:
         """Append END and wait for the fold's verdict (W5)."""
         attempt, response = self._attempt, self._response
-        response.release_slots()
+        response.release_slots(self.used)
         response.wants_slot = False
         attempt.flush()
         if attempt.useless:

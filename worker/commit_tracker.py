@@ -46,6 +46,7 @@ class Tracker:
         last: highest offset that was read, -1 before the first.
         valid: its assignment still holds.
         _in_flight: offsets read and not finished.
+        _lowest: the smallest of them; None while it has to be looked for.
         _claims: request offset -> token-log offset of its first effective record, for requests at
             or above `committable`.
         _committed: (committable, lowest claim or None) of the last acknowledged commit; None
@@ -56,6 +57,7 @@ class Tracker:
     last: int = -1
     valid: bool = True
     _in_flight: set[int] = field(default_factory=set)
+    _lowest: int | None = None
     _claims: dict[int, int] = field(default_factory=dict)
     _committed: tuple[int, int | None] | None = None
 
@@ -68,7 +70,10 @@ class Tracker:
     def committable(self) -> int:
         """The lowest offset that may be unfinished; -1 while nothing was read or committed."""
         if self._in_flight:
-            return min(self._in_flight)
+            # Asked at every poll, and thousands may be in flight.
+            if self._lowest is None:
+                self._lowest = min(self._in_flight)
+            return self._lowest
         return self.last + 1 if self.last >= 0 else self.start
 
     @property
@@ -79,6 +84,8 @@ class Tracker:
     def begin(self, offset: int) -> None:
         """A request was read."""
         self._in_flight.add(offset)
+        if self._lowest is not None:
+            self._lowest = min(self._lowest, offset)
         self.last = max(self.last, offset)
 
     def claimed(self, offset: int, token_offset: int) -> None:
@@ -90,6 +97,8 @@ class Tracker:
     def finish(self, offset: int) -> None:
         """Nothing is left to do for this request."""
         self._in_flight.discard(offset)
+        if offset == self._lowest:
+            self._lowest = None
 
     def skip(self, offset: int) -> None:
         """A record that is no request: read and finished at once."""

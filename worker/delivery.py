@@ -14,6 +14,7 @@ class Delivery:
 
     Attributes:
         timestamp: broker time of the request record in ms.
+        size: bytes of the request record.
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -23,6 +24,7 @@ class Delivery:
     timestamp: int
     tracker: commit_tracker.Tracker
     headers: log_words.Headers
+    size: int = 0
 
     @property
     def rank(self) -> int:

@@ -90,6 +90,7 @@ class Generation:
     Attributes:
         phase: see the table above.
         reason: END's reason; empty until FINISHED.
+        inherited: number of ids of former owners.
         total: number of ids of the response so far, those of former owners included.
         _next: seq of the next frame.
         _h: parent hash of the next frame.
@@ -116,7 +117,7 @@ class Generation:
         self.fencing_token = fencing_token
         self.phase = Phase.RUNNING
         self.reason = ""
-        self.total = len(accepted)
+        self.total = self.inherited = len(accepted)
         self._detokenizer = detokenizer
         self._stops = StopStrings(stop)
         self._stop_ids = frozenset(stop_ids)

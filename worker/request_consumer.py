@@ -1,30 +1,41 @@
-"""Takes requests from the log while the engine has room.
+"""Takes requests from the log, further than the engine has room for (`worker.read_ahead`).
 
-Requests that do not fit into the engine stay in Kafka: their partitions are paused. Paused
-partitions are polled all the same, because polling keeps the membership.
+What cannot be taken stays in Kafka: its partitions are paused. Paused partitions are polled all the
+same, because polling keeps the membership.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import ids, records, topics
-from worker.assignment import AssignedPartition
+from worker import read_ahead
+from worker.assignment import AssignedPartition, Assignment
+from worker.commit_tracker import Tracker
 from worker.connections import MakeGroupConsumer
 from worker.delivery import Delivery
 from worker.membership import Membership
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
 
-MAX_IN_FLIGHT_SPAN = 1_000  # of a partition; above it nothing more is taken from it
+# Of a partition; above it nothing more is taken from it. It bounds what a successor reads again.
+MAX_IN_FLIGHT_SPAN = 10_000
+POLL_RECORDS = 200
+AGAIN_RETRY_S = 0.5  # pause after requests that were set aside could not be read
 
 
 class RequestConsumer:
     """Reads the pool's request topics and has each request served.
 
     Attributes:
+        _room: what may be kept in memory, as of the last poll.
+        _aside: requests that were read and not kept.
+        _again: reads requests that were set aside; None or done while none is due.
+        _being_read: whose requests are being read again; later ones of the same wait.
+        _assignment: the assignment to which those that are set aside may belong.
         _left: the group was left, or is being left; no more requests are taken.
     """
 
@@ -32,6 +43,7 @@ class RequestConsumer:
         self,
         group_consumer: MakeGroupConsumer,
         offsets: interfaces.OffsetQueries,
+        replays: interfaces.RangeReader,
         context: WorkerContext,
         servings: Servings,
         tasks: asyncio.TaskGroup,
@@ -41,11 +53,17 @@ class RequestConsumer:
     ) -> None:
         self._context = context
         self._servings = servings
+        self._replays = replays
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._partition_count = partitions
         self._membership = Membership(
             group_consumer, offsets, context, servings, tasks, self._accept, pool=pool
         )
+        self._room = self._room_now()
+        self._aside = read_ahead.SetAside()
+        self._again: asyncio.Task[None] | None = None
+        self._being_read: read_ahead.Key | None = None
+        self._assignment: Assignment | None = None
         self._left = False
 
     @property
@@ -60,7 +78,10 @@ class RequestConsumer:
             maintaining = tasks.create_task(self._membership.maintain())
             while not self._left:
                 await self._poll()
+                self._read_again(tasks)
             maintaining.cancel()
+            if self._again is not None:
+                self._again.cancel()
 
     async def leave(self) -> None:
         """Take no more requests, commit what is finished, and leave the group. What runs here goes
@@ -69,11 +90,14 @@ class RequestConsumer:
         await self._membership.leave()
 
     async def _poll(self) -> None:
-        free = self._free_capacity()
-        self._membership.pause(self._to_pause(free))
-        polled = await self._membership.poll(max(1, free))
+        self._membership.pause(self._to_pause())
+        polled = await self._membership.poll(POLL_RECORDS)
         if self._left:
             return  # not begun, so not committed: the present owner receives it
+        self._room = self._room_now()
+        if self._assignment is not self._membership.assignment:
+            self._assignment = self._membership.assignment
+            self._aside.drop_revoked()
         for r in sorted(polled, key=lambda r: self._topics.index(r.topic)):  # interactive first
             assigned = self._membership.assignment.get((r.topic, r.partition))
             if assigned is None:
@@ -82,29 +106,45 @@ class RequestConsumer:
                 self._accept(r, assigned)
             else:
                 assigned.early.append(r)
+        telemetry.REQUESTS_SET_ASIDE.set(len(self._aside))
 
-    def _free_capacity(self) -> int:
-        """How many more requests to take: the engine's capacity and a quarter of it, which
-        waits."""
-        capacity = self._context.engine_slots.capacity
-        early = self._membership.assignment.early_records
-        return capacity + max(2, capacity // 4) - self._servings.wanting_slots - early
+    def _room_now(self) -> read_ahead.Room:
+        """Of one principal and class as much again waits as the engine can run at once."""
+        each = 2 * self._context.engine_slots.capacity
+        return read_ahead.Room.of(each, self._servings.kept)
 
-    def _to_pause(self, free: int) -> set[interfaces.TopicPartition]:
+    def _to_pause(self) -> set[interfaces.TopicPartition]:
         """Partitions to take nothing from now. Batch waits while anything interactive waits."""
         slots = self._context.engine_slots
-        full = free <= 0
+        full = len(self._aside) >= read_ahead.MAX_ASIDE
         busy = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
         return {
             tp
             for tp, assigned in self._membership.assignment
             if full
             or (busy and tp[0] != self._topics[0])
+            or assigned.early
             or assigned.tracker.in_flight_span >= MAX_IN_FLIGHT_SPAN
             or assigned.tracker.in_flight >= MAX_IN_FLIGHT_SPAN
         }
 
     def _accept(self, r: log.Record, assigned: AssignedPartition) -> None:
+        """Have the request served, or set it aside."""
+        request = self._request_in(r, assigned.tracker)
+        if request is None:
+            return
+        assigned.tracker.begin(r.offset)
+        key, size = read_ahead.Key(r.topic, request.owner.key), len(r.value or b"")
+        if not self._servings.serves(request.rid):
+            behind = key in self._aside or key == self._being_read
+            if behind or not self._room.admits(key, size):
+                place = read_ahead.Aside(r.partition, r.offset, size, assigned.tracker)
+                self._aside.add(key, place)
+                return
+            self._room.take(key, size)
+        self._serve(r, request, assigned.tracker)
+
+    def _request_in(self, r: log.Record, tracker: Tracker) -> records.Request | None:
         request, problem = read_request(r, self._partition_count)
         if request is None:
             telemetry.log(
@@ -114,14 +154,80 @@ class RequestConsumer:
                 partition=r.partition,
                 offset=r.offset,
             )
-            assigned.tracker.skip(r.offset)
-            return
-        assigned.tracker.begin(r.offset)
+            tracker.skip(r.offset)
+        return request
+
+    def _serve(self, r: log.Record, request: records.Request, tracker: Tracker) -> None:
         self._context.clock.observe(r.timestamp, self._context.monotonic())
-        self._servings.deliver(
-            request,
-            Delivery(r.topic, r.partition, r.offset, r.timestamp, assigned.tracker, r.headers),
+        delivery = Delivery(
+            r.topic, r.partition, r.offset, r.timestamp, tracker, r.headers, len(r.value or b"")
         )
+        self._servings.deliver(request, delivery)
+
+    # ---- what was set aside ----------------------------------------------------------------------
+
+    def _read_again(self, tasks: asyncio.TaskGroup) -> None:
+        """Start to read what is due, unless that is under way."""
+        if self._aside and not self._left and (self._again is None or self._again.done()):
+            due = self._aside.due(self._room)
+            if due is not None:
+                self._again = tasks.create_task(self._serve_again(due))
+
+    async def _serve_again(self, due: read_ahead.Due | None) -> None:
+        while due is not None:
+            self._being_read = due.key
+            try:
+                found = await self._read(due)
+            except log.LogUnavailable:
+                self._aside.put_back(due.key, due.requests)
+                await asyncio.sleep(AGAIN_RETRY_S)
+                return
+            except log.HistoryLost:  # of the first; of the others, the next read will tell
+                self._lost(due.key, due.requests[0])
+                self._aside.put_back(due.key, due.requests[1:])
+                return
+            finally:
+                self._being_read = None
+            self._take(due, found)
+            self._room = self._room_now()
+            due = None if self._left else self._aside.due(self._room)
+
+    async def _read(self, due: read_ahead.Due) -> dict[int, log.Record]:
+        """The records by offset.
+
+        Raises:
+            LogUnavailable, HistoryLost
+        """
+        wanted = {place.offset for place in due.requests}
+        start, end = due.requests[0].offset, due.requests[-1].offset + 1
+        found: dict[int, log.Record] = {}
+        reading = self._replays.read(due.key.topic, due.partition, start, end)
+        async with contextlib.aclosing(reading) as batches:
+            async for batch in batches:
+                found.update((r.offset, r) for r in batch if r.offset in wanted)
+        return found
+
+    def _take(self, due: read_ahead.Due, found: dict[int, log.Record]) -> None:
+        for place in due.requests:
+            r = found.get(place.offset)
+            if not place.tracker.valid:
+                continue  # revoked since; the present owner receives it
+            if r is None:
+                self._lost(due.key, place)
+                continue
+            request = self._request_in(r, place.tracker)
+            if request is not None:
+                self._serve(r, request, place.tracker)
+
+    def _lost(self, key: read_ahead.Key, place: read_ahead.Aside) -> None:
+        telemetry.log(
+            telemetry.Action.RECORD_UNREADABLE,
+            reason="history lost",
+            topic=key.topic,
+            partition=place.partition,
+            offset=place.offset,
+        )
+        place.tracker.finish(place.offset)
 
 
 def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None, str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tailrace.fair_queue import Flow, flow_of
 from tailrace.protocol import records
 from worker.delivery import Delivery
+from worker.messages import text_of
 from worker.slots import HeldSlots
 
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
+CHARACTERS_PER_TOKEN = 4  # before the prompt is encoded
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
 
@@ -47,6 +50,23 @@ class ServedResponse:
         return self.request.rid
 
     @property
+    def flow(self) -> Flow:
+        """Whose request it is."""
+        return flow_of(self.request.owner)
+
+    @property
+    def rank(self) -> int:
+        """Rank of its priority class: 0 is served first."""
+        return self.deliveries[0].rank
+
+    @property
+    def asked(self) -> float:
+        """Tokens that it may take: its prompt, estimated, and its longest answer."""
+        request = self.request
+        characters = sum(len(text_of(m.get("content"))) for m in request.messages)
+        return characters / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+
+    @property
     def partition(self) -> int:
         """The partition of all its records."""
         return self.deliveries[0].partition
@@ -71,10 +91,10 @@ class ServedResponse:
         for delivery in self.deliveries:
             delivery.tracker.finish(delivery.offset)
 
-    def release_slots(self) -> None:
-        """Give back all that an attempt held."""
+    def release_slots(self, used: float | None = None) -> None:
+        """Give back all that an attempt held. `used`: tokens that it took, where that is known."""
         self.held_trial.release()
-        self.held_slots.release()
+        self.held_slots.release(used)
 
     def retry_pause_s(self) -> float | None:
         """Count a failure of the engine. Returns the pause before the next attempt, or None when

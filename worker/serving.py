@@ -21,6 +21,7 @@ from worker.claim_runner import ClaimRunner
 from worker.delivery import Delivery
 from worker.engines import base
 from worker.outcome import Outcome, record_done, record_lost
+from worker.read_ahead import Kept, Key
 from worker.served_response import ServedResponse
 from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
@@ -34,6 +35,7 @@ class Serving:
     """Serves one response.
 
     Attributes:
+        kept: what its request takes of the worker's memory.
         response: the response; its deliveries are finished when serving ends with DONE or LOST.
         _claim: the claim that is being carried out; None between claims.
         _entry: what the tail knows of the response; None outside `run`.
@@ -43,6 +45,7 @@ class Serving:
         self, context: WorkerContext, request: records.Request, delivery: Delivery
     ) -> None:
         self.response = ServedResponse(request, [delivery])
+        self.kept = Kept(Key(delivery.topic, request.owner.key), delivery.size)
         self._context = context
         self._claim: ClaimRunner | None = None
         self._entry: Entry | None = None
@@ -133,11 +136,21 @@ class Serving:
             return ClaimPlan(decision.prev, ending=ending)
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
+        rank = response.rank if decision.prev is None else slots.STARTED
+        wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
+        if wanted and (decision.last or decision.alone):
+            wanted.insert(0, (response.held_trial, context.trials))
+        for held, pool in wanted:
+            if pool not in held:
+                await self._acquire_slot(held, pool, rank, entry)
+                return None  # waiting takes time in which everything may change
+        # Only now, so that one principal's long prompts keep no other one waiting.
         try:
             await self._encode()
         except base.Refused as error:
             return ClaimPlan(decision.prev, ending=Ending("failed", (error.code, error.message)))
         except base.EngineError:
+            response.release_slots(used=0)
             pause_s = response.retry_pause_s()
             if pause_s is None:
                 return ClaimPlan(decision.prev, ending=claim_plan.ENGINE_FAILED)
@@ -146,13 +159,6 @@ class Serving:
         assert response.prompt_ids is not None
         if not response.request.generate:
             return ClaimPlan(decision.prev, response.prompt_ids, ending=claim_plan.WARM_UP)
-        wanted = [(response.held_slots, context.engine_slots)]
-        if decision.last or decision.alone:
-            wanted.insert(0, (response.held_trial, context.trials))
-        for held, pool in wanted:
-            if pool not in held:
-                await self._acquire_slot(held, pool, entry)
-                return None  # waiting takes time in which everything may change
         return ClaimPlan(
             decision.prev, response.prompt_ids, last=decision.last, alone=decision.alone
         )
@@ -172,7 +178,9 @@ class Serving:
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                 response.prompt_ids = await context.engine.encode(response.request)
 
-    async def _acquire_slot(self, held: slots.HeldSlots, pool: slots.Slots, entry: Entry) -> None:
+    async def _acquire_slot(
+        self, held: slots.HeldSlots, pool: slots.Slots, rank: int, entry: Entry
+    ) -> None:
         """Wait for a slot, or until the response is over or the worker leaves."""
 
         async def wait(turn: slots.Turn) -> None:
@@ -185,14 +193,15 @@ class Serving:
                 await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
 
-        rank = self.response.deliveries[0].rank
+        response = self.response
+        turn = pool.acquire(rank, response.flow, response.asked)
         with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
-            await held.acquire(pool, rank, wait)
+            await held.acquire(pool, turn, wait)
 
     async def _carry_out(self, plan: ClaimPlan, entry: Entry) -> None:
-        self._claim = ClaimRunner(self._context, self.response, plan, entry)
+        self._claim = claim = ClaimRunner(self._context, self.response, plan, entry)
         try:
-            await self._claim.run()
+            await claim.run()
         finally:
             self._claim = None
-            self.response.release_slots()
+            self.response.release_slots(claim.used)

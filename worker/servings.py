@@ -8,6 +8,7 @@ from tailrace import log, telemetry
 from tailrace.protocol import records
 from worker.attempt import Stop
 from worker.delivery import Delivery
+from worker.read_ahead import Kept
 from worker.serving import Serving
 from worker.worker_context import WorkerContext
 
@@ -37,6 +38,17 @@ class Servings:
     def wanting_slots(self) -> int:
         """Number of responses that have or want an engine slot."""
         return sum(serving.response.wants_slot for serving, _ in self._running.values())
+
+    @property
+    def kept(self) -> list[Kept]:
+        """What the requests that have or want an engine slot take of this worker's memory."""
+        return [
+            serving.kept for serving, _ in self._running.values() if serving.response.wants_slot
+        ]
+
+    def serves(self, rid: str) -> bool:
+        """Whether the response is served here."""
+        return rid in self._running
 
     @property
     def partitions(self) -> set[int]:

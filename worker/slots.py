@@ -1,17 +1,38 @@
 """Which response may use the engine next.
 
-At most `capacity` responses run at once. Interactive requests go before batch requests, otherwise
-the order of arrival counts.
+At most `capacity` responses run at once. Responses that had begun elsewhere go before all others,
+interactive requests before batch requests, and requests of one class in the order of
+`tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
+waits, one principal has at most its share of the slots.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-Turn = asyncio.Future[None]
+from tailrace.fair_queue import NOBODY, FairQueue, Flow
+
+STARTED: Final = -1
+"""Rank of a response that another owner had begun: its reader waits in the middle of the text."""
+
+
+class Turn(asyncio.Future[None]):
+    """A request's turn; done when its slot is granted.
+
+    Attributes:
+        rank: class of the request, 0 first.
+        flow: whose request it is.
+        cost: tokens that it may take.
+    """
+
+    def __init__(self, rank: int, flow: Flow, cost: float) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.rank = rank
+        self.flow = flow
+        self.cost = cost
 
 
 class Slots:
@@ -20,79 +41,116 @@ class Slots:
     Attributes:
         capacity: number of slots.
         running: slots in use.
-        _waiting: (class rank, arrival, future), best first. Futures of requests that gave up stay
-            until their turn comes.
+        _share: slots that one principal may have while another one waits.
+        _limit: slots that one principal may ever have.
+        _held: slots in use by principal.
+        _waiting: turns that wait, by rank.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        share: float = 1.0,
+        limit: float = 1.0,
+        weight: Callable[[str], float] = lambda _tenant: 1.0,
+    ) -> None:
+        """`share` and `limit` are parts of the capacity; `weight` is that of a tenant."""
         self.capacity = capacity
         self.running = 0
-        self._waiting: list[tuple[int, int, Turn]] = []
-        self._arrivals = itertools.count()
+        self._share = max(1, int(capacity * min(share, limit)))
+        self._limit = max(1, int(capacity * limit))
+        self._weight = weight
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[int, FairQueue[Turn]] = {}
 
     @property
     def queued(self) -> int:
         """Number of requests that wait for a slot."""
-        return sum(not turn.done() for _, _, turn in self._waiting)
+        return sum(map(len, self._waiting.values()))
 
-    def acquire(self, rank: int) -> Turn:
-        """Queue for a slot. The future is done when the slot is granted; then `release` the slot.
-        `withdraw` the future to give up."""
-        turn: Turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (rank, next(self._arrivals), turn))
+    def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0) -> Turn:
+        """Queue for a slot. The turn is done when the slot is granted; then `release` the slot.
+        `withdraw` the turn to give up."""
+        turn = Turn(rank, flow, cost)
+        self._queue(rank).push(flow, turn, cost)
         self._admit()
         return turn
 
-    def release(self) -> None:
-        """Give a slot back."""
+    def release(self, turn: Turn, used: float | None = None) -> None:
+        """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
+        self._held[turn.flow.principal] -= 1
+        if not self._held[turn.flow.principal]:
+            del self._held[turn.flow.principal]
+        if used is not None:
+            self._queue(turn.rank).settle(turn.flow, used - turn.cost)
         self._admit()
 
     def withdraw(self, turn: Turn) -> None:
         """Give up waiting; a slot that was granted already is given back."""
-        if turn.done() and not turn.cancelled():
-            self.release()
-        else:
+        if self._queue(turn.rank).remove(turn.flow, turn):
             turn.cancel()
+        elif turn.done() and not turn.cancelled():
+            self.release(turn, used=0)
+
+    def _queue(self, rank: int) -> FairQueue[Turn]:
+        found = self._waiting.get(rank)
+        if found is None:
+            found = self._waiting[rank] = FairQueue(self._weight)
+        return found
 
     def _admit(self) -> None:
-        while self._waiting and (self.running < self.capacity or self._waiting[0][2].done()):
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                self.running += 1
-                turn.set_result(None)
+        while self.running < self.capacity and (turn := self._next()) is not None:
+            self.running += 1
+            self._held[turn.flow.principal] += 1
+            turn.set_result(None)
+
+    def _next(self) -> Turn | None:
+        """Whose turn it is: first among those below their share, then among all."""
+        for most in dict.fromkeys((self._share, self._limit)):
+            for rank in sorted(self._waiting):
+                found = self._waiting[rank].pop(None if rank == STARTED else self._below(most))
+                if found is not None:
+                    return found[1]
+        return None
+
+    def _below(self, most: int) -> Callable[[Flow], bool] | None:
+        if most >= self.capacity:
+            return None
+        return lambda flow: self._held[flow.principal] < most
 
 
 class HeldSlots:
     """The slots that one response holds, at most one of each pool.
 
     Attributes:
-        _pools: pools a slot is held of; empty after `release`.
+        _turns: the turn by which a slot is held, by pool; empty after `release`.
     """
 
     def __init__(self) -> None:
-        self._pools: set[Slots] = set()
+        self._turns: dict[Slots, Turn] = {}
 
     def __contains__(self, pool: Slots) -> bool:
-        return pool in self._pools
+        return pool in self._turns
 
     async def acquire(
-        self, pool: Slots, rank: int, wait: Callable[[Turn], Awaitable[None]]
+        self, pool: Slots, turn: Turn, wait: Callable[[Turn], Awaitable[None]]
     ) -> None:
-        """Queue for a slot of `pool`. `wait` returns when the future is done, or when the slot is
-        no longer wanted; then the request is withdrawn."""
-        turn = pool.acquire(rank)
+        """Hold the slot of `turn`, a turn of `pool`. `wait` returns when the turn is done, or when
+        the slot is no longer wanted; then the turn is withdrawn."""
         try:
             await wait(turn)
         except asyncio.CancelledError:
             pool.withdraw(turn)
             raise
         if turn.done():
-            self._pools.add(pool)
+            self._turns[pool] = turn
         else:
             pool.withdraw(turn)
 
-    def release(self) -> None:
-        """Give all slots back."""
-        while self._pools:
-            self._pools.pop().release()
+    def release(self, used: float | None = None) -> None:
+        """Give all slots back. `used`: tokens that were taken, where that is known."""
+        while self._turns:
+            pool, turn = self._turns.popitem()
+            pool.release(turn, used)

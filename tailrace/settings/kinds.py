@@ -100,6 +100,21 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
+class Percent:
+    """A whole number of hundredths, read as a share from 0 to 1."""
+
+    low: int
+    absent: float = 0.0
+
+    @property
+    def expected(self) -> str:
+        return Integer(self.low, 100).expected
+
+    def parse(self, text: str) -> float:
+        return Integer(self.low, 100).parse(text) / 100
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A host name or an IP address to listen on."""
 

@@ -83,6 +83,9 @@ class WorkerSettings(ServiceSettings):
     model: str
     model_name: str
     max_num_seqs: int
+    principal_share: float
+    principal_limit: float
+    weights: Mapping[str, float]
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int

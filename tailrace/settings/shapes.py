@@ -1,8 +1,10 @@
-"""What an operator offers and allows: `TAILRACE_POOLS` and `TAILRACE_LIMITS`, from JSON (pure)."""
+"""What an operator offers and allows, from JSON: `TAILRACE_POOLS`, `TAILRACE_LIMITS` and
+`TAILRACE_WEIGHTS` (pure)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,6 +18,7 @@ DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 Rate = Annotated[float, msgspec.Meta(ge=0)]
 Burst = Annotated[float, msgspec.Meta(gt=0)]
 Cap = Annotated[int, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,18 @@ class LimitsKind:
     def parse(self, text: str) -> Limits:
         limits: Limits = _decode(text, Limits)
         return limits
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsKind:
+    """JSON: names of tenants and their weights."""
+
+    expected: str = "a JSON object of weights above 0"
+    absent: Mapping[str, float] = field(default_factory=dict)
+
+    def parse(self, text: str) -> Mapping[str, float]:
+        weights: Mapping[str, float] = _decode(text, dict[str, Weight])
+        return weights
 
 
 def _decode(text: str, shape: Any) -> Any:

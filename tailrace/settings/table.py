@@ -329,6 +329,33 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_PRINCIPAL_SHARE",
+        "principal_share",
+        (WORKER,),
+        kinds.Percent(1),
+        "share of a worker's engine that one principal may have while another one waits",
+        "50",
+        "%",
+    ),
+    Variable(
+        "TAILRACE_PRINCIPAL_LIMIT",
+        "principal_limit",
+        (WORKER,),
+        kinds.Percent(1),
+        "share of a worker's engine that one principal may ever have. Below 100 the rest stays "
+        "free, so that nobody else's first token waits for the end of one of its answers",
+        "100",
+        "%",
+    ),
+    Variable(
+        "TAILRACE_WEIGHTS",
+        "weights",
+        (WORKER,),
+        shapes.WeightsKind(),
+        'JSON: weights of tenants where many wait, such as `{"acme": 3}`; 1 for all others',
+        "{}",
+    ),
+    Variable(
         "TAILRACE_SESSION_TIMEOUT_MS",
         "session_timeout_ms",
         (WORKER,),

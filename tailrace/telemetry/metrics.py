@@ -129,6 +129,10 @@ ENGINE_RUNNING: Final = Gauge("tailrace_engine_running", "Responses the engine i
 ENGINE_WAITING: Final = Gauge(
     "tailrace_engine_waiting", "Responses accepted by this worker that the engine has not started"
 )
+REQUESTS_SET_ASIDE: Final = Gauge(
+    "tailrace_requests_set_aside",
+    "Requests read and not kept, because their principal has enough waiting in this worker",
+)
 ENGINE_CAPACITY: Final = Gauge(
     "tailrace_engine_capacity", "Responses the engine generates in parallel at most"
 )

@@ -70,6 +70,7 @@ def new_request(
     *,
     partition: int = 0,
     metadata: dict[str, str] | None = None,
+    owner: records.Owner = OWNER,
     **more: Any,
 ) -> records.Request:
     """A request as a gateway makes it now."""
@@ -83,7 +84,7 @@ def new_request(
         "echo": events.echo(rid, 1, MODEL, metadata=metadata or {}),
         **more,
     }
-    return records.Request(rid, OWNER, **fields)
+    return records.Request(rid, owner, **fields)
 
 
 def answer(memory: MemoryLog, rid: str) -> Answer:
@@ -174,7 +175,7 @@ class Foreign:
 
     def cancel(self) -> None:
         """A gateway's CANCEL."""
-        self.write(records.Cancel(self.request.rid, OWNER, self.request.echo))
+        self.write(records.Cancel(self.request.rid, self.request.owner, self.request.echo))
 
 
 @dataclass

@@ -80,6 +80,7 @@ async def member(
         consumer = RequestConsumer(
             memory.group_consumer,
             memory.offsets(),
+            memory.replays(),
             context,
             servings,
             tasks,
@@ -172,6 +173,92 @@ async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room
             Foreign(memory, request).cancel()
         await eventually(lambda: it.committed[0] == 10, "all are finished")
         assert it.context.engine_slots.running == 0
+
+
+BOB = records.Owner("https://tests", "bob")
+
+
+async def test_who_comes_behind_a_flood_in_its_partition_has_the_next_free_slot() -> None:
+    memory, time = one_partition()
+    flood = [ask(memory, metadata=ENDLESS) for _ in range(300)]
+    async with member(memory, time, capacity=2) as it:
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        newcomer = ask(memory, metadata=cues(3), owner=BOB)
+        await eventually(lambda: it.servings.serves(newcomer.rid), "it is read")
+        assert len(it.servings) == 5  # of the flood four; the others are set aside
+        Foreign(memory, flood[0]).cancel()
+        await done(memory, newcomer)
+        assert sum(bool(answer(memory, r.rid).claims) for r in flood) <= 3
+
+        for request in flood:
+            Foreign(memory, request).cancel()
+        await eventually(lambda: it.committed[0] == 301, "all are finished")
+
+
+async def test_what_was_set_aside_is_served_in_its_order_and_committed() -> None:
+    memory, time = one_partition()
+    many = [ask(memory, metadata=cues(2)) for _ in range(100)]
+    async with member(memory, time, capacity=2) as it:
+        for request in many:
+            await done(memory, request)
+        await eventually(lambda: it.committed[0] == 100, "all are committed")
+    claimed = [
+        r.key or b"" for r in memory.records(topics.TOKENS, 0) if b'"CLAIM"' in (r.value or b"")
+    ]
+    assert sorted(claimed) == sorted(request.rid.encode() for request in many)
+    place = {request.rid.encode(): i for i, request in enumerate(many)}
+    assert all(abs(place[key] - i) < 4 for i, key in enumerate(claimed))
+
+
+async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        many = [ask(memory, metadata=cues(1)) for _ in range(20)]
+        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+    async with member(memory, time, capacity=2) as second:
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in many:
+            await done(memory, request)
+        await eventually(lambda: second.committed[0] == 22, "all are committed")
+    assert all(len(answer(memory, request.rid).claims) == 1 for request in many)
+
+
+async def test_set_aside_requests_wait_for_a_log_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.request_consumer.AGAIN_RETRY_S", 0.005)
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        many = [ask(memory, metadata=cues(1)) for _ in range(20)]
+        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+        for request in running:
+            Foreign(memory, request).cancel()
+        memory.go_away()
+        await asyncio.sleep(0.05)
+        memory.come_back()
+        for request in many:
+            await done(memory, request)
+        await eventually(lambda: it.committed[0] == 22, "all are committed")
+
+
+async def test_a_set_aside_request_that_the_log_no_longer_holds_is_finished() -> None:
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        many = [ask(memory, metadata=cues(1)) for _ in range(10)]
+        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+        memory.delete_below(REQUESTS, 0, 8)
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in (*many[:2], *many[6:]):
+            await done(memory, request)
+        await eventually(lambda: it.committed[0] == 12, "all are committed")
 
 
 async def test_batch_is_not_taken_while_interactive_requests_fill_the_engine() -> None:

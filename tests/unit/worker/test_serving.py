@@ -486,7 +486,7 @@ async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:
 
         await eventually(lambda: worker.context.trials.queued == 1, "it queues")
         assert len(answer(worker.memory, request.rid).claims) == 2
-        worker.context.trials.release()
+        worker.context.trials.release(holder)
         assert await served.outcome() is Outcome.DONE
         assert worker.context.trials.running == 0
 

@@ -6,29 +6,32 @@ import asyncio
 
 import pytest
 
+from tailrace.fair_queue import Flow
 from worker import slots
+
+FLOOD, ALICE, BOB = (Flow(name, name) for name in ("flood", "alice", "bob"))
 
 
 async def test_slots_are_given_up_to_the_capacity_and_the_best_class_goes_first() -> None:
     pool = slots.Slots(1)
     first = pool.acquire(0)
     batch, urgent, later = pool.acquire(1), pool.acquire(0), pool.acquire(0)
+    begun = pool.acquire(slots.STARTED)
     assert first.done()
-    assert (pool.running, pool.queued) == (1, 3)
-    pool.release()
-    assert (urgent.done(), later.done(), batch.done()) == (True, False, False)
-    pool.release()
-    pool.release()
-    assert batch.done()
+    assert (pool.running, pool.queued) == (1, 4)
+    for turn, following in ((first, begun), (begun, urgent), (urgent, later), (later, batch)):
+        assert not following.done()
+        pool.release(turn)
+        assert following.done()
     assert pool.running == 1
 
 
 async def test_one_that_gives_up_waiting_takes_no_slot() -> None:
     pool = slots.Slots(1)
-    pool.acquire(0)
+    first = pool.acquire(0)
     gone, next_one = pool.acquire(0), pool.acquire(0)
     pool.withdraw(gone)
-    pool.release()
+    pool.release(first)
     assert next_one.done()
     assert pool.running == 1
 
@@ -52,7 +55,7 @@ async def unwanted(_turn: slots.Turn) -> None:
 async def test_a_response_holds_one_slot_of_each_pool_and_gives_all_back_at_once() -> None:
     held, pools = slots.HeldSlots(), (slots.Slots(1), slots.Slots(2))
     for pool in pools:
-        await held.acquire(pool, 0, granted)
+        await held.acquire(pool, pool.acquire(0), granted)
         assert pool in held
     held.release()
     assert [pool.running for pool in pools] == [0, 0]
@@ -61,21 +64,71 @@ async def test_a_response_holds_one_slot_of_each_pool_and_gives_all_back_at_once
 
 async def test_a_slot_that_is_no_longer_wanted_is_not_held() -> None:
     held, pool = slots.HeldSlots(), slots.Slots(1)
-    pool.acquire(0)
-    await held.acquire(pool, 0, unwanted)
+    first = pool.acquire(0)
+    await held.acquire(pool, pool.acquire(0), unwanted)
     assert pool not in held
-    pool.release()
+    pool.release(first)
     assert (pool.running, pool.queued) == (0, 0)
 
 
 async def test_a_response_that_is_cancelled_while_it_waits_leaves_the_queue() -> None:
     held, pool = slots.HeldSlots(), slots.Slots(1)
-    pool.acquire(0)
-    waiting = asyncio.create_task(held.acquire(pool, 0, granted))
+    first = pool.acquire(0)
+    waiting = asyncio.create_task(held.acquire(pool, pool.acquire(0), granted))
     await asyncio.sleep(0)
     assert pool.queued == 1
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    pool.release()
+    pool.release(first)
     assert (pool.running, pool.queued) == (0, 0)
+
+
+async def test_a_newcomer_has_the_next_slot_however_much_another_one_has_queued() -> None:
+    pool = slots.Slots(2)
+    flood = [pool.acquire(0, FLOOD, 1500) for _ in range(400)]
+    alice = pool.acquire(0, ALICE, 60)
+    pool.release(flood[0])
+    assert alice.done()
+    assert sum(turn.done() for turn in flood) == 2
+
+
+async def test_what_a_response_did_not_use_is_given_back_to_its_principal() -> None:
+    """Both ask for 1,000 tokens at a time; one of them uses ten."""
+    pool = slots.Slots(1)
+    turns = {flow: [pool.acquire(0, flow, 1000) for _ in range(200)] for flow in (ALICE, BOB)}
+    for _ in range(100):
+        turn = next(t for each in turns.values() for t in each if t.done() and not t.cancelled())
+        turns[turn.flow].remove(turn)
+        pool.release(turn, used=10 if turn.flow == ALICE else 1000)
+    assert len(turns[ALICE]) < 110  # it had 90 turns and more, for a hundredth of the work
+    assert len(turns[BOB]) > 190
+
+
+async def test_one_principal_has_its_share_while_another_waits_and_all_while_none_does() -> None:
+    pool = slots.Slots(4, share=0.5)
+    flood = [pool.acquire(0, FLOOD) for _ in range(8)]
+    assert sum(turn.done() for turn in flood) == 4  # nobody else waits
+    alice = [pool.acquire(0, ALICE) for _ in range(3)]
+    for turn in flood[:2]:
+        pool.release(turn)
+    assert [turn.done() for turn in alice] == [True, True, False]
+    pool.release(flood[2])  # each has two, and both wait
+    assert not alice[2].done()
+    pool.withdraw(alice[2])
+    for turn in alice[:2]:
+        pool.release(turn)
+    assert [turn.done() for turn in flood] == [True] * 7 + [False]
+
+
+async def test_slots_above_the_limit_of_one_principal_stay_free_for_others() -> None:
+    pool = slots.Slots(4, limit=0.75)
+    flood = [pool.acquire(0, FLOOD) for _ in range(8)]
+    assert sum(turn.done() for turn in flood) == 3
+    assert pool.acquire(0, ALICE).done()
+    assert not pool.acquire(0, BOB).done()
+
+
+async def test_responses_that_had_begun_elsewhere_are_not_held_to_the_share() -> None:
+    pool = slots.Slots(4, share=0.25, limit=0.25)
+    assert all(pool.acquire(slots.STARTED, FLOOD).done() for _ in range(4))

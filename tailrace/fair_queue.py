@@ -1,0 +1,191 @@
+"""A queue that is fair between tenants, and within a tenant between principals (pure).
+
+Start-time fair queueing (Goyal, Vin, Cheng 1996) on two levels. Each tenant has a tag: the virtual
+time at which its next item starts. The tenant with the lowest tag goes first, and its tag grows by
+the item's cost over the tenant's weight. A tenant that comes (back) starts at the virtual time of
+the item that was taken last, so it is neither behind nor has it saved anything up. The principals
+of a tenant share its turns in the same way. One principal's items keep their order.
+
+While two flows wait, the costs taken from them, each divided by its weight, differ by at most the
+largest cost of each (the same bound as in the paper).
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from tailrace.protocol import records
+
+T = TypeVar("T")
+
+# So many idle shares are remembered; above it all of them start anew when they come back.
+_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Whose an item is. Callers without a tenant are each a tenant of their own."""
+
+    tenant: str
+    principal: str
+
+
+NOBODY: Final = Flow("", "")
+
+
+def flow_of(owner: records.Owner) -> Flow:
+    """The flow of a principal's requests."""
+    tenant = f"{owner.issuer}|{owner.tenant}" if owner.tenant else owner.key
+    return Flow(tenant, owner.key)
+
+
+def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:
+    """The weight of a flow's tenant, by a table of tenants' names. Others have 1."""
+
+    def weight(tenant: str) -> float:
+        # Issuer and tenant contain no `|`; without a tenant nothing stands between two of them.
+        _, _, name = tenant.partition("|")
+        return 1.0 if name.startswith("|") else weights.get(name, 1.0)
+
+    return weight
+
+
+@dataclass(slots=True)
+class _Share:
+    """One tenant, or one principal of a tenant. `start` is the virtual time of its next item."""
+
+    start: float
+
+
+@dataclass(slots=True)
+class _Principal(_Share, Generic[T]):
+    """`items` are (arrival, cost, item), oldest first."""
+
+    flow: Flow
+    items: collections.deque[tuple[int, float, T]] = field(default_factory=collections.deque)
+
+
+@dataclass(slots=True)
+class _Tenant(_Share, Generic[T]):
+    """`now` is the virtual time among its principals, `waiting` the number of their items."""
+
+    weight: float
+    now: float = 0.0
+    waiting: int = 0
+    principals: dict[str, _Principal[T]] = field(default_factory=dict)
+
+
+class FairQueue(Generic[T]):
+    """Items that wait, each of one flow and with a cost of any unit.
+
+    Attributes:
+        _now: virtual time among the tenants.
+        _tenants: those with items, and those that are ahead of the virtual time.
+    """
+
+    def __init__(self, weight: Callable[[str], float] = lambda _tenant: 1.0) -> None:
+        """`weight` of a tenant, above 0."""
+        self._weight = weight
+        self._now = 0.0
+        self._tenants: dict[str, _Tenant[T]] = {}
+        self._arrivals = itertools.count()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[T]:
+        """All items, in no particular order."""
+        for tenant in self._tenants.values():
+            for principal in tenant.principals.values():
+                for _, _, item in principal.items:
+                    yield item
+
+    def push(self, flow: Flow, item: T, cost: float = 1.0) -> None:
+        """Put an item behind the others of its flow."""
+        tenant = self._tenants.get(flow.tenant)
+        if tenant is None:
+            tenant = _Tenant(self._now, self._weight(flow.tenant))
+            self._tenants[flow.tenant] = tenant
+        elif not tenant.waiting:
+            tenant.start = max(tenant.start, self._now)
+        principal = tenant.principals.get(flow.principal)
+        if principal is None:
+            principal = tenant.principals[flow.principal] = _Principal(tenant.now, flow)
+        elif not principal.items:
+            principal.start = max(principal.start, tenant.now)
+        principal.items.append((next(self._arrivals), cost, item))
+        tenant.waiting += 1
+        self._length += 1
+
+    def pop(self, eligible: Callable[[Flow], bool] | None = None) -> tuple[Flow, T] | None:
+        """The next item of an eligible flow, with its flow; None if there is none."""
+        if not self._length:
+            return None
+        best: tuple[tuple[float, int], _Tenant[T], _Principal[T]] | None = None
+        for tenant in self._tenants.values():
+            if not tenant.waiting:
+                continue
+            principal = _first(tenant, eligible)
+            if principal is None:
+                continue
+            rank = tenant.start, principal.items[0][0]
+            if best is None or rank < best[0]:
+                best = rank, tenant, principal
+        if best is None:
+            return None
+        _, tenant, principal = best
+        _, cost, item = principal.items.popleft()
+        self._now = max(self._now, tenant.start)
+        tenant.now = max(tenant.now, principal.start)
+        tenant.start += cost / tenant.weight
+        principal.start += cost
+        self._left(tenant)
+        return principal.flow, item
+
+    def remove(self, flow: Flow, item: T) -> bool:
+        """Drop an item that waits, without charging it. Returns whether it waited."""
+        tenant = self._tenants.get(flow.tenant)
+        principal = tenant.principals.get(flow.principal) if tenant else None
+        if tenant is None or principal is None:
+            return False
+        for each in principal.items:
+            if each[2] is item:
+                principal.items.remove(each)
+                self._left(tenant)
+                return True
+        return False
+
+    def settle(self, flow: Flow, difference: float) -> None:
+        """An item that was taken has cost so much more (less, if negative) than was said. A flow
+        gets back at most what it is ahead of the others."""
+        tenant = self._tenants.get(flow.tenant)
+        principal = tenant.principals.get(flow.principal) if tenant else None
+        if tenant is None or principal is None:
+            return
+        tenant.start = max(self._now, tenant.start + difference / tenant.weight)
+        principal.start = max(tenant.now, principal.start + difference)
+
+    def _left(self, tenant: _Tenant[T]) -> None:
+        tenant.waiting -= 1
+        self._length -= 1
+        if len(tenant.principals) > max(_KEPT, 2 * tenant.waiting):
+            tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}
+        if len(self._tenants) > max(_KEPT, 2 * self._length):
+            self._tenants = {n: t for n, t in self._tenants.items() if t.waiting}
+
+
+def _first(tenant: _Tenant[T], eligible: Callable[[Flow], bool] | None) -> _Principal[T] | None:
+    """The tenant's principal whose turn it is."""
+    waiting = (
+        principal
+        for principal in tenant.principals.values()
+        if principal.items and (eligible is None or eligible(principal.flow))
+    )
+    return min(
+        waiting, key=lambda principal: (principal.start, principal.items[0][0]), default=None
+    )
