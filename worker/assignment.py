@@ -49,11 +49,6 @@ class Assignment:
         """Partition numbers, of whatever topic."""
         return sorted({p for _, p in self._partitions})
 
-    @property
-    def early_records(self) -> int:
-        """Records that were read and not accepted yet."""
-        return sum(len(each.early) for each in self._partitions.values())
-
     def holds(self) -> bool:
         """Whether the group has not taken it back."""
         return not self._revoked
