@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from tailrace import telemetry
+from tailrace.store.loop_deadline import MAX_STRETCH, LoopDeadline, OwnLoopLate
 
 CALL_TIMEOUT_S: Final = 0.25
 # Patient calls wait this many times longer. A browser cannot do anything without its ticket, so a
@@ -163,7 +164,8 @@ class RedisStore:
         return True
 
     async def execute(self, *command: Any, patient: bool = False) -> Any:
-        """Redis' answer to one command, within the timeout (`patient`: PATIENCE times that).
+        """Redis' answer to one command, within the timeout (`patient`: PATIENCE times that). Time
+        in which this process's event loop was late does not count.
 
         Raises:
             StoreUnavailable: no answer in time, an error answer, or no answer to anybody a moment
@@ -171,9 +173,13 @@ class RedisStore:
         """
         if self._clock() < self._away_until and not patient:
             raise StoreUnavailable("away a moment ago")
+        asked = self._batches.call(command)
+        deadline = LoopDeadline(asked, self._timeout_s * (PATIENCE if patient else 1))
         try:
-            async with asyncio.timeout(self._timeout_s * (PATIENCE if patient else 1)):
-                answer = await self._batches.call(command)
+            answer = await asked
+        except OwnLoopLate as error:  # this process is slow, and nothing is known about Redis
+            telemetry.REDIS_FAILURES.inc()
+            raise StoreUnavailable("the own event loop is late") from error
         except (redis.ConnectionError, redis.TimeoutError, OSError, TimeoutError) as error:
             telemetry.REDIS_FAILURES.inc()
             self._away_until = self._clock() + AWAY_S
@@ -184,6 +190,8 @@ class RedisStore:
         except redis.RedisError as error:  # Redis answered, but with an error
             telemetry.REDIS_FAILURES.inc()
             raise StoreUnavailable(type(error).__name__) from error
+        finally:
+            deadline.cancel()
         if self._away:
             telemetry.log(telemetry.Action.REDIS_BACK)
         self._away = False
@@ -196,9 +204,10 @@ def _client(url: str, timeout_s: float) -> redis.asyncio.Redis:
     pool = redis.asyncio.ConnectionPool.from_url(
         url,
         max_connections=MAX_CONNECTIONS,
-        # `execute` bounds each caller. An exchange ends when its last caller has given up.
-        socket_timeout=timeout_s * PATIENCE,
-        socket_connect_timeout=timeout_s * PATIENCE,
+        # `execute` bounds each caller. An exchange ends when its last caller has given up, so
+        # these are for a caller that is late itself.
+        socket_timeout=timeout_s * PATIENCE * MAX_STRETCH,
+        socket_connect_timeout=timeout_s * PATIENCE * MAX_STRETCH,
         # No retries: they double the time a caller waits, and a repeated GETDEL or token bucket
         # would consume twice.
         retry=Retry(NoBackoff(), 0),

@@ -4,6 +4,7 @@ them, because each one asked whether its caller was revoked."""
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -207,3 +208,40 @@ async def test_a_ticket_waits_longer_and_is_asked_for_also_after_a_slow_answer()
     server.hangs = True
     with pytest.raises(StoreUnavailable):
         await Tickets(store).mint_ticket(ALICE, None, 1_900_000_000.0)
+
+
+async def blocked(seconds: float) -> None:
+    """What this process does too long at a time: the event loop stands still."""
+    time.sleep(seconds)
+
+
+async def test_an_answer_that_a_blocked_event_loop_reads_late_is_an_answer(
+    parts: tuple[Server, Clock, RedisStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _, store = parts
+    server.takes_s = 0.01
+    with caplog.at_level("INFO", "tailrace"):
+        for _ in range(3):
+            asked = asyncio.create_task(Sessions(store).get_turn("resp_1"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await blocked(0.1)  # five times the timeout
+            assert await asked == b"state"
+    assert not caplog.records
+
+
+async def test_where_the_own_loop_is_late_all_the_time_nothing_is_said_about_redis(
+    parts: tuple[Server, Clock, RedisStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, _, store = parts
+    server.hangs = True
+    asked = asyncio.create_task(Sessions(store).get_turn("resp_1"))
+    with caplog.at_level("INFO", "tailrace"):
+        while not asked.done():
+            await blocked(0.06)
+            await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="own event loop"):
+            await asked
+        server.hangs = False
+        assert await Sessions(store).get_turn("resp_1") == b"state"  # it is asked at once
+    assert not caplog.records
