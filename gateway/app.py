@@ -36,7 +36,7 @@ from gateway import (
 )
 from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, log_clients, revocations
+from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
@@ -118,6 +118,7 @@ class Gateway:
             preferred=placement.preferred_partitions(
                 layout.partitions, int.from_bytes(os.urandom(2), "big")
             ),
+            kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
         )
         self.writer = clients.writer
         self.idempotency_index = idempotency_index.IdempotencyIndex(
@@ -153,11 +154,18 @@ class Gateway:
             gate.permit,
         )
         self.sockets = endpoint.Sockets(
-            config, gate, self.submission, operations, self.draining, self.checks, self.spawn
+            config,
+            gate,
+            self.submission,
+            operations,
+            self.draining,
+            self.checks,
+            self.spawn,
+            self.delivery.kept,
         )
         self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
         self.create_routes = create_routes.CreateRoutes(
-            config, gate, self.submission, self.draining, self.checks
+            config, gate, self.submission, self.draining, self.checks, self.delivery.kept
         )
         self.api = http.Api(
             config,

@@ -22,7 +22,7 @@ from gateway import (
 )
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import Principal
-from tailrace.delivery import outbox
+from tailrace.delivery import kept_bytes, outbox
 from tailrace.protocol import close_codes, errors
 from tailrace.web import access, drain, error_mapping
 
@@ -52,7 +52,9 @@ class Connection:
         operations: response_operations.ResponseOperations,
         clock: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        account: kept_bytes.Account,
     ) -> None:
+        """`account` counts what the socket keeps for its client."""
         self._client = client_socket.ClientSocket(socket)
         self.principal = principal
         self._config = config
@@ -60,7 +62,7 @@ class Connection:
         self._operations = operations
         self._clock = clock
         self._spawn = spawn
-        self._scheduler = lanes.LaneScheduler()
+        self._scheduler = lanes.LaneScheduler(account=account)
         self._lane_tasks: dict[lanes.Lane, asyncio.Task[None]] = {}
         self._streams: dict[lanes.Lane, response_stream.ResponseStream] = {}
 
@@ -111,27 +113,32 @@ class Connection:
     # ---- from the client
 
     async def _read(self) -> None:
-        while True:
-            message = await self._client.receive()
-            if message["type"] == "websocket.disconnect":
-                self._client.decide(None)
-                return
-            text = message.get("text")
-            try:
-                if text is None:
-                    raise errors.invalid_request("Messages are JSON text frames.")
-                actions = self._scheduler.received(request_parsing.decode(text), len(text))
-            except errors.ApiError as error:
-                actions = [lanes.Reply(errors.ws_event(error))]
-            await self._act(actions)
+        # The message is in no variable here: it would be kept until the next one comes.
+        while await self._take(await self._client.receive()):
+            pass
+
+    async def _take(self, message: dict[str, Any]) -> bool:
+        """Act on one ASGI message. Returns whether another one may follow."""
+        if message["type"] == "websocket.disconnect":
+            self._client.decide(None)
+            return False
+        text = message.get("text")
+        try:
+            if text is None:
+                raise errors.invalid_request("Messages are JSON text frames.")
+            actions = self._scheduler.received(text.encode())
+        except errors.ApiError as error:
+            actions = [lanes.Reply(errors.ws_event(error))]
+        await self._act(actions)
+        return True
 
     async def _act(self, actions: Sequence[lanes.Action]) -> None:
         for action in actions:
             if self._client.gone:
                 return  # the client has left
             match action:
-                case lanes.Begin(lane, body):
-                    self._start(lane, self._create(lane, body))
+                case lanes.Begin(lane, data):
+                    self._start(lane, self._create(lane, data))
                 case lanes.Reply(event):
                     await self._client.send([_encode(event)])
                 case lanes.Cancel(own=True):
@@ -154,20 +161,31 @@ class Connection:
 
         task.add_done_callback(done)
 
-    async def _create(self, lane: lanes.Lane, body: dict[str, Any]) -> None:
-        previous = body.get("previous_response_id")
-        try:
-            create = request_parsing.of_responses(body, self._config.pools, websocket=True)
-            stream = await self._submit.submit(
-                create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
-            )
-        except errors.ApiError as error:
-            await self._act(self._scheduler.rejected(lane, error, previous))
+    async def _create(self, lane: lanes.Lane, data: bytes) -> None:
+        stream = await self._submitted(lane, data)
+        del data  # it is not kept while the response runs
+        if stream is None:
             return
         if self._client.gone:
             stream.release()
             return
         await self._deliver(lane, stream)
+
+    async def _submitted(
+        self, lane: lanes.Lane, data: bytes
+    ) -> response_stream.ResponseStream | None:
+        """The stream of a create whose turn has come; None when it was refused."""
+        previous: object = None
+        try:
+            body = request_parsing.decode(data)
+            previous = body.get("previous_response_id")
+            create = request_parsing.of_responses(body, self._config.pools, websocket=True)
+            return await self._submit.submit(
+                create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
+            )
+        except errors.ApiError as error:
+            await self._act(self._scheduler.rejected(lane, error, previous))
+            return None
 
     async def _cancel_own(self, action: lanes.Cancel) -> None:
         """Append a CANCEL. The lane's own subscription brings the terminal event."""

@@ -84,6 +84,16 @@ def continuable(response: dict[str, Any]) -> bool:
     return response["status"] in ("completed", "incomplete", "cancelled")
 
 
+def pack(messages: Messages) -> bytes:
+    """Messages in the form in which they are kept."""
+    return msgspec.json.encode(messages)
+
+
+def unpack(state: bytes) -> Messages:
+    """What `pack` was given."""
+    return msgspec.json.decode(state, type=Messages)
+
+
 def encode(owner: records.Owner, messages: Messages) -> bytes:
     """State of a turn for the session cache."""
     return msgspec.json.encode({"owner": owner, "messages": messages})
@@ -126,7 +136,7 @@ class Resolver:
         except ids.InvalidId as error:
             raise errors.previous_response_not_found(previous) from error
         if remembered is not None:
-            return History(remembered.messages, partition)
+            return History(unpack(remembered.state), partition)
         messages = decode(await self._cache.turn(previous), owner)
         telemetry.SESSION_LOOKUPS.labels(outcome="hit" if messages is not None else "miss").inc()
         if messages is None:

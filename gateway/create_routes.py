@@ -22,6 +22,7 @@ from gateway import (
 )
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, error_mapping, event_stream, write_deadline
@@ -41,7 +42,9 @@ class CreateRoutes:
         submit: submission.Submission,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
+        kept: kept_bytes.KeptBytes,
     ) -> None:
+        self._kept = kept
         self._config = config
         self._gate = gate
         self._submit = submit
@@ -117,13 +120,15 @@ class CreateRoutes:
     ) -> tuple[Principal, request_parsing.Create, response_stream.ResponseStream]:
         """Parse and submit."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
-        body = await self._body(request)
-        create = request_parsing.with_key(
-            parse(body, self._config.pools), request.headers.get("idempotency-key"), body
-        )
-        return principal, create, await self._submit.submit(create, principal)
+        # What the submission makes of it counts from then on.
+        with self._kept.account(principal.key) as account:
+            body = await self._body(request, account)
+            create = request_parsing.with_key(
+                parse(body, self._config.pools), request.headers.get("idempotency-key"), body
+            )
+            return principal, create, await self._submit.submit(create, principal)
 
-    async def _body(self, request: Request) -> dict[str, Any]:
+    async def _body(self, request: Request, account: kept_bytes.Account) -> dict[str, Any]:
         limit = self._config.max_http_bytes
         if int(request.headers.get("content-length") or 0) > limit:
             raise errors.payload_too_large(limit)
@@ -134,6 +139,7 @@ class CreateRoutes:
                     size += len(part)
                     if size > limit:
                         raise errors.payload_too_large(limit)
+                    account.take(len(part))
                     parts.append(part)
         except TimeoutError as error:
             raise errors.invalid_request(

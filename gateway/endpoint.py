@@ -18,6 +18,7 @@ from gateway import (
 )
 from tailrace import settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
 from tailrace.web import access, drain, error_mapping, write_deadline
 
@@ -39,8 +40,10 @@ class Sockets:
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        kept: kept_bytes.KeptBytes,
     ) -> None:
         self._config = config
+        self._kept = kept
         self._gate = gate
         self._submit = submit
         self._operations = operations
@@ -83,6 +86,7 @@ class Sockets:
         principal: Principal,
         resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None,
     ) -> None:
+        account = self._kept.account(principal.key)
         accepted = connection.Connection(
             socket,
             principal,
@@ -91,6 +95,7 @@ class Sockets:
             self._operations,
             self._gate.clock,
             self._spawn,
+            account,
         )
         self._open.add(accepted)
         self._checks.add(accepted)
@@ -99,7 +104,8 @@ class Sockets:
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
         telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
         try:
-            await accepted.run(self._draining, resumed)
+            with account:
+                await accepted.run(self._draining, resumed)
         finally:
             self._open.discard(accepted)
             self._checks.discard(accepted)
@@ -133,7 +139,7 @@ class Sockets:
         if rid is None:
             return None
         after = error_mapping.cursor(query.get("starting_after"))
-        lane = lanes.lane_of({"stream_id": query.get("stream_id")})
+        lane = lanes.lane_of(query.get("stream_id"))
         try:
             return lane, await self._submit.streams.follow(rid, access.owner_of(principal), after)
         except error_mapping.DELIVERY_ERRORS as error:

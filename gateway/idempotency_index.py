@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,10 +20,17 @@ from tailrace.protocol import records, topics
 
 # Finished requests to look back at. A retry comes within seconds or minutes of the first try.
 RECENT: Final = 1_000
-MAX_KEYS: Final = 10_000  # per partition; the oldest are forgotten
+MAX_KEYS: Final = 4_096  # per partition; the oldest are forgotten
+MAX_RIDS: Final = 16  # per key, of requests that raced; the first one stands
 _FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
 
 Key = tuple[records.Owner, str]
+
+
+def _digest(key: Key) -> bytes:
+    """A key in a form of fixed size: names may be long, and there are thousands of keys."""
+    owner, client_key = key
+    return hashlib.blake2b(f"{owner.key}|{client_key}".encode(), digest_size=16).digest()
 
 
 @dataclass(slots=True)
@@ -30,12 +38,12 @@ class _Partition:
     """
     Attributes:
         position: next offset to be read; -1 before the first look.
-        rids: responses by key, in log order, each once; both bounded.
+        rids: responses by digest of a key, in log order, each once; both bounded.
         reading: one look at a time, so that each record is folded once.
     """
 
     position: int = -1
-    rids: dict[Key, list[str]] = field(default_factory=dict)
+    rids: dict[bytes, list[str]] = field(default_factory=dict)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, record: log.Record) -> None:
@@ -45,8 +53,9 @@ class _Partition:
         request = records.decode_request(record.value)
         if request is None or request.idempotency_key is None or record.key != request.rid.encode():
             return
-        known = self.rids.setdefault((request.owner, request.idempotency_key), [])
-        if request.rid not in known:  # an ambiguous append is repeated under the same id
+        known = self.rids.setdefault(_digest((request.owner, request.idempotency_key)), [])
+        # An ambiguous append is repeated under the same id.
+        if request.rid not in known and len(known) < MAX_RIDS:
             known.append(request.rid)
         if len(self.rids) > MAX_KEYS:
             del self.rids[next(iter(self.rids))]
@@ -79,7 +88,7 @@ class IdempotencyIndex:
             except log.HistoryLost as error:  # retention passed the place that was just looked up
                 known.position = -1
                 raise log.LogUnavailable(str(error)) from error
-            return list(known.rids.get(key, ()))
+            return list(known.rids.get(_digest(key), ()))
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
 
 MAX_IN_FLIGHT: Final = 16
 MAX_LANES: Final = errors.MAX_STREAM_IDS
 MAX_QUEUED: Final = 256
 MAX_QUEUED_BYTES: Final = 4 << 20
+MAX_REMEMBERED_BYTES: Final = 4 << 20
 RETRY_QUEUE_S: Final = 1.0
 
 Lane = str | None
@@ -26,10 +28,10 @@ Lane = str | None
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """What a lane keeps of its last response: enough to continue it, also with `store: false`.
-    `messages` include its answer, not its instructions."""
+    `state` is `context.pack` of the messages with its answer, without its instructions."""
 
     rid: str
-    messages: list[dict[str, Any]]
+    state: bytes
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class LaneState:
     """One lane.
 
     Attributes:
-        queue: Creates that wait, oldest first, with their size in bytes.
+        queue: Creates that wait, oldest first, as the client sent them.
+        starting: Size of the create that is being submitted; 0 before and afterwards.
         busy: From the begin of a create until it is rejected or its response has ended.
         rid: The response that runs; None while idle or starting.
         cancel: A cancel was requested; while the create is starting it waits for the
@@ -45,7 +48,8 @@ class LaneState:
         memory: The last response that ended well; None before, and after a failed continuation.
     """
 
-    queue: collections.deque[tuple[dict[str, Any], int]] = field(default_factory=collections.deque)
+    queue: collections.deque[bytes] = field(default_factory=collections.deque)
+    starting: int = 0
     busy: bool = False
     rid: str | None = None
     cancel: bool = False
@@ -59,10 +63,17 @@ class LaneSlots:
         lanes: By name, in order of first use. It never shrinks: the limit is on distinct names.
         in_flight: Number of busy lanes.
         _waiting: Lanes that have a create and no slot, in the order of their turn.
-        _queued, _queued_bytes: Creates in all queues, and their size.
+        _queued, _queued_bytes: Creates in all queues, and the size of these and of the ones that
+            are being submitted.
+        _remembering: Lanes with a memory, by its age.
+        _remembered_bytes: Size of all memories.
+        _account: Counts all of it for the principal.
     """
 
-    def __init__(self, max_in_flight: int, max_lanes: int) -> None:
+    def __init__(self, max_in_flight: int, max_lanes: int, account: kept_bytes.Account) -> None:
+        self._account = account
+        self._remembering: dict[Lane, None] = {}
+        self._remembered_bytes = 0
         self._max_in_flight = max_in_flight
         self._max_lanes = max_lanes
         self.lanes: dict[Lane, LaneState] = {}
@@ -76,32 +87,67 @@ class LaneSlots:
         """Whether nothing runs or waits."""
         return self.in_flight == 0 and self._queued == 0
 
-    def enqueue(self, lane: Lane, body: dict[str, Any], size: int) -> None:
+    def enqueue(self, lane: Lane, data: bytes) -> None:
         """Put a create behind the others of its lane.
 
         Raises:
-            errors.ApiError: Too many distinct lanes, or too much waits on this connection.
+            errors.ApiError: Too many distinct lanes, or too much waits on this connection or for
+                this principal.
         """
         named = len(self.lanes) - (None in self.lanes)
         if lane is not None and lane not in self.lanes and named >= self._max_lanes:
             raise errors.websocket_stream_limit_reached()
-        if self._queued >= MAX_QUEUED or self._queued_bytes + size > MAX_QUEUED_BYTES:
-            raise errors.overloaded(RETRY_QUEUE_S)
+        if self._queued >= MAX_QUEUED or self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
+            raise errors.too_much_kept(RETRY_QUEUE_S)
+        self._account.take(len(data))
         state = self.lanes.setdefault(lane, LaneState())
-        state.queue.append((body, size))
+        state.queue.append(data)
         self._queued += 1
-        self._queued_bytes += size
+        self._queued_bytes += len(data)
         if not state.busy and len(state.queue) == 1:
             self._waiting.append(lane)
 
-    def begin(self) -> Iterator[tuple[Lane, dict[str, Any]]]:
+    def begin(self) -> Iterator[tuple[Lane, bytes]]:
         """Give free slots to waiting lanes; yields each lane with the create that starts."""
         while self._waiting and self.in_flight < self._max_in_flight:
             lane = self._waiting.popleft()
             state = self.lanes[lane]
             state.busy = True
             self.in_flight += 1
-            yield lane, self._dequeue(state)
+            data = state.queue.popleft()
+            self._queued -= 1
+            state.starting = len(data)
+            yield lane, data
+
+    def submitted(self, lane: Lane) -> None:
+        """The create of this lane was accepted or refused, and its text is kept no more;
+        idempotent."""
+        state = self.lanes[lane]
+        self._give_back(state.starting)
+        state.starting = 0
+
+    def remember(self, lane: Lane, memory: Remembered) -> None:
+        """Keep what the lane's last response needs to be continued. Over the bound the oldest
+        memories of the connection are dropped. What does not fit at all is not kept."""
+        self.forget(lane)
+        size = len(memory.state)
+        while self._remembering and self._remembered_bytes + size > MAX_REMEMBERED_BYTES:
+            self.forget(next(iter(self._remembering)))
+        if size > MAX_REMEMBERED_BYTES or not self._account.fits(size):
+            return
+        self._account.take(size)
+        self._remembered_bytes += size
+        self._remembering[lane] = None
+        self.lanes[lane].memory = memory
+
+    def forget(self, lane: Lane) -> None:
+        """Drop the lane's memory; idempotent."""
+        state = self.lanes[lane]
+        if state.memory is not None:
+            self._account.give_back(len(state.memory.state))
+            self._remembered_bytes -= len(state.memory.state)
+            del self._remembering[lane]
+            state.memory = None
 
     def occupy(self, lane: Lane, rid: str) -> None:
         """Take a slot for a response that runs already."""
@@ -112,6 +158,7 @@ class LaneSlots:
     def release(self, lane: Lane) -> None:
         """Free the slot of a lane. Its next create waits behind lanes that waited longer."""
         state = self.lanes[lane]
+        self.submitted(lane)
         state.busy, state.rid, state.cancel = False, None, False
         self.in_flight -= 1
         if state.queue:
@@ -122,11 +169,10 @@ class LaneSlots:
         self._waiting.clear()
         for lane, state in self.lanes.items():
             while state.queue:
-                self._dequeue(state)
+                self._give_back(len(state.queue.popleft()))
+                self._queued -= 1
                 yield lane
 
-    def _dequeue(self, state: LaneState) -> dict[str, Any]:
-        body, size = state.queue.popleft()
-        self._queued -= 1
+    def _give_back(self, size: int) -> None:
         self._queued_bytes -= size
-        return body
+        self._account.give_back(size)

@@ -24,9 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import lane_slots
+from gateway import lane_slots, request_parsing
 from gateway.lane_slots import Lane as Lane
 from gateway.lane_slots import Remembered as Remembered
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
 
 _LANE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
@@ -37,7 +38,7 @@ class Begin:
     """Submit this create now; answer with `accepted` or `rejected`."""
 
     lane: Lane
-    body: dict[str, Any]
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,12 @@ class LaneScheduler:
         self,
         max_in_flight: int = lane_slots.MAX_IN_FLIGHT,
         max_lanes: int = lane_slots.MAX_LANES,
+        account: kept_bytes.Account | None = None,
     ) -> None:
-        self._slots = lane_slots.LaneSlots(max_in_flight, max_lanes)
+        """`account` counts what is kept for the client; without it nothing counts."""
+        self._slots = lane_slots.LaneSlots(
+            max_in_flight, max_lanes, account or kept_bytes.KeptBytes(0).account("")
+        )
         self._recent: collections.deque[str] = collections.deque(maxlen=64)
         self.leaving: Leaving | None = None
 
@@ -105,34 +110,41 @@ class LaneScheduler:
 
     # ---- what the client says
 
-    def received(self, event: dict[str, Any], size: int = 0) -> list[Action]:
-        """Handle one client event. `size` in bytes bounds what may queue up."""
-        kind = event.get("type")
-        handler = _HANDLERS.get(kind) if isinstance(kind, str) else None
-        if handler is None:
-            return [Reply(errors.ws_event(errors.unknown_event(kind)))]
-        return handler(self, event, size)
+    def received(self, data: bytes) -> list[Action]:
+        """Handle one client event, as the client sent it.
 
-    def _create(self, event: dict[str, Any], size: int) -> list[Action]:
+        Only what decides its way is decoded here: a body may take twenty times its bytes once it is
+        decoded, and many may have to wait.
+
+        Raises:
+            errors.ApiError: it is no event.
+        """
+        event = request_parsing.event_head(data)
+        handler = _HANDLERS.get(event.type) if isinstance(event.type, str) else None
+        if handler is None:
+            return [Reply(errors.ws_event(errors.unknown_event(event.type)))]
+        return handler(self, event, data)
+
+    def _create(self, event: request_parsing.EventHead, data: bytes) -> list[Action]:
         try:
-            lane = lane_of(event)
+            lane = lane_of(event.stream_id)
             if self.leaving is not None:
                 raise _refusal(self.leaving)
-            self._slots.enqueue(lane, event, size)
+            self._slots.enqueue(lane, data)
         except errors.ApiError as error:
             # A lane that is no lane cannot be named in the answer.
-            shown = None if error.code == "invalid_stream_id" else lane_of(event)
+            shown = None if error.code == "invalid_stream_id" else lane_of(event.stream_id)
             return [Reply(errors.ws_event(error, shown))]
         return self._begin()
 
-    def _cancel(self, event: dict[str, Any], _size: int) -> list[Action]:
+    def _cancel(self, event: request_parsing.EventHead, _data: bytes) -> list[Action]:
         """Cancel by response id or by lane. Without either: the default lane's response, or the
         only one there is. A response that has ended needs no cancel, and that is no error."""
-        rid = event.get("response_id")
+        rid = event.response_id
         if rid is not None and not isinstance(rid, str):
             return [Reply(errors.ws_event(errors.invalid_type("response_id", "a string")))]
         try:
-            lane = lane_of(event)
+            lane = lane_of(event.stream_id)
         except errors.ApiError as error:
             return [Reply(errors.ws_event(error))]
         if rid is not None:
@@ -160,13 +172,14 @@ class LaneScheduler:
         if (state := self._slots.lanes.get(lane)) is not None:
             state.cancel = False
 
-    def _steer(self, event: dict[str, Any], _size: int) -> list[Action]:
+    def _steer(self, _event: request_parsing.EventHead, data: bytes) -> list[Action]:
         error = {
             "type": errors.INVALID_REQUEST,
             "code": "steering_not_supported",
             "message": "Steering is not supported.",
         }
-        steer = {name: event.get(name) for name in ("previous_response_id", "input")}
+        body = request_parsing.decode(data)
+        steer = {name: body.get(name) for name in ("previous_response_id", "input")}
         return [Reply({"type": "response.steer.failed", "error": error, "steer": steer})]
 
     # ---- what became of a create
@@ -175,6 +188,7 @@ class LaneScheduler:
         """The create of this lane is in the log as `rid`."""
         state = self._slots.lanes[lane]
         state.rid = rid
+        self._slots.submitted(lane)
         return [Cancel(rid, own=True, lane=lane)] if state.cancel else []
 
     def rejected(self, lane: Lane, error: errors.ApiError, previous: object = None) -> list[Action]:
@@ -192,7 +206,7 @@ class LaneScheduler:
         if state.rid is not None:
             self._recent.append(state.rid)
         if remembered is not None:
-            state.memory = remembered
+            self._slots.remember(lane, remembered)
         else:
             self._forget(lane, previous)
         return self._release(lane)
@@ -233,23 +247,22 @@ class LaneScheduler:
     def _forget(self, lane: Lane, previous: object) -> None:
         state = self._slots.lanes[lane]
         if state.memory is not None and state.memory.rid == previous:
-            state.memory = None
+            self._slots.forget(lane)
 
     def _release(self, lane: Lane) -> list[Action]:
         self._slots.release(lane)
         return [*self._begin(), *self._close_if_idle()]
 
     def _begin(self) -> list[Action]:
-        return [Begin(lane, body) for lane, body in self._slots.begin()]
+        return [Begin(lane, data) for lane, data in self._slots.begin()]
 
 
-def lane_of(event: dict[str, Any]) -> Lane:
-    """The event's lane.
+def lane_of(name: object) -> Lane:
+    """The lane that a `stream_id` names.
 
     Raises:
         errors.ApiError: invalid_stream_id.
     """
-    name = event.get("stream_id")
     if name is None:
         return None
     if not isinstance(name, str) or not _LANE.match(name):
@@ -263,7 +276,8 @@ def _refusal(why: Leaving) -> errors.ApiError:
     return errors.unavailable("This instance is shutting down; connect again.")
 
 
-_HANDLERS: Final[dict[str, Callable[[LaneScheduler, dict[str, Any], int], list[Action]]]] = {
+_Handler = Callable[[LaneScheduler, request_parsing.EventHead, bytes], list[Action]]
+_HANDLERS: Final[dict[str, _Handler]] = {
     "response.create": LaneScheduler._create,
     "response.cancel": LaneScheduler._cancel,
     "response.steer": LaneScheduler._steer,

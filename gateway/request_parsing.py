@@ -245,6 +245,26 @@ def decode(data: str | bytes) -> dict[str, Any]:
     return body
 
 
+class EventHead(msgspec.Struct, frozen=True):
+    """What of a client event decides its way. The rest is skipped, not decoded."""
+
+    type: Any = None
+    stream_id: Any = None
+    response_id: Any = None
+
+
+_decode_head = msgspec.json.Decoder(EventHead).decode
+
+
+def event_head(data: bytes) -> EventHead:
+    """The head of one client event. Raises like `decode`."""
+    try:
+        return _decode_head(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        decode(data)  # says why
+        raise errors.invalid_json() from error
+
+
 # ---- Responses
 
 

@@ -38,24 +38,26 @@ class RequestWriter:
             had already taken.
 
         Raises:
-            errors.ApiError: the record is too large.
+            errors.ApiError: the record is too large, or too much is kept for its owner.
             log.AppendFailed
         """
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
             raise errors.record_too_large()
-        async with self._registered(request) as subscription:
+        async with self._registered(request, value) as subscription:
             appended = await self._append_twice(topic, partition, request.rid, value)
         return subscription, appended.offset + 1 or -1
 
     @contextlib.asynccontextmanager
-    async def _registered(self, request: records.Request) -> AsyncIterator[delivery.Subscription]:
+    async def _registered(
+        self, request: records.Request, value: bytes
+    ) -> AsyncIterator[delivery.Subscription]:
         """Register the response before the append, so that the tail cannot miss its first record.
 
         The response becomes visible when the block succeeds. It is forgotten when the block fails;
         should the request be in the log after all, a look-up finds it.
         """
-        self._delivery.open(request)
+        self._delivery.open(request, value)
         try:
             yield await self._delivery.watch(request.rid, request.owner)
         except BaseException:

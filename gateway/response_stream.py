@@ -25,8 +25,8 @@ class ResponseStream:
         echo: static part of the Response object.
         store: whether the response can be asked for later.
         on_release: called once with this stream, when the connection lets go of it.
-        messages: the request's messages, to be remembered with the answer; None when the request
-            was submitted elsewhere.
+        request: the request record, to be remembered with the answer; None when the request was
+            submitted elsewhere.
         previous: id of the response that this one continues.
         counted: the response takes a place in `admission.Running` until it ends.
         headers: HTTP headers for the answer.
@@ -46,7 +46,7 @@ class ResponseStream:
     subscription: delivery.Subscription
     store: bool
     on_release: Callable[[ResponseStream], None]
-    messages: context.Messages | None = None
+    request: bytes | None = None
     previous: str | None = None
     counted: bool = False
     headers: dict[str, str] = field(default_factory=dict)
@@ -121,6 +121,15 @@ class ResponseStream:
     @property
     def remembered(self) -> lanes.Remembered | None:
         """What a continuation needs of the response; None unless it ended and can be continued."""
-        if self.final is None or self.messages is None or not context.continuable(self.final):
+        messages = self.dialogue
+        return lanes.Remembered(self.rid, context.pack(messages)) if messages is not None else None
+
+    @property
+    def dialogue(self) -> context.Messages | None:
+        """The messages with the answer; None unless the response ended and can be continued."""
+        if self.final is None or not context.continuable(self.final):
             return None
-        return lanes.Remembered(self.rid, context.with_answer(self.messages, self.final))
+        request = records.decode_request(self.request)
+        if request is None:
+            return None
+        return context.with_answer(context.without_instructions(request), self.final)

@@ -85,7 +85,7 @@ class StreamKeeper:
             subscription,
             request.store,
             self._released,
-            messages=context.without_instructions(request),
+            request=subscription.request,
             previous=request.previous,
             counted=True,
             headers={**headers, "x-tailrace-response-id": request.rid},
@@ -117,7 +117,9 @@ class StreamKeeper:
 
     def _released(self, stream: response_stream.ResponseStream) -> None:
         self.active_streams -= 1
-        if stream.over:
+        # Only a response that was submitted here has something to be done at its end. A client may
+        # follow one response as often as it likes, and must not leave a task behind each time.
+        if stream.over or (stream.store and not stream.counted):
             self._end(stream)
         else:
             self._spawn(self._follow_to_end(stream))
@@ -128,7 +130,8 @@ class StreamKeeper:
             async with asyncio.timeout(FOLLOW_S):
                 if not stream.store:
                     await self._cancel_after_grace(stream)
-                await stream.to_end()
+                if stream.counted:
+                    await stream.to_end()
         except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
             pass  # this process cannot follow it; what the log holds of it stays true
         finally:
@@ -156,8 +159,5 @@ class StreamKeeper:
                 self._admitted.discard(unstored)
             self.running.end(stream.rid)
             telemetry.RUNNING_RESPONSES.set(len(self.running))
-        remembered = stream.remembered
-        if remembered is not None and stream.store:
-            self._spawn(
-                self._cache.put_turn(stream.rid, context.encode(stream.owner, remembered.messages))
-            )
+        if stream.store and (messages := stream.dialogue) is not None:
+            self._spawn(self._cache.put_turn(stream.rid, context.encode(stream.owner, messages)))

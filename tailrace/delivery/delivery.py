@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub
+from tailrace.delivery import hub, kept_bytes
 from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
@@ -35,6 +35,7 @@ class Delivery:
 
     Attributes:
         preferred: partitions on which this instance begins new conversations; fixed.
+        kept: the bytes of requests that this process keeps.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Delivery:
         entropy: Callable[[int], bytes] = os.urandom,
         clock: Callable[[], float] = time.monotonic,
         sweep_s: float = SWEEP_S,
+        kept: kept_bytes.KeptBytes | None = None,
     ) -> None:
+        self.kept = kept or kept_bytes.KeptBytes()
         self.preferred = tuple(preferred)
         self._clients = clients
         self._layout = layout
@@ -63,7 +66,9 @@ class Delivery:
             clock=clock,
             sweep_s=sweep_s,
         )
-        self._look_up = LookUp(self._live, clients.replays, clients.offsets, pools, clock)
+        self._look_up = LookUp(
+            self._live, clients.replays, clients.offsets, pools, self.kept, clock
+        )
         self._deletions = Deletions(clients.conversations, clients.offsets)
         self._running = False
 
@@ -110,12 +115,17 @@ class Delivery:
         address = ids.Address(self._layout.tag, partition, self._live.next_offset(partition))
         return ids.mint(address, self._entropy(ids.RANDOM_BYTES))
 
-    def open(self, request: records.Request) -> None:
+    def open(self, request: records.Request, value: bytes) -> None:
         """Register a response before its request is appended, so that the tail cannot pass its
-        first record unseen."""
+        first record unseen. `value`: the request as it is appended.
+
+        Raises:
+            errors.ApiError: 429, too much is kept for the owner.
+        """
         address = ids.parse(request.rid)
-        stream = hub.Stream(request.rid, address.partition, hidden=True, request=request)
+        stream = hub.Stream(request.rid, address.partition, hidden=True, kept=self.kept)
         stream.identify(request.owner, request.echo)
+        stream.keep_request(value)
         self._streams.add(stream)
         # The sweep may have left the partition since the id was minted.
         self._live.follow_from(address.partition, address.offset)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.delivery import outbox
+from tailrace.delivery import kept_bytes, outbox
 from tailrace.protocol import events, fold, log_words, records
 
 
@@ -30,8 +30,9 @@ class Stream:
         hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen
             until then.
         boxes: subscribers.
-        request: the request record, where it was needed (opened here, or found in the request
-            topic).
+        request: the request record as it lies in the log, where it was needed (opened here, or
+            found in the request topic). A response that has ended here keeps none.
+        kept: counts the bytes of `request`.
         holders: calls that use the stream right now; it is not dropped while > 0.
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
@@ -50,7 +51,8 @@ class Stream:
     held: list[tuple[records.TokenRecord, int, int]] | None = None
     hidden: bool = False
     boxes: set[outbox.Outbox] = field(default_factory=set)
-    request: records.Request | None = None
+    request: bytes | None = None
+    kept: kept_bytes.KeptBytes | None = None
     holders: int = 0
     idle_since: float = 0.0
     lost: Exception | None = None
@@ -68,6 +70,22 @@ class Stream:
             self.owner = owner
             self.series = events.Series(echo)
             self._emit(self.series.open())
+
+    def keep_request(self, value: bytes) -> None:
+        """Keep the request record. The owner is known.
+
+        Raises:
+            errors.ApiError: 429, too much is kept for the owner.
+        """
+        if self.owner is not None and self.kept is not None and self.request is None:
+            self.kept.take(self.owner.key, len(value))
+        self.request = value
+
+    def forget_request(self) -> None:
+        """Keep the request record no more; idempotent. The log has it."""
+        if self.owner is not None and self.kept is not None and self.request is not None:
+            self.kept.give_back(self.owner.key, len(self.request))
+        self.request = None
 
     def live(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome | None:
         """A record from the tail; None while it is held back."""
@@ -125,6 +143,8 @@ class Stream:
         self.boxes.discard(box)
         if not self.boxes:
             self.idle_since = now
+            if self.done:
+                self.forget_request()
 
     def _emit(self, new: list[events.Event]) -> None:
         if not new:
@@ -180,6 +200,7 @@ class Hub:
         stream = self._streams.pop(rid.encode(), None)
         if stream is not None:
             self._load[stream.partition] -= 1
+            stream.forget_request()
 
     def load(self, partition: int) -> int:
         """Streams registered on `partition`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub
+from tailrace.delivery import hub, kept_bytes
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.subscription import NotFound
 from tailrace.log import interfaces
@@ -52,12 +52,14 @@ class LookUp:
         replays: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
         pools: Sequence[str],
+        kept: kept_bytes.KeptBytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._live = live
         self._replays = replays
         self._offsets = offsets
         self._pools = tuple(pools)
+        self._kept = kept
         self._clock = clock
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
@@ -92,13 +94,13 @@ class LookUp:
             log.HistoryLost: the log no longer holds it.
             log.LogUnavailable
         """
-        if stream.request is None:
-            stream.request = await self._request_by_claim(stream)
-        if stream.request is None:
-            await self._scan_requests(stream, from_beginning=True)
-        if stream.request is None:
+        value = stream.request or await self._request_by_claim(stream)
+        if value is None:
+            value = await self._scan_requests(stream, from_beginning=True)
+        request = records.decode_request(value)
+        if request is None:
             raise log.HistoryLost(f"the log no longer holds the request of {stream.rid}")
-        return stream.request
+        return request
 
     def cancel(self) -> None:
         """Cancel the look-ups under way."""
@@ -127,7 +129,7 @@ class LookUp:
         await self._live.follow(address.partition)
         # Up to `add` nothing awaits: the tail cannot dispatch between the reading of its position
         # and the registration of the stream.
-        stream = hub.Stream(rid, address.partition, held=[])
+        stream = hub.Stream(rid, address.partition, held=[], kept=self._kept)
         live_from = self._live.next_offset(address.partition)
         self._live.streams.add(stream)
         if address.offset > live_from and address.offset > await self._end(address.partition):
@@ -181,9 +183,11 @@ class LookUp:
         ):
             await asyncio.sleep(CATCH_UP_S)
 
-    async def _scan_requests(self, stream: hub.Stream, *, from_beginning: bool = False) -> None:
-        """Find the request in its pool's topics. An unfinished one lies at or above the group's
-        committed offset (log rule §10)."""
+    async def _scan_requests(
+        self, stream: hub.Stream, *, from_beginning: bool = False
+    ) -> bytes | None:
+        """Find the request in its pool's topics, and identify the stream by it. An unfinished one
+        lies at or above the group's committed offset (log rule §10)."""
         for pool in self._pools:
             committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
             for priority in topics.CLASSES:
@@ -191,13 +195,16 @@ class LookUp:
                 begin = (await self._offsets.beginnings(topic, [partition]))[partition]
                 end = (await self._offsets.ends(topic, [partition]))[partition]
                 start = max(begin, committed.get((topic, partition), (0, ""))[0])
-                request = await self._request_in(topic, partition, start, end, stream.rid)
-                if request is not None:
-                    stream.request = request
+                value = await self._request_in(topic, partition, start, end, stream.rid)
+                request = records.decode_request(value)
+                if value is not None and request is not None:
                     stream.identify(request.owner, request.echo)
-                    return
+                    if self._kept.fits(request.owner.key, len(value)):
+                        stream.keep_request(value)
+                    return value
+        return None
 
-    async def _request_by_claim(self, stream: hub.Stream) -> records.Request | None:
+    async def _request_by_claim(self, stream: hub.Stream) -> bytes | None:
         claim = stream.state.first
         if claim is None:
             return None
@@ -210,7 +217,7 @@ class LookUp:
 
     async def _request_in(
         self, topic: str, partition: int, start: int, end: int, rid: str
-    ) -> records.Request | None:
+    ) -> bytes | None:
         async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -218,5 +225,5 @@ class LookUp:
                         continue
                     request = records.decode_request(record.value)
                     if request is not None and request.rid == rid:
-                        return request
+                        return record.value
         return None

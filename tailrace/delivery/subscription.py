@@ -81,6 +81,11 @@ class Subscription:
         return self._series.base
 
     @property
+    def request(self) -> bytes | None:
+        """The request record, if this instance has it."""
+        return self._stream.request
+
+    @property
     def response(self) -> dict[str, Any]:
         """The Response object as it stands."""
         return self._series.snapshot()

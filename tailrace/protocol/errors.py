@@ -307,6 +307,17 @@ def too_many_look_ups(retry_after_s: float) -> ApiError:
     )
 
 
+def too_much_kept(retry_after_s: float) -> ApiError:
+    """What the caller has sent and is not finished with takes too much memory here."""
+    message = (
+        "Your unfinished requests and open conversations take too much memory. "
+        f"Please try again in {_wait(retry_after_s):.1f}s."
+    )
+    return ApiError(
+        429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
+
+
 def server_error(
     message: str = "The server had an error while processing your request. Sorry about that!",
 ) -> ApiError:

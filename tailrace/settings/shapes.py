@@ -89,6 +89,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Cap, msgspec.Meta(description="running responses of a principal, per gateway")
     ] = 512
     responses: Annotated[Cap, msgspec.Meta(description="running responses, per gateway")] = 4096
+    kept_bytes_per_principal: Annotated[
+        Cap,
+        msgspec.Meta(
+            description="bytes of a principal's requests that a process keeps while they are "
+            "received, wait or run, with what its sockets remember; 0: no limit"
+        ),
+    ] = 64 << 20
     sockets_per_principal: Annotated[
         Cap, msgspec.Meta(description="WebSockets of a principal, per gateway")
     ] = 1024

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tailrace.protocol import errors
+
+MAX_RID_CHARS: Final = 128
 
 
 class Watch(NamedTuple):
@@ -47,6 +49,8 @@ def parse(text: str | None) -> Command | Invalid:
     rid = command.get("response_id")
     if not isinstance(rid, str):
         return Invalid(None, errors.missing_required_parameter("response_id"))
+    if len(rid) > MAX_RID_CHARS:  # no response has such an id, and it would be kept and repeated
+        return Invalid(rid[:MAX_RID_CHARS], errors.response_not_found(rid))
     if command["type"] == "unwatch":
         return Unwatch(rid)
     after = command.get("starting_after", -1)

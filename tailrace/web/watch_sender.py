@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.websockets import WebSocket
@@ -13,6 +13,8 @@ from tailrace import log, telemetry
 from tailrace.delivery import delivery, outbox
 from tailrace.protocol import close_codes
 from tailrace.web import write_deadline
+
+MAX_NOTED_BYTES: Final = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,11 +31,12 @@ class WatchSender:
         _waiter: set when there is something to send, while the task waits; None otherwise.
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
+        _noted: size of the notes in bytes.
         _deadline: of the writes to the client.
     """
 
     __slots__ = (
-        *("_deadline", "_finished", "_lost", "_notes", "_pending", "_socket", "_task"),
+        *("_deadline", "_finished", "_lost", "_noted", "_notes", "_pending", "_socket", "_task"),
         *("_unwatch", "_waiter", "_watches"),
     )
 
@@ -60,15 +63,22 @@ class WatchSender:
         self._lost = lost
         self._finished = finished
         self._pending: dict[str, None] = {}
-        self._notes: list[dict[str, Any]] = []
+        self._notes: list[bytes] = []
+        self._noted = 0
         self._deadline = write_deadline.WriteDeadline()
         self._task: Finished | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def note(self, message: dict[str, Any]) -> None:
-        """Send this message before any more events."""
-        self._notes.append(message)
+    def note(self, message: dict[str, Any]) -> bool:
+        """Send this message before any more events. False: the client takes none of the messages
+        that it causes, and this one is not kept."""
+        body = _encode(message)
+        if self._noted + len(body) > MAX_NOTED_BYTES:
+            return False
+        self._notes.append(body)
+        self._noted += len(body)
         self._wake()
+        return True
 
     def ready(self, rid: str) -> None:
         """Send what the subscription of `rid` has."""
@@ -84,6 +94,7 @@ class WatchSender:
     def cancel(self) -> Finished | None:
         """Send nothing more. Returns the task, which is to be awaited."""
         self._notes.clear()
+        self._noted = 0
         self._pending.clear()
         if self._task is not None:
             self._task.cancel()
@@ -116,7 +127,8 @@ class WatchSender:
                     if self._notes:
                         notes, self._notes = self._notes, []
                         for note in notes:
-                            await self._write(_encode(note))
+                            await self._write(note)
+                            self._noted -= len(note)
                     if self._pending:
                         await self._send_one(next(iter(self._pending)))
                 if not self._watches:

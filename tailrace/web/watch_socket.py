@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -107,7 +107,8 @@ class WatchConnection:
         if self._over:
             return
         self._over, self._code = True, code
-        if self._reader is not None:
+        # The reader itself looks at `_over` before it reads again.
+        if self._reader is not None and self._reader is not asyncio.current_task():
             self._reader.cancel()
 
     async def _close(self, code: close_codes.CloseCode | None) -> None:
@@ -121,11 +122,16 @@ class WatchConnection:
     # --------------------------------------------------------------- commands
 
     async def _read(self) -> None:
-        while not self._over:
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            self._obey(watch_commands.parse(message.get("text")))
+        # The message is in no variable here: it would be kept until the next one comes.
+        while not self._over and self._take(await self._socket.receive()):
+            pass
+
+    def _take(self, message: Mapping[str, Any]) -> bool:
+        """Act on one ASGI message. Returns whether another one may follow."""
+        if message["type"] == "websocket.disconnect":
+            return False
+        self._obey(watch_commands.parse(message.get("text")))
+        return True
 
     def _obey(self, command: watch_commands.Command | watch_commands.Invalid) -> None:
         match command:
@@ -174,8 +180,9 @@ class WatchConnection:
     # ----------------------------------------------------------------- sender
 
     def _note(self, message: dict[str, Any]) -> None:
-        if not self._over:
-            self._sending().note(message)
+        if not self._over and not self._sending().note(message):
+            telemetry.OUTBOX_CLOSES.labels(verdict="slow").inc()
+            self._end(close_codes.CloseCode.SLOW)
 
     def _ready(self, rid: str) -> None:
         if not self._over:

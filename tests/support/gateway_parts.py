@@ -24,7 +24,7 @@ from gateway import (
 )
 from tailrace import settings
 from tailrace.auth.principal import Principal
-from tailrace.delivery import delivery, revocations
+from tailrace.delivery import delivery, kept_bytes, revocations
 from tailrace.log import interfaces
 from tailrace.protocol import errors, events, fold, ids, records, topics
 from tailrace.settings.shapes import Limits, Pool
@@ -191,11 +191,12 @@ def put_answer(
 async def running(
     broker: memory_log.MemoryLog | None = None,
     redis: memory_redis.MemoryRedis | None = None,
+    kept: kept_bytes.KeptBytes | None = None,
     **more: Any,
 ) -> AsyncIterator[Parts]:
     """The parts of one gateway; its delivery is ready inside."""
     broker = broker or memory_log.MemoryLog("one", 1)
-    made = memory_delivery.over(broker, preferred=[0])
+    made = memory_delivery.over(broker, preferred=[0], kept=kept)
     async with memory_delivery.running(made):
         parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, broker.writer(), **more)
         try:

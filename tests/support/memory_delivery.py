@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from tailrace.delivery import delivery, log_clients, revocations
+from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.protocol import topics
 from tests.support import log_contract, memory_log
 
@@ -33,6 +33,7 @@ def over(
     preferred: Sequence[int] = (),
     using: log_clients.LogClients | None = None,
     clock: Callable[[], float] = time.monotonic,
+    kept: kept_bytes.KeptBytes | None = None,
 ) -> delivery.Delivery:
     """A delivery that knows `broker` as it is now."""
     return delivery.Delivery(
@@ -41,6 +42,7 @@ def over(
         pools=["default"],
         preferred=preferred,
         clock=clock,
+        kept=kept,
     )
 
 

@@ -138,7 +138,9 @@ class TestResolve:
 
     async def test_connection_memory_answers_first_and_asks_nobody(self) -> None:
         known = Log(response())
-        history = await resolver(known).resolve(RID, ALICE, lanes.Remembered(RID, [user("mine")]))
+        history = await resolver(known).resolve(
+            RID, ALICE, lanes.Remembered(RID, context.pack([user("mine")]))
+        )
         assert history == context.History([user("mine")], 3)
         assert known.asked == 0
 

@@ -159,7 +159,7 @@ async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -
         async def append() -> tuple[delivery.Subscription, int]:
             put(parts, first.request)
             end = put(parts, second.request) + 1
-            parts.delivery.open(second.request)
+            parts.delivery.open(second.request, records.encode(second.request))
             parts.delivery.acknowledged(second.rid)
             watched = await parts.delivery.watch(second.rid, second.request.owner)
             return watched, end if known else -1
@@ -183,7 +183,7 @@ async def test_a_request_that_got_into_the_log_after_this_one_does_not_count(kno
         own, later = [await keyed(parts) for _ in range(2)]
 
         async def append() -> tuple[delivery.Subscription, int]:
-            parts.delivery.open(own.request)
+            parts.delivery.open(own.request, records.encode(own.request))
             end = put(parts, own.request) + 1
             put(parts, later.request)
             parts.delivery.acknowledged(own.rid)

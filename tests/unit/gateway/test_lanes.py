@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import hypothesis
 import hypothesis.stateful as stateful
 import hypothesis.strategies as st
+import msgspec
 import pytest
 
 from gateway import lane_slots, lanes
 from gateway.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Remembered, Reply
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
 
 FAILED = errors.server_error()
 
 
-def create(lane: str | None = None, **fields: Any) -> dict[str, Any]:
-    return {
-        "type": "response.create",
-        **({"stream_id": lane} if lane is not None else {}),
-        **fields,
-    }
+def event(fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(fields)
+
+
+def create(lane: str | None = None, **fields: Any) -> bytes:
+    named = {"stream_id": lane} if lane is not None else {}
+    return event({"type": "response.create", **named, **fields})
 
 
 def codes(actions: list[lanes.Action]) -> list[str]:
@@ -29,11 +33,11 @@ def codes(actions: list[lanes.Action]) -> list[str]:
 
 
 def begun(actions: list[lanes.Action]) -> list[tuple[str | None, Any]]:
-    return [(a.lane, a.body.get("n")) for a in actions if isinstance(a, Begin)]
+    return [(a.lane, msgspec.json.decode(a.data).get("n")) for a in actions if isinstance(a, Begin)]
 
 
 def remembered(rid: str) -> Remembered:
-    return Remembered(rid, [{"role": "user", "content": rid}])
+    return Remembered(rid, rid.encode())
 
 
 class TestLanes:
@@ -89,15 +93,15 @@ class TestLanes:
 
     @pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 257, 5, [], {}, True, "a\n"])
     def test_a_bad_name_is_told_without_a_lane(self, name: Any) -> None:
-        actions = LaneScheduler().received({"type": "response.create", "stream_id": name})
+        actions = LaneScheduler().received(event({"type": "response.create", "stream_id": name}))
         assert codes(actions) == ["invalid_stream_id"]
         assert isinstance(actions[0], Reply)
         assert "stream_id" not in actions[0].event
 
     def test_null_is_the_default_lane(self) -> None:
-        assert begun(LaneScheduler().received({"type": "response.create", "stream_id": None})) == [
-            (None, None)
-        ]
+        assert begun(
+            LaneScheduler().received(event({"type": "response.create", "stream_id": None}))
+        ) == [(None, None)]
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
         c = LaneScheduler()
@@ -107,10 +111,104 @@ class TestLanes:
 
     def test_what_queues_up_is_bounded_in_bytes(self) -> None:
         c = LaneScheduler()
-        half = lane_slots.MAX_QUEUED_BYTES // 2
-        c.received(create(), half)
-        assert codes([*c.received(create(), half), *c.received(create(), half)]) == []
-        assert codes(c.received(create(), half)) == ["rate_limit_exceeded"]
+        half = create(pad="x" * (lane_slots.MAX_QUEUED_BYTES // 2 - 100))
+        c.received(half)
+        c.accepted(None, "r1")  # the one that runs does not wait
+        assert codes([*c.received(half), *c.received(half)]) == []
+        assert codes(c.received(half)) == ["rate_limit_exceeded"]
+
+    def test_what_waits_is_kept_as_the_client_sent_it(self) -> None:
+        c = LaneScheduler()
+        c.received(create())
+        sent = create(input=[[]] * 1000)
+        c.received(sent)
+        (begin,) = c.ended(None, None)
+        assert begin == Begin(None, sent)
+
+    def test_what_is_no_event_is_refused_at_once(self) -> None:
+        for data, code in ((b"[", "invalid_json"), (b"[]", "invalid_type"), (b"", "invalid_json")):
+            with pytest.raises(errors.ApiError) as refused:
+                LaneScheduler().received(data)
+            assert refused.value.code == code
+
+
+class TestKeptBytes:
+    """Whatever a socket keeps counts for its principal, and nothing counts afterwards."""
+
+    def test_two_sockets_of_one_principal_share_the_bound_of_what_waits(self) -> None:
+        kept = kept_bytes.KeptBytes(1000)
+        one, two = (LaneScheduler(account=kept.account("alice")) for _ in range(2))
+        body = create(pad="x" * 400)
+        assert codes([*one.received(body), *two.received(body)]) == []
+        assert codes(two.received(body)) == ["rate_limit_exceeded"]
+        assert codes(LaneScheduler(account=kept.account("bob")).received(body)) == []
+        one.rejected(None, FAILED)
+        assert codes(two.received(body)) == []
+
+    def test_what_waits_takes_as_much_memory_as_it_has_bytes(self) -> None:
+        """Decoded, these creates take more than twenty times their bytes."""
+        body = create(input="hi", metadata=[[]] * 40_000)
+        c = LaneScheduler()
+        c.received(create())
+        tracemalloc.start()
+        try:
+            for _ in range(lane_slots.MAX_QUEUED_BYTES // len(body)):
+                c.received(bytes(bytearray(body)))
+            size, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert size < 1.1 * lane_slots.MAX_QUEUED_BYTES
+
+    def test_memories_over_the_bound_of_the_socket_are_dropped_oldest_first(self) -> None:
+        kept = kept_bytes.KeptBytes()
+        c = LaneScheduler(account=kept.account("alice"))
+        third = b"x" * (lane_slots.MAX_REMEMBERED_BYTES // 3)
+        for lane in ("a", "b", "c", "d"):
+            c.received(create(lane))
+            c.accepted(lane, lane)
+            c.ended(lane, Remembered(lane, third))
+        c.received(create("e"))
+        assert [c.recall("e", lane) is not None for lane in ("a", "b", "c", "d")] == [
+            *(False, True, True, True)
+        ]
+        c.rejected("e", FAILED)
+        assert kept.of("alice") == 3 * len(third)
+
+    def test_a_memory_that_does_not_fit_at_all_is_not_kept(self) -> None:
+        kept = kept_bytes.KeptBytes(1000)
+        c = LaneScheduler(account=kept.account("alice"))
+        c.received(create())
+        c.accepted(None, "r1")
+        c.ended(None, Remembered("r1", b"x" * 1001))
+        c.received(create())
+        assert c.recall(None, "r1") is None
+
+    @hypothesis.given(st.data())
+    def test_nothing_counts_once_all_is_over(self, data: st.DataObject) -> None:
+        kept = kept_bytes.KeptBytes()
+        with kept.account("alice") as account:
+            c = LaneScheduler(max_in_flight=2, account=account)
+            busy: list[str | None] = []
+            choice: st.SearchStrategy[Any] = st.booleans()
+            names: st.SearchStrategy[Any] = st.sampled_from([None, "a", "b"])
+            for n in range(data.draw(st.integers(0, 12))):
+                if busy and data.draw(choice):
+                    lane = busy.pop(0)
+                    c.accepted(lane, f"r{n}")
+                    memory = remembered(f"r{n}") if data.draw(choice) else None
+                    actions = c.ended(lane, memory)
+                else:
+                    actions = c.received(create(data.draw(names)))
+                busy += [lane for lane, _ in begun(actions)]
+            waits = c.leave(Leaving.DRAIN)
+            assert len(codes(waits)) == sum(isinstance(a, Reply) for a in waits)
+            while busy:
+                lane = busy.pop()
+                c.rejected(lane, FAILED)
+            assert account.size == sum(
+                len(s.memory.state) for s in c._slots.lanes.values() if s.memory
+            )
+        assert kept.of("alice") == 0
 
 
 class TestMemory:
@@ -175,54 +273,56 @@ class TestCancel:
         for lane in (None, "a"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r-None", own=True)]
+        assert c.received(event({"type": "response.cancel"})) == [Cancel("r-None", own=True)]
 
     def test_bare_means_the_only_one(self) -> None:
         c = LaneScheduler()
         c.received(create("a"))
         c.accepted("a", "r1")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True, lane="a")]
+        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True, lane="a")]
 
     def test_bare_with_several_named_ones_is_ambiguous(self) -> None:
         c = LaneScheduler()
         for lane in ("a", "b"):
             c.received(create(lane))
             c.accepted(lane, lane)
-        assert codes(c.received({"type": "response.cancel"})) == ["missing_required_parameter"]
+        assert codes(c.received(event({"type": "response.cancel"}))) == [
+            "missing_required_parameter"
+        ]
 
     def test_by_lane_and_by_id(self) -> None:
         c = LaneScheduler()
         for lane in ("a", "b"):
             c.received(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received({"type": "response.cancel", "stream_id": "b"}) == [
+        assert c.received(event({"type": "response.cancel", "stream_id": "b"})) == [
             Cancel("r-b", own=True, lane="b")
         ]
-        assert c.received({"type": "response.cancel", "response_id": "r-a"}) == [
+        assert c.received(event({"type": "response.cancel", "response_id": "r-a"})) == [
             Cancel("r-a", own=True, lane="a")
         ]
 
     def test_while_it_is_being_submitted_the_cancel_follows_the_acknowledgement(self) -> None:
         c = LaneScheduler()
         c.received(create())
-        assert c.received({"type": "response.cancel"}) == []
-        assert c.received({"type": "response.cancel"}) == []
+        assert c.received(event({"type": "response.cancel"})) == []
+        assert c.received(event({"type": "response.cancel"})) == []
         assert c.accepted(None, "r1") == [Cancel("r1", own=True)]
 
     def test_asking_again_writes_no_second_record_unless_the_first_failed(self) -> None:
         c = LaneScheduler()
         c.received(create())
         c.accepted(None, "r1")
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
-        assert c.received({"type": "response.cancel", "response_id": "r1"}) == []
+        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
+        assert c.received(event({"type": "response.cancel", "response_id": "r1"})) == []
         c.cancel_failed(None)
-        assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
+        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
 
     def test_the_next_response_of_the_lane_is_not_cancelled_with_it(self) -> None:
         c = LaneScheduler()
         c.received(create(n=1))
         c.received(create(n=2))
-        c.received({"type": "response.cancel"})
+        c.received(event({"type": "response.cancel"}))
         c.accepted(None, "r1")
         c.ended(None, None)
         assert c.accepted(None, "r2") == []
@@ -232,30 +332,30 @@ class TestCancel:
         c.received(create())
         c.accepted(None, "r1")
         c.ended(None, remembered("r1"))
-        assert c.received({"type": "response.cancel", "response_id": "r1"}) == []
-        assert c.received({"type": "response.cancel"}) == []
+        assert c.received(event({"type": "response.cancel", "response_id": "r1"})) == []
+        assert c.received(event({"type": "response.cancel"})) == []
 
     def test_an_id_of_another_connection_is_looked_up(self) -> None:
-        assert LaneScheduler().received({"type": "response.cancel", "response_id": "r9"}) == [
-            Cancel("r9", own=False)
-        ]
+        assert LaneScheduler().received(
+            event({"type": "response.cancel", "response_id": "r9"})
+        ) == [Cancel("r9", own=False)]
 
     def test_an_id_that_is_no_text(self) -> None:
-        assert codes(LaneScheduler().received({"type": "response.cancel", "response_id": 5})) == [
-            "invalid_type"
-        ]
+        assert codes(
+            LaneScheduler().received(event({"type": "response.cancel", "response_id": 5}))
+        ) == ["invalid_type"]
 
 
 class TestOtherEvents:
     @pytest.mark.parametrize("kind", [None, "ping", "response.creat", 5, ["response.create"], {}])
     def test_an_unknown_type_is_an_error_event_and_no_more(self, kind: Any) -> None:
         c = LaneScheduler()
-        assert codes(c.received({"type": kind})) == ["unknown_event"]
+        assert codes(c.received(event({"type": kind}))) == ["unknown_event"]
         assert begun(c.received(create())) == [(None, None)]
 
     def test_steering_is_refused_in_its_own_shape_with_the_input(self) -> None:
         (action,) = LaneScheduler().received(
-            {"type": "response.steer", "previous_response_id": "r1", "input": "go left"}
+            event({"type": "response.steer", "previous_response_id": "r1", "input": "go left"})
         )
         assert isinstance(action, Reply)
         assert action.event["type"] == "response.steer.failed"
@@ -304,7 +404,7 @@ def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
     c = LaneScheduler()
     c.adopt("r1", None)
     assert c.received(create(n=1)) == []
-    assert c.received({"type": "response.cancel"}) == [Cancel("r1", own=True)]
+    assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
     assert begun(c.ended(None, None)) == [(None, 1)]
 
 

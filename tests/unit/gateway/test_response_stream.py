@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gateway import response_stream
+from gateway import context, response_stream
 from tailrace import telemetry
 from tailrace.protocol import events, records
 
@@ -68,6 +68,11 @@ async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
 
 async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     asked = [{"role": "user", "content": "hi"}]
+    request = records.encode(
+        records.Request(
+            "resp_1", records.Owner("i", "s"), "m", asked, records.Sampling(1), {"id": "resp_1"}
+        )
+    )
     answer = {
         "status": "completed",
         "output": [
@@ -78,15 +83,15 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
             }
         ],
     }
-    well = stream_of([[event(final=answer)]], messages=asked)
+    well = stream_of([[event(final=answer)]], request=request)
     assert well.remembered is None, "it has not ended"
     await well.next_events()
     assert well.remembered is not None
-    assert (well.remembered.rid, list(well.remembered.messages)) == (
+    assert (well.remembered.rid, context.unpack(well.remembered.state)) == (
         "resp_1",
         [*asked, {"role": "assistant", "content": "ho"}],
     )
-    failed = stream_of([[event(final={"status": "failed", "output": []})]], messages=asked)
+    failed = stream_of([[event(final={"status": "failed", "output": []})]], request=request)
     await failed.next_events()
     assert failed.remembered is None
     followed = stream_of([[event(final=answer)]])

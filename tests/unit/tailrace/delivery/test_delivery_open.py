@@ -28,7 +28,7 @@ async def test_a_partition_that_was_left_since_the_id_was_minted_is_followed_fro
     rid = await made.mint(3)
     clients.on_demand.leave(3)  # as the sweep does with a partition that has no stream
     broker.skip_to(topics.TOKENS, 3, 9)
-    made.open(request(rid))
+    made.open(asked := request(rid), records.encode(asked))
     assert clients.on_demand.next_offset(3) == 7
 
 
@@ -38,7 +38,7 @@ async def test_a_partition_that_is_followed_keeps_its_position() -> None:
     made = memory_delivery.over(broker, preferred=[0], using=clients)
     rid = await made.mint(3)
     clients.on_demand.follow(3, 9)
-    made.open(request(rid))
+    made.open(asked := request(rid), records.encode(asked))
     assert clients.on_demand.next_offset(3) == 9
 
 
@@ -51,7 +51,8 @@ async def test_an_on_demand_partition_is_left_once_it_has_no_stream_and_a_prefer
         clients, layout=broker.layout, pools=["default"], preferred=[0], sweep_s=0.01
     )
     async with memory_delivery.running(made):
-        made.open(request(opened := await made.mint(3)))
+        asked = request(opened := await made.mint(3))
+        made.open(asked, records.encode(asked))
         await made.mint(4)
         await log_contract.until(lambda: not clients.on_demand.follows(4), 5)
         assert clients.on_demand.follows(3)

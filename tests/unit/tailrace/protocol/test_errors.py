@@ -41,6 +41,7 @@ EVERY_ERROR = [
     (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
+    (errors.too_much_kept(1.0), 429, "rate_limit_exceeded", None),
     (errors.server_error(), 500, "server_error", None),
     (errors.unavailable(), 503, "service_unavailable", None),
 ]

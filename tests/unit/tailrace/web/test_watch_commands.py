@@ -61,3 +61,12 @@ def test_a_binary_message_is_refused() -> None:
     found = watch_commands.parse(None)
     assert isinstance(found, Invalid)
     assert "text frames" in str(found.error)
+
+
+@pytest.mark.parametrize("kind", ["watch", "unwatch"])
+def test_an_id_that_no_response_can_have_is_neither_kept_nor_repeated(kind: str) -> None:
+    found = command(type=kind, response_id="r" * 10_000)
+    assert isinstance(found, Invalid)
+    assert found.rid is not None
+    assert len(found.rid) == watch_commands.MAX_RID_CHARS
+    assert found.error.status == 404

@@ -226,3 +226,16 @@ async def test_a_sender_cancelled_when_its_task_has_just_returned_does_not_start
     parts.sender.note({"type": "first"})
     await parts.finished()
     assert parts.told == ["first"]
+
+
+async def test_messages_that_a_client_does_not_take_are_bounded_in_bytes() -> None:
+    parts = Parts()
+    note = {"type": "watch.error", "padding": "x" * 1000}
+    kept = 0
+    while parts.sender.note(note):
+        kept += 1
+        assert kept < watch_sender.MAX_NOTED_BYTES
+    assert 0.9 * watch_sender.MAX_NOTED_BYTES < kept * 1000 <= watch_sender.MAX_NOTED_BYTES
+    assert (await parts.finished()).result() is None
+    assert len(parts.socket.sent) == kept
+    assert parts.sender.note(note), "what was sent is not kept"

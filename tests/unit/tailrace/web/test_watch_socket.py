@@ -10,7 +10,7 @@ from starlette.websockets import WebSocketState
 
 from tailrace.auth.principal import Principal
 from tailrace.protocol import close_codes
-from tailrace.web import drain, watch_socket, write_deadline
+from tailrace.web import drain, watch_sender, watch_socket, write_deadline
 
 
 class Stuck:
@@ -51,3 +51,34 @@ async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_n
     connection.check_deadlines(now + write_deadline.WRITE_DEADLINE_S)
     await asyncio.wait_for(running, 5)
     assert socket.closed == [int(close_codes.CloseCode.SLOW)]
+
+
+class Nagging:
+    """A client that sends what is no command and never reads."""
+
+    application_state = WebSocketState.CONNECTED
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+        self.messages = 0
+
+    async def receive(self) -> dict[str, Any]:
+        self.messages += 1
+        await asyncio.sleep(0)
+        return {"type": "websocket.receive", "text": "no command"}
+
+    async def send(self, _message: dict[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self, code: int, _reason: str) -> None:
+        self.closed.append(code)
+
+
+async def test_a_client_that_does_not_read_what_it_causes_is_closed_as_slow() -> None:
+    socket: Any = Nagging()
+    nothing: Any = None
+    principal = Principal("issuer", "subject", None, frozenset(), 1_000)
+    connection = watch_socket.WatchConnection(socket, nothing, principal, lambda: 0.0)
+    await asyncio.wait_for(connection.run(drain.Draining()), 5)
+    assert socket.closed == [int(close_codes.CloseCode.SLOW)]
+    assert socket.messages < watch_sender.MAX_NOTED_BYTES / 50
