@@ -18,7 +18,7 @@ from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records, topics
 from tailrace.retry import retry_until
 from worker import clock
-from worker.tail_state import Entry, Partition
+from worker.tail_state import MAX_BYTES, Entry, Partition
 
 WAIT_MS = 50
 # Less than this waits for WAIT_MS at the broker. Most of it is the worker's own frames, and a fetch
@@ -81,12 +81,13 @@ class Tail:
     @contextlib.contextmanager
     def hold(self, partition: int, rid: str) -> Iterator[Entry]:
         """The entry of a response, kept while the context lasts. The partition must be followed."""
-        entry = self._partitions[partition].entry(rid)
+        state = self._partitions[partition]
+        entry = state.entry(rid)
         entry.holds += 1
         try:
             yield entry
         finally:
-            entry.holds -= 1
+            state.release(rid)
 
     async def known(self, partition: int, rid: str) -> Entry:
         """The entry, once it may be believed. The caller holds it.
@@ -150,9 +151,10 @@ class Tail:
         now = self._monotonic()
         for record in batch:
             self._apply(record, now)
+        share = MAX_BYTES // max(1, len(self._partitions))
         for state in self._partitions.values():
             state.check_caught_up()
-            state.forget()
+            state.forget(share)
 
     def _apply(self, r: log.Record, now: float) -> None:
         self._clock.observe(r.timestamp, now)
@@ -165,7 +167,7 @@ class Tail:
         if record is None:
             telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
         else:
-            state.entry(record.rid).apply(record, r.offset, r.timestamp)
+            state.apply(record, r.offset, r.timestamp)
 
     async def _skip_lost(self) -> None:
         """Go on where the log begins now: retention passed the position, or storage was lost. What

@@ -10,11 +10,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
 
 from tailrace import telemetry
 from tailrace.protocol import fold, records
+from worker import finished
 
-MAX_FOLDS = 10_000  # per partition; above it the oldest that are not held are forgotten
+# What a worker's tail may take, in bytes; above it the oldest that are not held are forgotten.
+MAX_BYTES = 32 << 20
+# Measured: an entry without tokens, a token of it, and what an ended response takes beside its
+# packed fold.
+ENTRY_BYTES = 2_400
+TOKEN_BYTES = 40
+ENDED_BYTES = 300
 
 
 @dataclass(slots=True)
@@ -28,10 +38,11 @@ class Entry:
         first: offset of the first record that took effect, -1 before.
         seen: fencing tokens of the CLAIMs read so far, and whether any copy of them took effect.
         holds: number of callers that need this entry; it is forgotten only at 0.
+        counted: bytes that its partition has counted for it.
         delayed: records that came while the response is read back; None otherwise.
         listener: called at every change of ownership or phase; set while the response is served
             here, None otherwise.
-        _changed: replaced at every change; waiters hold the old one.
+        _changed: set and dropped at every change; None while nobody waits.
     """
 
     complete: int
@@ -40,9 +51,15 @@ class Entry:
     first: int = -1
     seen: dict[str, bool] = field(default_factory=dict)
     holds: int = 0
+    counted: int = 0
     delayed: list[tuple[records.TokenRecord, int, int]] | None = None
     listener: Callable[[], None] | None = None
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event | None = None
+
+    @property
+    def size(self) -> int:
+        """What it takes, in bytes, by estimate."""
+        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids)
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record; wakes waiters when ownership or phase may have changed."""
@@ -63,18 +80,27 @@ class Entry:
             took_effect = isinstance(outcome, fold.Claimed)
             self.seen[record.own] = self.seen.get(record.own, False) or took_effect
         if not isinstance(outcome, fold.Accepted):
+            self._drop_unneeded(outcome)
             self.wake()
+
+    def _drop_unneeded(self, outcome: object) -> None:
+        """A worker reads the public data in the request, and ids only to go on."""
+        if isinstance(outcome, fold.Claimed) and self.fold.first is outcome.claim:
+            self.fold.first = msgspec.structs.replace(outcome.claim, echo={})
+        elif isinstance(outcome, fold.Ended):
+            self.fold.ids = []
 
     def wake(self) -> None:
         """Let all waiters and the listener look again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
         if self.listener is not None:
             self.listener()
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Return at the next change, or when the time is over."""
-        event = self._changed
+        event = self._changed = self._changed or asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await event.wait()
@@ -83,6 +109,19 @@ class Entry:
         """Put what was read back in the place of what the tail had."""
         self.complete, self.begun = complete.complete, complete.begun
         self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
+
+
+class _Ended(NamedTuple):
+    """An entry whose response has ended and that nobody holds."""
+
+    complete: int
+    begun: int
+    first: int
+    packed: bytes
+
+    @property
+    def size(self) -> int:
+        return ENDED_BYTES + len(self.packed)
 
 
 @dataclass(slots=True)
@@ -95,7 +134,9 @@ class Partition:
         target: end offset known when the partition was opened; decisions wait until it was read.
         fresh: nothing was read since `follow`. A fetch for an earlier following may still bring
             records from elsewhere, which must not be applied.
-        entries: by response id, in order of their first record.
+        entries: by response id, in order of their first record; without those in `ended`.
+        ended: responses that have ended, oldest end first.
+        size: bytes of all entries, by estimate.
         caught_up: set once `target` was read.
     """
 
@@ -104,6 +145,8 @@ class Partition:
     target: int
     fresh: bool = True
     entries: dict[str, Entry] = field(default_factory=dict)
+    ended: dict[str, _Ended] = field(default_factory=dict)
+    size: int = 0
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
 
     def entry(self, rid: str) -> Entry:
@@ -111,8 +154,43 @@ class Partition:
         new entry is complete from there."""
         found = self.entries.get(rid)
         if found is None:
-            found = self.entries[rid] = Entry(self.start)
+            found = self.entries[rid] = self._unpacked(rid) or Entry(self.start)
+            self._count(found, found.size)
         return found
+
+    def release(self, rid: str) -> None:
+        """A caller needs the entry no longer."""
+        entry = self.entries[rid]
+        entry.holds -= 1
+        self._pack_ended(rid, entry)
+
+    def _pack_ended(self, rid: str, entry: Entry) -> None:
+        if entry.holds or entry.delayed is not None or entry.fold.phase is not fold.Phase.DONE:
+            return
+        self._count(self.entries.pop(rid), 0)
+        packed = _Ended(entry.complete, entry.begun, entry.first, finished.pack(entry.fold))
+        self.ended[rid] = packed
+        self.size += packed.size
+
+    def _unpacked(self, rid: str) -> Entry | None:
+        packed = self.ended.pop(rid, None)
+        if packed is None:
+            return None
+        self.size -= packed.size
+        state = finished.unpack(rid, packed.packed)
+        seen = {own: True for own, _ in state.claims}
+        return Entry(packed.complete, packed.begun, state, packed.first, seen)
+
+    def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
+        """Apply one record to its response."""
+        entry = self.entry(record.rid)
+        entry.apply(record, offset, timestamp)
+        self._count(entry, entry.size)
+        self._pack_ended(record.rid, entry)
+
+    def _count(self, entry: Entry, size: int) -> None:
+        self.size += size - entry.counted
+        entry.counted = size
 
     def expects(self, offset: int) -> bool:
         """Whether a record at `offset` belongs to the present following."""
@@ -134,12 +212,20 @@ class Partition:
         self.fresh = True
         for entry in self.entries.values():
             entry.complete = offset
+        self.ended = {rid: each._replace(complete=offset) for rid, each in self.ended.items()}
 
-    def forget(self) -> None:
-        """Forget the oldest entries that are not held. A response that began there is read back if
-        it is asked for again."""
-        excess = len(self.entries) - MAX_FOLDS
-        if excess <= 0:
+    def forget(self, max_bytes: int) -> None:
+        """Forget the oldest entries that are not held, until the others fit into `max_bytes`. A
+        response that began there is read back if it is asked for again."""
+        while self.ended and self.size > max_bytes:
+            oldest = self.ended.pop(next(iter(self.ended)))
+            self.size -= oldest.size
+            self.start = max(self.start, oldest.begun + 1)
+        if self.size <= max_bytes:
             return
-        for rid in [rid for rid, entry in self.entries.items() if not entry.holds][:excess]:
-            self.start = max(self.start, self.entries.pop(rid).begun + 1)
+        for rid, entry in list(self.entries.items()):
+            if self.size <= max_bytes:
+                return
+            if not entry.holds:
+                self._count(self.entries.pop(rid), 0)
+                self.start = max(self.start, entry.begun + 1)

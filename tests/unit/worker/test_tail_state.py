@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
-import pytest
-
-from tailrace.protocol import ids, records
+from tailrace.protocol import fold, ids, records
 from worker import tail_state
 from worker.tail_state import Entry, Partition
 
@@ -81,22 +80,88 @@ def test_a_copy_of_a_claim_that_takes_effect_after_the_first_did_not_counts() ->
     assert entry.seen == {"a": True, "b": True, "c": True}
 
 
-def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tail_state, "MAX_FOLDS", 2)
+def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new() -> None:
     state = Partition(start=0, position=10, target=0)
     for n in range(4):
-        state.entry(rid(n)).apply(claim(rid(n), f"own{n}"), n, 0)
+        state.apply(claim(rid(n), f"own{n}"), n, 0)
     state.entries[rid(0)].holds = 1
 
-    state.forget()
+    state.forget(2 * tail_state.ENTRY_BYTES)
 
     assert list(state.entries) == [rid(0), rid(3)]
     assert state.start == 3
     again = state.entry(rid(2))
     assert ids.parse(rid(2)).offset < again.complete  # so `Tail.known` reads it back
     assert ids.parse(rid(3)).offset >= state.entries[rid(3)].complete
+
+
+def ended(state: Partition, n: int, tokens: int = 50) -> None:
+    """Response `n`, from its CLAIM to its END."""
+    made = list(range(1 << 28, (1 << 28) + tokens))
+    story: tuple[records.TokenRecord, ...] = (
+        claim(rid(n), f"own{n}"),
+        records.Tok(rid(n), f"own{n}", 0, made, "x", fold.H0),
+        records.End(rid(n), f"own{n}", tokens, "stop", fold.roll(fold.H0, made)),
+    )
+    for at, record in enumerate(story):
+        state.apply(record, 3 * n + at, 5 + at)
+
+
+def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
+    state, kept = Partition(0, 0, 0), Entry(0)
+    ended(state, 1)
+    assert (list(state.entries), list(state.ended)) == ([], [rid(1)])
+    kept.fold.apply(claim(rid(1), "own1"), 3, 5)
+    made = list(range(1 << 28, (1 << 28) + 50))
+    kept.fold.apply(records.Tok(rid(1), "own1", 0, made, "x", fold.H0), 4, 6)
+    kept.fold.apply(records.End(rid(1), "own1", 50, "stop", fold.roll(fold.H0, made)), 5, 7)
+    kept.fold.ids = []
+
+    again = state.entry(rid(1))
+
+    assert again.fold == kept.fold
+    assert (again.complete, again.begun, again.first, again.seen) == (0, 3, 3, {"own1": True})
+    again.holds += 1
+    state.release(rid(1))
+    assert (list(state.entries), list(state.ended)) == ([], [rid(1)])
+
+
+def test_an_end_that_a_worker_waits_for_is_packed_when_it_lets_go() -> None:
+    state = Partition(0, 0, 0)
+    held = state.entry(rid(2))
+    held.holds += 1
+    ended(state, 2)
+    assert held.fold.phase is fold.Phase.DONE
+    assert held.fold.ids == []
+    assert list(state.ended) == []
+    state.release(rid(2))
+    assert list(state.ended) == [rid(2)]
+
+
+def test_a_cancel_before_any_claim_is_kept_like_any_end() -> None:
+    state = Partition(0, 0, 0)
+    state.apply(records.Cancel(rid(1), OWNER), 0, 9)
+    assert [state.entry(rid(1)).fold.ended] == [
+        fold.Ended("cancelled", "cancelled", "", records.Usage(), None, 9)
+    ]
+
+
+def test_memory_is_bounded_whatever_the_length_of_history_and_answers() -> None:
+    """Symptom: a worker kept the ids of 10,000 finished answers per partition; with answers of
+    1,000 tokens that is 40 KB each."""
+    state, share = Partition(0, 0, 0), 100_000
+    tracemalloc.start()
+    try:
+        for n in range(3_000):
+            ended(state, n, tokens=400)
+            state.forget(share)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert state.size <= share
+    assert taken < 2 * share
+    assert list(state.ended)[-1] == rid(2_999)
+    assert state.start > 3 * 2_000
 
 
 def test_a_response_never_seen_is_known_to_be_new_only_from_the_start_on() -> None:

@@ -1,0 +1,92 @@
+"""Responses that have ended, as a few hundred bytes each (pure).
+
+A worker asks for them once more only when a request is delivered again. Most never are, and there
+are many: as folds they would take ten times as much.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tailrace.protocol import fold, records
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Any])
+
+
+def pack(state: fold.Fold) -> bytes:
+    """A fold that is DONE, without its ids, the client's data and the counts of ignored records."""
+    ended, first = state.ended, state.first
+    assert ended is not None
+    usage = ended.usage
+    return _encoder.encode(
+        [
+            state.owner,
+            state.epoch,
+            state.next,
+            state.h,
+            state.text_length,
+            [part for claim in state.claims for part in claim],
+            state.starts,
+            sorted(state.yielded),
+            state.last_offset,
+            state.last_active,
+            [ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp],
+            [usage.input_tokens, usage.output_tokens, usage.cached_tokens],
+            first and [first.model_rev, first.tokenizer_digest, first.prompt_tokens],
+            first and [first.own, first.worker, first.req_topic, first.req_offset],
+            first and [first.owner.issuer, first.owner.subject, first.owner.tenant],
+        ]
+    )
+
+
+def unpack(rid: str, packed: bytes) -> fold.Fold:
+    """What was packed."""
+    (
+        owner,
+        epoch,
+        total,
+        h,
+        text_length,
+        claims,
+        starts,
+        yielded,
+        last_offset,
+        last_active,
+        (reason, status, text_tail, error, timestamp),
+        usage,
+        model,
+        place,
+        principal,
+    ) = _decoder.decode(packed)
+    first = None
+    if model is not None:
+        own, worker, topic, offset = place
+        first = records.Claim(
+            rid, own, None, records.Owner(*principal), worker, topic, offset, *model
+        )
+    return fold.Fold(
+        keep_ids=True,
+        owner=owner,
+        epoch=epoch,
+        next=total,
+        h=h,
+        phase=fold.Phase.DONE,
+        text_length=text_length,
+        first=first,
+        claims=list(zip(claims[::2], claims[1::2], strict=True)),
+        starts=starts,
+        yielded=set(yielded),
+        ended=fold.Ended(
+            reason,
+            status,
+            text_tail,
+            records.Usage(*usage),
+            None if error is None else (error[0], error[1]),
+            timestamp,
+        ),
+        last_offset=last_offset,
+        last_active=last_active,
+    )
