@@ -21,6 +21,7 @@ How to add an attack:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -29,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,7 @@ from typing import Any, Final
 
 import psutil
 
+from tailrace import log
 from tailrace.local import child_process
 from tests.faults.stage import ROOT, Service, Stage
 from tests.support import waiting
@@ -126,13 +129,29 @@ class Deployment:
         """URL of Redis."""
         return self._stage.redis.url
 
-    def token(self, user: str) -> str:
-        """A credential of any user."""
-        return self._stage.token(user)
+    def token(self, user: str, **named: Any) -> str:
+        """A credential of any user. `named`: scopes, tenant, credential (its id)."""
+        return self._stage.keys.token(user, 7200, **named)
 
-    def headers(self, user: str) -> dict[str, str]:
-        """Headers with a credential of any user."""
-        return {"Authorization": f"Bearer {self.token(user)}"}
+    def headers(self, user: str, **named: Any) -> dict[str, str]:
+        """Headers with a credential of any user, as for `token`."""
+        return {"Authorization": f"Bearer {self.token(user, **named)}"}
+
+    def start_another(self, role: str) -> Service:
+        """One more instance, which is no part of `services`; `end` ends it."""
+        made = self._stage.add(role, 3)
+        self._stage.start(made.name)
+        return made
+
+    def end(self, service: Service) -> None:
+        """End an instance that `start_another` started."""
+        self._stage.kill(service.name)
+        del self._stage.services[service.name]
+
+    def records(self, topic: str) -> list[log.Record]:
+        """Everything that the topic holds, by partition."""
+        with futures.ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
+            return thread.submit(lambda: asyncio.run(_records(self.kafka, topic))).result()
 
     def questions(self, since: float) -> list[Question]:
         """What the bystander has asked and ended since then (monotonic seconds)."""
@@ -201,7 +220,7 @@ class Delays:
 
 @dataclass
 class Row:
-    """What one attack came to."""
+    """What one attack came to. `note` may hold a figure of its own."""
 
     name: str
     expectation: str
@@ -210,6 +229,7 @@ class Row:
     idle: dict[str, Delays] = field(default_factory=dict)
     during: dict[str, Delays] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def slower_ms(self) -> float:
@@ -233,7 +253,7 @@ class Row:
         )
         return (
             f"{'ok' if self.passed else 'FAILED':<6} {self.name[:46]:<46} {ways}  "
-            f"{grown_mb:+.1f} MB {name}"
+            f"{grown_mb:+.1f} MB {name}  {self.note}".rstrip()
         )
 
 
@@ -306,6 +326,21 @@ def measured(deployment: Deployment, row: Row) -> Iterator[Row]:
         row.passed = True
 
 
+async def _records(kafka: str, topic: str) -> list[log.Record]:
+    offsets, replays = log.Offsets(kafka), log.Replays(kafka, size=1)
+    found = []
+    try:
+        partitions = range(await offsets.partitions(topic))
+        begins = await offsets.beginnings(topic, partitions)
+        for partition, end in (await offsets.ends(topic, partitions)).items():
+            async for batch in replays.read(topic, partition, begins[partition], end):
+                found += batch
+    finally:
+        await offsets.stop()
+        await replays.stop()
+    return found
+
+
 def _delays(questions: list[Question]) -> dict[str, Delays]:
     return {way: Delays.of([q for q in questions if q.way == way]) for way in WAYS}
 
@@ -318,6 +353,7 @@ def as_json(rows: list[Row]) -> list[dict[str, Any]]:
             "expectation": row.expectation,
             "passed": row.passed,
             "seconds": row.seconds,
+            "note": row.note,
             "bystander_first_token": {
                 way: {"idle": vars(row.idle[way]), "during": vars(row.during[way])}
                 for way in row.during
