@@ -41,7 +41,7 @@ import psutil
 from tailrace import log
 from tailrace.local import child_process
 from tests.faults.stage import ROOT, Service, Stage
-from tests.support import waiting
+from tests.support import attacks, waiting
 
 FULL: Final = os.environ.get("TAILRACE_TEST_ATTACKS") == "full"
 REPORT: Final = ROOT / "test-results" / "attacks.json"
@@ -71,11 +71,21 @@ class Question:
 
 
 class Deployment:
-    """Two gateways, pushes and workers with the settings of production, and the bystander."""
+    """Two gateways, pushes and workers with the settings of production, and the bystander.
+
+    Attributes:
+        forge: holds the keys of more issuers, and signs whatever it is given.
+    """
 
     def __init__(self, folder: Path) -> None:
         # Limits as in production, where a stage of faults has none.
-        self._stage = Stage(folder, traced=False, environ={"TAILRACE_LIMITS": "{}"})
+        self.forge = attacks.Forge()
+        self._stage = Stage(
+            folder,
+            traced=False,
+            environ={"TAILRACE_LIMITS": "{}"},
+            issuers=self.forge.settings()["issuers"],
+        )
         self._answers = folder / "bystander.txt"
         self._bystander: child_process.ChildProcess | None = None
 

@@ -156,6 +156,7 @@ class Stage:
 
     Attributes:
         traced: whether services write transcripts (`tests.faults.traced`).
+        issuers: more of them, beside the one that `token` is of.
     """
 
     folder: Path
@@ -170,6 +171,7 @@ class Stage:
     worker_environ: dict[str, str] = field(default_factory=dict)
     ready_s: float = READY_S
     traced: bool = True
+    issuers: list[dict[str, Any]] = field(default_factory=list)
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -180,6 +182,8 @@ class Stage:
         self.kafka: Any = LinkedKafka(self.links) if self.brokers == 1 else cluster.Cluster()
         self.redis = local.LocalRedis()
         self.keys = gateway_process.Keys.make(self.folder)
+        known = json.loads(self.keys.issuers.read_text())["issuers"]
+        self.keys.issuers.write_text(json.dumps({"issuers": [*known, *self.issuers]}))
         try:
             self.kafka.start()
             self.redis.start()
