@@ -1,8 +1,8 @@
 # Two commands: `make up` and `make test`. They install everything into this folder or the user's cache.
 #
-#   make up                      a real answer in the browser: install, start, follow the logs; Ctrl-C stops all of it
+#   make up                      a real answer in the browser: install, start, start again what ends; Ctrl-C stops all of it
 #   make up ENGINE=scripted      without a model engine (or ENGINE=http://host:port for any OpenAI-compatible server)
-#   make up ARGS="--workers 2"   further options of `tailrace up`
+#   make up ARGS="--workers 2"   further options of `tailrace up` (--verbose prints all logs; --port, --push-port and --data for a second one)
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
@@ -27,8 +27,9 @@ install:
 up: install
 	@exec $(BIN)/tailrace up --engine "$(ENGINE)" $(ARGS)
 
+# ARGS="--data FOLDER" for one in another folder.
 down:
-	@$(BIN)/tailrace down
+	@$(BIN)/tailrace down $(ARGS)
 
 # Format, lint, types, import contracts, security lint, unit tests, manifests, front end: one to two minutes.
 check: install

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '%s\n' "$*"; }
-fail() { printf '\nmake install: %s\n' "$*" >&2; exit 1; }
+fail() { printf 'make install: %s\n' "$*" >&2; exit 1; }
 
 # Installing packages needs root; without it the message names what is missing.
 apt_ready=
@@ -19,11 +19,11 @@ apt_install() {
     sudo=(sudo -n)
   fi
   if [ -z "$apt_ready" ]; then
-    say "  apt-get update"
+    say "installing Debian packages (apt-get update first)"
     "${sudo[@]}" apt-get update -qq >/dev/null || true # one broken source of several is no failure; the installation below reports it
     apt_ready=1
   fi
-  say "  apt-get install $*"
+  say "  installing $*"
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>"$errors" || { cat "$errors" >&2; return 1; }
 }
 
@@ -52,6 +52,7 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 tools_stamp="$version $(sha256sum locks/tools.lock | cut -c1-64)"
 if [ "$(cat .tools/stamp 2>/dev/null)" != "$tools_stamp" ]; then
   start=$SECONDS
+  say "installing the installer (uv) into .tools"
   rm -rf .tools
   if ! "$python" -m venv .tools >/dev/null 2>&1; then
     # Debian's python3 comes without ensurepip.
@@ -62,13 +63,14 @@ if [ "$(cat .tools/stamp 2>/dev/null)" != "$tools_stamp" ]; then
   fi
   .tools/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/tools.lock
   printf '%s' "$tools_stamp" >.tools/stamp
-  say "installer (uv)            $((SECONDS - start)) s"
+  say "  installed the installer in $((SECONDS - start)) s"
 fi
 
 # The environment of gateway, push and the tests: no model engine in it.
 stamp="$version $(cat locks/requirements-dev.lock pyproject.toml | sha256sum | cut -c1-64)"
 if [ "$(cat .venv/tailrace-stamp 2>/dev/null)" != "$stamp" ]; then
   start=$SECONDS
+  say "installing the Python environment into .venv (about a minute)"
   if [ ! -x .venv/bin/python ] || [ "$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" != "$version" ]; then
     rm -rf .venv
     .tools/bin/uv venv --quiet --python "$python" .venv
@@ -76,7 +78,7 @@ if [ "$(cat .venv/tailrace-stamp 2>/dev/null)" != "$stamp" ]; then
   .tools/bin/uv pip sync --quiet --require-hashes --python .venv/bin/python locks/requirements-dev.lock
   scripts/register.sh .venv
   printf '%s' "$stamp" >.venv/tailrace-stamp
-  say "Python environment        $((SECONDS - start)) s"
+  say "  installed the Python environment in $((SECONDS - start)) s"
 fi
 
 rm -f "$errors"

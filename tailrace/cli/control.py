@@ -5,23 +5,31 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tailrace.local import (
+    hints,
     kafka_broker,
+    parts,
     paths,
+    plan,
     ports,
     processes,
     readiness,
     redis_server,
-    services,
     state,
+    supervised,
 )
 
 # More than the supervisor's own limits together: services, Redis and broker stop one by one.
-DOWN_S = services.SERVICE_GRACE_S + redis_server.STOP_S + kafka_broker.STOP_S + 10
+DOWN_S = parts.SERVICE_GRACE_S + redis_server.STOP_S + kafka_broker.STOP_S + 10
+
+STARTING = "starting"
+YOUNG_S = 30.0  # a process without an answer is "starting" for this long
+
+JOINED = "joined"  # in the name of a service that was started by hand (`run_service`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,12 @@ class Row:
     """One process as `ps` shows it.
 
     Attributes:
-        state: "running", "orphan" (its supervisor is gone), or how it ended.
+        state: "running"; "joined", a service started by hand; "orphan", left behind by a part or a
+            supervisor that is gone; "gone"; or how it ended.
+        restarts: how often the supervisor started it again.
+        last_exit: how the process before this one ended; empty before the first restart.
+        since: when it started, in seconds since the epoch; 0: unknown, or it does not run.
+        log: its log file; empty without one.
     """
 
     name: str
@@ -39,12 +52,58 @@ class Row:
     ready: bool
     state: str
     detail: str
+    restarts: int = 0
+    last_exit: str = ""
+    since: float = 0.0
+    log: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return self.state in ("running", "joined", "orphan")
+
+
+def rows(data: paths.Data) -> list[Row]:
+    """Every process of the deployment, with the engines of its workers. Empty if none runs."""
+    running = state.load(data.state)
+    listed = [running.supervisor, *running.parts] if running else []
+    found = [_row(part, running) for part in listed] if running else []
+    found += [
+        Row(f"{part.name}/{below.name}", "engine", below.pid, "", True, "running", "")
+        for part in listed
+        if part.role == "worker" and processes.alive(part.identity)
+        for below in processes.descendants(part.pid)
+    ]
+    known = {row.pid for row in found if row.runs}
+    found += _strangers(data, running.run if running else "", known)
+    return found if any(row.runs for row in found) else []
+
+
+def _row(part: state.Part, running: state.State) -> Row:
+    now = _state_of(part)
+    ready, detail = _ready(part, running) if now == "running" else (False, part.detail)
+    last = "" if part.last_exit is None else supervised.exit_name(part.last_exit)
+    return Row(
+        part.name,
+        part.role,
+        part.pid,
+        part.address,
+        ready,
+        now,
+        detail,
+        part.restarts,
+        last,
+        part.since if now == "running" else 0.0,
+        part.log,
+    )
 
 
 def _state_of(part: state.Part) -> str:
     if processes.alive(part.identity):
         return "running"
-    return f"exited ({part.exit_code})" if part.exit_code is not None else "gone"
+    if part.exit_code is None:
+        return "gone"
+    return f"ended ({supervised.exit_name(part.exit_code)})"
 
 
 def _ready(part: state.Part, running: state.State) -> tuple[bool, str]:
@@ -55,69 +114,116 @@ def _ready(part: state.Part, running: state.State) -> tuple[bool, str]:
         return ports.accepts(_port(part.address)), ""
     if part.role == "redis":
         return redis_server.answers(_port(part.address)), ""
-    answer = readiness.ask(part.probe)
-    return answer.ready, answer.detail or answer.state
+    return _answer(part.probe, young=time.time() - part.since < YOUNG_S)
+
+
+def _answer(probe: str, *, young: bool) -> tuple[bool, str]:
+    answer = readiness.ask(probe)
+    if answer.ready:
+        return True, ""
+    return False, answer.detail or answer.state or (STARTING if young else "it does not answer")
 
 
 def _port(address: str) -> int:
     return urlsplit(address if "//" in address else f"//{address}").port or 0
 
 
-def rows(data: paths.Data) -> list[Row]:
-    """Every process of the deployment, with the engines of its workers. Empty if none runs."""
-    running = state.load(data.state)
-    if running is None:
-        return []
-    found: list[Row] = []
-    for part in [running.supervisor, *running.parts]:
-        now = _state_of(part)
-        if now != "running":
-            if part.role != "supervisor":
-                found.append(
-                    Row(part.name, part.role, part.pid, part.address, False, now, part.detail)
-                )
+def _strangers(data: paths.Data, run: str, known: set[int]) -> Iterator[Row]:
+    """Processes with the deployment's mark that are in no list: joined services and orphans."""
+    joined: dict[str, Row] = {}
+    for found in processes.marked_in(data.root, run):
+        pid = found.identity.pid
+        if pid in known:
             continue
-        ready, detail = _ready(part, running)
-        found.append(Row(part.name, part.role, part.pid, part.address, ready, now, detail))
-        if part.role == "worker":
-            found += [
-                Row(f"{part.name}/{below.name}", "engine", below.pid, "", ready, now, "")
-                for below in processes.descendants(part.pid)
-            ]
-    found += [
-        Row(processes.command(other.pid)[:40], "engine", other.pid, "", False, "orphan", "")
-        for other in processes.marked(running.run)
-        if other.pid not in {row.pid for row in found}
-    ]
-    return found if any(row.state in ("running", "orphan") for row in found) else []
+        role, is_joined, _ = found.part.partition(f"-{JOINED}-")
+        if not is_joined or role not in parts.SERVICE_ROLES:
+            yield Row(processes.command(pid)[:40], "engine", pid, "", False, "orphan", "")
+        elif found.part.endswith(f"-{pid}"):
+            ready, detail = _answer(f"{plan.url(int(found.admin_port or 0))}/ready", young=True)
+            address = plan.url(int(found.port)) if found.port else ""
+            joined[found.part] = Row(
+                found.part,
+                role,  # type: ignore[arg-type]
+                pid,
+                address,
+                ready,
+                "joined",
+                detail,
+            )
+            yield joined[found.part]
+        else:
+            state_word = "running" if found.part in joined else "orphan"
+            yield Row(f"{found.part}/engine", "engine", pid, "", True, state_word, "")
 
 
 def down(data: paths.Data, say: Callable[[str], None]) -> bool:
-    """Stop the deployment of this folder. Returns whether something was stopped."""
+    """Stop the deployment of this folder. Returns False if a process could not be ended.
+
+    Says by name what was stopped, and what could not be.
+    """
     running = state.load(data.state)
-    if running is None:
-        say(f"nothing runs here ({data.root})")
-        return False
-    if processes.alive(running.supervisor.identity):
+    names = {row.pid: row.name for row in rows(data) if row.runs}
+    everyone = [who for pid in names if (who := processes.identity(pid))]
+    if running and processes.alive(running.supervisor.identity):
         processes.send(running.supervisor.identity, signal.SIGTERM)
         if not _wait(running, say):
             say("the supervisor does not stop; killing it and everything it started")
             processes.send(running.supervisor.identity, signal.SIGKILL)
             processes.wait_gone([running.supervisor.identity], 5)
-        stopped = True
-    else:
-        stopped = False
-    left = processes.sweep(running.run, grace_s=kafka_broker.STOP_S)
-    if left:
-        say(f"ended {len(left)} processes that a killed supervisor or service left behind")
-    if not stopped and not left:
-        say(f"nothing runs here ({data.root})")
+    elif state.is_held(data.lock):
+        say(
+            f"a supervisor holds {data.lock}, but {data.state} does not name it: end it yourself "
+            f"(`fuser {data.lock}` names it)"
+        )
         return False
-    if not state.is_held(data.lock):
+
+    def left_behind() -> list[processes.Identity]:
+        # A new `up` may have begun meanwhile: its processes carry another mark.
+        if state.is_held(data.lock):
+            return processes.marked(running.run) if running else []
+        marked = processes.marked_in(data.root, running.run if running else "")
+        return [found.identity for found in marked]
+
+    swept = processes.end(left_behind, grace_s=kafka_broker.STOP_S)
+    everyone += [one for one in swept if one not in everyone]
+    if not everyone:
+        say(f"nothing runs here ({data.root})")
+        return True
+    if running and not state.is_held(data.lock):
         running.phase, running.parts = "stopped", []
         state.save(data.state, running)
-    say("everything is stopped")
-    return True
+    return _report(everyone, names, say)
+
+
+def _report(
+    everyone: list[processes.Identity], names: dict[int, str], say: Callable[[str], None]
+) -> bool:
+    def named(one: processes.Identity) -> str:
+        return names.get(one.pid, f"process {one.pid}")
+
+    left = [one for one in everyone if processes.alive(one)]
+    ended = [named(one) for one in everyone if one not in left]
+    if ended:
+        say(f"stopped {len(ended)} processes: {', '.join(ended)}")
+    for one in left:
+        say(
+            f"could not end {named(one)} (pid {one.pid}, {processes.command(one.pid)[:80]}): end "
+            f"it as its owner, `kill -9 {one.pid}`"
+        )
+    if not left:
+        say("everything is stopped")
+    return not left
+
+
+def last_words(data: paths.Data) -> str:
+    """What to say when nothing runs: whether the last supervisor stopped in order."""
+    last = state.load(data.state)
+    if last is None or last.phase == "stopped":
+        return f"nothing runs; `{hints.up(data, last)}` starts it"
+    return (
+        f"nothing runs; the last supervisor (pid {last.supervisor.pid}) was killed before it could "
+        f"stop in order; `{hints.up(data, last)}` starts again"
+    )
 
 
 def _wait(running: state.State, say: Callable[[str], None]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ import psutil
 from tailrace import settings
 from tailrace.cli import control
 from tailrace.local import (
+    hints,
     install_engine,
     install_kafka,
     install_steps,
@@ -23,6 +24,7 @@ from tailrace.local import (
     ports,
     processes,
     redis_server,
+    state,
 )
 
 LEAST_DISK_GB = 2.0
@@ -36,12 +38,19 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        level: "note" needs no action, "problem" does.
+        level: "note": it works without; "problem": it does not.
+        text: what was found.
+        cure: what to do about it; every level but "ok" has one.
     """
 
     subject: str
     level: Level
     text: str
+    cure: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level != "ok" and not self.cure:
+            raise ValueError(f"{self.subject}: {self.text}: a finding needs a cure")
 
 
 def examine(data: paths.Data) -> list[Finding]:
@@ -54,10 +63,16 @@ def examine(data: paths.Data) -> list[Finding]:
         _engine,
         _model,
         _page,
-        _memory,
         lambda: _disk(data),
     ]
-    return [*(check() for check in every_check), *_deployment(data)]
+    rows = control.rows(data)
+    # A running engine holds its memory already.
+    needed = 0.0 if any(row.role == "worker" and row.runs for row in rows) else ENGINE_MEMORY_GB
+    return [
+        *(check() for check in every_check),
+        _memory(psutil.virtual_memory().available / 1e9, needed),
+        *(deployment(data, rows) or _ports(data)),
+    ]
 
 
 def _python() -> Finding:
@@ -65,11 +80,14 @@ def _python() -> Finding:
     return Finding("Python", "ok", f"{version} ({sys.executable})")
 
 
+INSTALL = "Run `make install`"
+
+
 def _java() -> Finding:
     try:
         found = java.find()
     except processes.StartError as error:
-        return Finding("Java", "problem", str(error))
+        return Finding("Java", "problem", "no Java that Kafka runs on", f"Cure: {error}")
     return Finding("Java", "ok", f"{java.version(found)} ({found})")
 
 
@@ -77,37 +95,43 @@ def _jars() -> Finding:
     folder = paths.jars()
     subject = f"Kafka {paths.KAFKA_VERSION}"
     if settings.command().kafka:
-        return Finding(subject, "note", "not needed: TAILRACE_KAFKA names a broker")
+        return Finding(subject, "ok", "not needed: TAILRACE_KAFKA names a broker")
     if os.environ.get("KAFKA_HOME"):
-        return Finding(
-            subject,
-            "note" if folder.is_dir() else "problem",
-            f"from KAFKA_HOME ({folder}), not checked",
-        )
-    if not paths.IN_SOURCE_TREE:
-        return Finding(
-            subject, "note", f"{folder}, not checked: the checksums are in the source tree"
-        )
-    try:
-        install_kafka.check_jars(folder, install_kafka.committed_sums())
-    except install_steps.InstallError as error:
+        if folder.is_dir():
+            return Finding(subject, "ok", f"from KAFKA_HOME ({folder}), not checked")
         return Finding(
             subject,
             "problem",
-            f"{error}; run `make install`"
-            if folder.is_dir()
-            else "not installed: run `make install`",
+            f"KAFKA_HOME has no folder {folder}",
+            f"Correct KAFKA_HOME, or unset it. {INSTALL} then",
         )
+    if not paths.IN_SOURCE_TREE:
+        if folder.is_dir():
+            return Finding(
+                subject, "ok", f"{folder}, not checked: the checksums are in the source tree"
+            )
+        return Finding(
+            subject,
+            "problem",
+            f"not in {folder}",
+            f"{INSTALL} in a clone of the repository, or set KAFKA_HOME or TAILRACE_KAFKA",
+        )
+    if not folder.is_dir():
+        return Finding(subject, "problem", "not installed", INSTALL)
+    try:
+        install_kafka.check_jars(folder, install_kafka.committed_sums())
+    except install_steps.InstallError as error:
+        return Finding(subject, "problem", str(error), f"Remove {folder}. {INSTALL} then")
     return Finding(subject, "ok", f"every jar as in locks/kafka-jars.sha256 ({folder})")
 
 
 def _redis() -> Finding:
     if settings.command().redis:
-        return Finding("Redis", "note", "not needed: TAILRACE_REDIS names one")
+        return Finding("Redis", "ok", "not needed: TAILRACE_REDIS names one")
     try:
         return Finding("Redis", "ok", str(redis_server.find()))
     except processes.StartError as error:
-        return Finding("Redis", "problem", str(error))
+        return Finding("Redis", "problem", "no redis-server", f"Cure: {error}")
 
 
 def _engine() -> Finding:
@@ -116,7 +140,8 @@ def _engine() -> Finding:
         return Finding(
             "model engine",
             "note",
-            "vLLM is not installed (make install); --engine scripted or a URL work without it",
+            "vLLM is not installed",
+            f"{INSTALL}; --engine scripted or a URL work without it",
         )
     return Finding(
         "model engine",
@@ -129,21 +154,24 @@ def _model() -> Finding:
     if (paths.model() / "model.safetensors").exists():
         return Finding("model", "ok", str(paths.model()))
     return Finding(
-        "model", "note", f"{paths.MODEL} is not there (make install); --model names another"
+        "model", "note", f"{paths.MODEL} is not there", f"{INSTALL}, or name another with --model"
     )
 
 
 def _page() -> Finding:
     if (paths.PAGE / "index.html").exists():
         return Finding("page", "ok", str(paths.PAGE))
-    return Finding("page", "note", "not built (make install); the API works without it")
+    return Finding("page", "note", "not built", f"{INSTALL}; the API works without it")
 
 
-def _memory() -> Finding:
-    free = psutil.virtual_memory().available / 1e9
-    if free < ENGINE_MEMORY_GB:
+def _memory(free: float, needed: float) -> Finding:
+    """`free` and `needed` in GB."""
+    if free < needed:
         return Finding(
-            "memory", "note", f"{free:.1f} GB free; the default engine needs {ENGINE_MEMORY_GB:.0f}"
+            "memory",
+            "note",
+            f"{free:.1f} GB free; the default engine needs {needed:.0f}",
+            "End other programs, or use --engine scripted or the URL of an engine",
         )
     return Finding("memory", "ok", f"{free:.1f} GB free")
 
@@ -155,46 +183,79 @@ def _disk(data: paths.Data) -> Finding:
         return Finding(
             "disk",
             "problem",
-            (
-                f"{free:.1f} GB free at {place}: Kafka stops when it is full. Make room, or "
-                f"--data elsewhere"
-            ),
+            f"{free:.1f} GB free at {place}: Kafka stops when it is full",
+            "Make room, or name another folder with --data",
         )
     return Finding("disk", "ok", f"{free:.1f} GB free at {place}")
 
 
-def _deployment(data: paths.Data) -> list[Finding]:
-    rows = control.rows(data)
-    if not rows:
-        return _ports()
-    found = []
-    for row in rows:
-        if row.role in ("engine", "supervisor") and row.state == "running":
-            continue
-        level: Level = "ok" if row.ready else "problem"
-        ready = "ready" if row.ready else "not ready"
-        detail = f" ({row.detail})" if row.detail else ""
-        text = f"{row.state}, {ready}{detail} {row.address}".rstrip()
-        if row.state == "orphan":
-            text = f"process {row.pid} was left behind; `tailrace down` ends it"
-        found.append(Finding(row.name, level, text))
-    return found
+def deployment(data: paths.Data, rows: Sequence[control.Row]) -> list[Finding]:
+    """One line for each part that runs or should run."""
+    return [
+        _part(data, row)
+        for row in rows
+        if not (row.role in ("engine", "supervisor") and row.state == "running")
+    ]
 
 
-def _ports() -> list[Finding]:
-    found = [Finding("deployment", "note", "nothing runs here; `tailrace up` starts it")]
+def _part(data: paths.Data, row: control.Row) -> Finding:
+    detail = f" ({row.detail})" if row.detail else ""
+    history = f", restarts: {row.restarts} (last exit: {row.last_exit})" if row.restarts else ""
+    log = f"its log: {row.log}" if row.log else "it prints its log itself"
+    if row.role == "supervisor":
+        return Finding(
+            row.name,
+            "problem",
+            f"pid {row.pid} is gone, and nobody watches what it left",
+            f"`{hints.command('down', data)}` ends it; `{hints.up(data, state.load(data.state))}` "
+            "replaces it",
+        )
+    if row.state == "orphan":
+        return Finding(
+            row.name,
+            "problem",
+            f"process {row.pid} was left behind",
+            f"`{hints.command('down', data)}` ends it",
+        )
+    if not row.runs:
+        supervised = row.detail.startswith("starts again") or "; starts again" in row.detail
+        cure = (
+            f"The supervisor starts it again; {log}"
+            if supervised
+            else f"Start again: `{hints.command('down', data)}`, then "
+            f"`{hints.up(data, state.load(data.state))}`; {log}"
+        )
+        return Finding(row.name, "problem", f"{row.state}{detail}", cure)
+    where = f" {row.address}" if row.address else ""
+    if row.ready:
+        return Finding(row.name, "ok", f"ready{where}{history}")
+    if "loading" in row.detail or row.detail == control.STARTING:
+        return Finding(row.name, "note", f"loading{detail}{history}", f"Wait; {log}")
+    return Finding(row.name, "problem", f"runs, but is not ready{detail}{history}", f"See {log}")
+
+
+def _ports(data: paths.Data) -> list[Finding]:
+    last = state.load(data.state)
+    level: Level = "note"
+    found = [Finding("deployment", level, "nothing runs here", f"`{hints.up(data, last)}` starts")]
+    if last and last.phase != "stopped":
+        found[0] = Finding(
+            "deployment",
+            "problem",
+            f"nothing runs here: the last supervisor (pid {last.supervisor.pid}) was killed",
+            f"`{hints.up(data, last)}` starts again",
+        )
     for port, option in (
         (plan.Options().port, "--port"),
         (plan.Options().push_port, "--push-port"),
     ):
         if not ports.port_is_free(port):
-            pid = ports.listener(port)
-            holder = f" by process {pid}" if pid else ""
             found.append(
                 Finding(
                     f"port {port}",
                     "problem",
-                    f"taken{holder}; stop that, or start with {option} ANOTHER",
+                    f"taken{hints.holder(port)}",
+                    f"Stop that, or start with {option} ANOTHER",
                 )
             )
     return found

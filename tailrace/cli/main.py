@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shutil
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +15,8 @@ import typer
 
 from tailrace import engines, log, settings
 from tailrace.cli import control, doctor, revoke, run_service, terminal_chat
-from tailrace.local import dev_credentials, paths, plan, processes, state, supervisor
+from tailrace.local import dev_credentials, hints, paths, plan, ports, processes, state, supervisor
+from tailrace.local.console import Console
 from tailrace.local.detach import start_detached
 from tailrace.verify import checks
 from tailrace.verify import command as verify
@@ -105,9 +106,27 @@ def _already_running(data: paths.Data) -> typer.Exit:
     running = state.load(data.state)
     where = f" at {running.url}" if running and running.url else ""
     return _refuse(
-        f"already running{where} (data folder {data.root}). Stop it with `tailrace down`, or "
-        f"give another folder with --data."
+        f"already running{where} (data folder {data.root}). Use it: `{hints.command('chat', data)}`"
+        f". Stop it: `{hints.command('down', data)}`. Start another one beside it: {_beside()}"
     )
+
+
+def _beside() -> str:
+    """A start that meets no other deployment of this machine."""
+    taken: set[int] = set()
+
+    def next_free(port: int) -> int:
+        free = next(p for p in range(port, 65_536) if p not in taken and ports.port_is_free(p))
+        taken.add(free)
+        return free
+
+    default = plan.Options()
+    folder = paths.cache() / "data-2"
+    options = (
+        f"--port {next_free(default.port + 10)} --push-port {next_free(default.push_port + 10)} "
+        f"--data {folder}"
+    )
+    return f'`{hints.program()} up {options}` (by make: `make up ARGS="{options}"`)'
 
 
 @app.command()
@@ -136,9 +155,18 @@ def up(
     wipe: Annotated[
         bool, typer.Option("--wipe", help="Remove this deployment's log and keys first.")
     ] = False,
+    no_restart: Annotated[
+        bool,
+        typer.Option("--no-restart", help="A part that ends stays ended."),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print the logs of all services too.")
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", hidden=True)] = False,
 ) -> None:
-    """Start everything: broker, Redis, topics, gateway, push, worker, page. Ctrl-C stops it."""
+    """Start everything: broker, Redis, topics, gateway, push, worker, page. Ctrl-C stops it.
+
+    A part that ends is started again, on its port and with its data."""
     if fresh:
         raise _refuse("up: --fresh is now --wipe", 2)
     options = _checked(plan.Options(engine, model, workers, gateways, pushes, port, push_port))
@@ -148,10 +176,12 @@ def up(
     if wipe:
         _wipe(folder)
     if detach:
-        raise typer.Exit(
-            start_detached(_arguments(options, folder), folder, wait=not no_wait, say=_say)
-        )
-    raise typer.Exit(_supervise(options, folder, follow=True))
+        flags = ["--no-restart"] * no_restart + ["--verbose"] * verbose
+        arguments = [*_arguments(options, folder), *flags]
+        raise typer.Exit(start_detached(arguments, folder, wait=not no_wait, console=Console()))
+    raise typer.Exit(
+        _supervise(options, folder, restart=not no_restart, verbose=verbose, stop_hint="Ctrl-C")
+    )
 
 
 def _arguments(options: plan.Options, data: paths.Data) -> list[str]:
@@ -159,22 +189,23 @@ def _arguments(options: plan.Options, data: paths.Data) -> list[str]:
     return [part for pair in {**named, "--data": str(data.root)}.items() for part in pair]
 
 
-def _supervise(options: plan.Options, data: paths.Data, *, follow: bool) -> int:
+def _supervise(
+    options: plan.Options, data: paths.Data, *, restart: bool, verbose: bool, stop_hint: str
+) -> int:
     data.make()
     try:
         lock = state.hold(data.lock)
     except state.AlreadyRunning:
         raise _already_running(data) from None
     with lock:
-        return supervisor.Supervisor(options, data, follow=follow, say=_flushed).run()
-
-
-def _flushed(text: str) -> None:
-    """Print at once. A closed terminal must not stop the supervisor from ending its processes."""
-    try:
-        print(text, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return supervisor.Supervisor(
+            options,
+            data,
+            restart=restart,
+            verbose=verbose,
+            console=Console(),
+            stop_hint=stop_hint,
+        ).run()
 
 
 @app.command(hidden=True)
@@ -187,16 +218,25 @@ def supervise(
     pushes: Annotated[int, typer.Option()],
     port: Annotated[int, typer.Option()],
     push_port: Annotated[int, typer.Option()],
+    no_restart: Annotated[bool, typer.Option("--no-restart")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose")] = False,
 ) -> None:
     """The background process of `up --detach`."""
     options = plan.Options(engine, model, workers, gateways, pushes, port, push_port)
-    raise typer.Exit(_supervise(options, paths.Data(data), follow=False))
+    folder = paths.Data(data)
+    stop_hint = f"`{hints.command('down', folder)}`"
+    raise typer.Exit(
+        _supervise(options, folder, restart=not no_restart, verbose=verbose, stop_hint=stop_hint)
+    )
 
 
 @app.command()
 def down(data: DataOption = None) -> None:
-    """Stop everything that `up` started, also what a killed supervisor left behind."""
-    control.down(_data(data), _say)
+    """Stop everything that `up` started, also what joined it and what a killed supervisor left.
+
+    Exit code 1: a process could not be ended."""
+    if not control.down(_data(data), _say):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -204,25 +244,50 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False,
     data: DataOption = None,
 ) -> None:
-    """List every process: name, role, pid, address, ready."""
-    rows = control.rows(_data(data))
+    """List every process: name, role, pid, readiness, restarts, how it ended last, its age."""
+    folder = _data(data)
+    rows = control.rows(folder)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     if not rows:
-        typer.echo("nothing runs")
+        typer.echo(control.last_words(folder))
         return
-    typer.echo(
-        f"{'NAME':<26} {'ROLE':<11} {'PID':>8}  {'READY':<6} {'STATE':<12} {'ADDRESS':<28} DETAIL"
+    table = [_PS_HEAD, *(_ps_cells(row) for row in rows)]
+    widths = [max(len(cells[i]) for cells in table) for i in range(len(_PS_HEAD))]
+    for cells in table:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        typer.echo("  ".join(padded).rstrip())
+
+
+_PS_HEAD = (
+    "NAME", "ROLE", "PID", "READY", "STATE", "SINCE", "RESTARTS", "LAST EXIT", "ADDRESS", "DETAIL",
+)  # fmt: skip
+
+
+def _ps_cells(row: control.Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.role,
+        str(row.pid),
+        "yes" if row.ready else "no",
+        row.state,
+        _age(time.time() - row.since) if row.since else "-",
+        str(row.restarts),
+        row.last_exit or "-",
+        row.address or "-",
+        row.detail,
     )
-    for row in rows:
-        ready = "yes" if row.ready else "no"
-        typer.echo(
-            (
-                f"{row.name:<26} {row.role:<11} {row.pid:>8}  {ready:<6} {row.state:<12} "
-                f"{row.address:<28} {row.detail}"
-            ).rstrip()
-        )
+
+
+def _age(seconds: float) -> str:
+    """A duration as one reads it: "41 s", "12 min", "3 h 5 min"."""
+    minutes = int(seconds) // 60
+    if minutes < 1:
+        return f"{int(seconds)} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _run_service(
@@ -411,7 +476,9 @@ def chat_command(
     model: Annotated[str, typer.Option(help="Model (default: the gateway's first).")] = "",
     data: DataOption = None,
 ) -> None:
-    """Chat in the terminal. Resumes after a lost connection; Ctrl-C stops the answer."""
+    """Chat in the terminal. Resumes after a lost connection; Ctrl-C stops the answer, twice leaves.
+
+    In a dialogue /help lists its commands."""
     folder = _data(data)
     running = state.load(folder.state)
     address = url or (running.url if running and running.url else plan.url(8000))
@@ -420,7 +487,7 @@ def chat_command(
         if credential
         else (lambda: dev_credentials.issue(folder, dev_credentials.PAGE_SUBJECT, 3600))
     )
-    raise typer.Exit(terminal_chat.run(address, renew, model, question))
+    raise typer.Exit(terminal_chat.run(address, renew, model, question, hints.up(folder, running)))
 
 
 @app.command("verify")
@@ -485,11 +552,14 @@ def verify_command(
 
 @app.command("doctor")
 def doctor_command(data: DataOption = None) -> None:
-    """Check everything that a deployment here needs, and say how to repair what is wrong."""
+    """Check everything that a deployment here needs, and say how to repair what is wrong.
+
+    Exit code 1: something is a problem."""
     findings = doctor.examine(_data(data))
     for finding in findings:
         mark = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}[finding.level]
-        typer.echo(f"{mark} {finding.subject:<20} {finding.text}")
+        cure = f". {finding.cure}" if finding.cure else ""
+        typer.echo(f"{mark} {finding.subject:<20} {finding.text}{cure}")
     raise typer.Exit(1 if any(finding.level == "problem" for finding in findings) else 0)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from tailrace import engines
-from tailrace.local import dev_credentials, models, paths, plan, state
+from tailrace.cli import control
+from tailrace.local import dev_credentials, models, paths, plan, ports, processes, state
 
 
 def defaults(
@@ -23,6 +24,7 @@ def defaults(
     shared = {"TAILRACE_NAME": f"{role}-{os.getpid()}"}
     if running:
         shared |= {
+            "TAILRACE_ADMIN_PORT": str(ports.free_port()),
             "TAILRACE_KAFKA": running.kafka,
             "TAILRACE_REDIS": running.redis,
             "TAILRACE_POOLS": running.pools,
@@ -64,6 +66,11 @@ def run(
         dev_credentials.ensure(data)
     page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
     environ = {**defaults(role, running, data, page), **os.environ, **given}
+    if running:  # `ps`, `doctor` and `down` find it by its mark
+        environ |= {
+            processes.RUN_MARK: running.run,
+            processes.PART_MARK: f"{role}-{control.JOINED}-{os.getpid()}",
+        }
     python = sys.executable
     if role == "worker":
         engine = environ.setdefault(

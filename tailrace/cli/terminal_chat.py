@@ -1,287 +1,213 @@
-"""A chat in the terminal. Asks in background mode, watches by SSE, and resumes after a lost
-connection from the last event that it has."""
+"""A chat in the terminal: questions, commands, and answers as they arrive."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
-import httpx
+from tailrace.cli.chat_client import Answer, ChatError, Client
+from tailrace.cli.word_wrap import WordWrap
+from tailrace.local.console import Console
 
-from tailrace.protocol import events
+HELP = """\
+/help         this list
+/new          forget the conversation and begin anew
+/model        the models of this gateway; /model NAME changes to one
+/quit         leave (so do Ctrl-D, and Ctrl-C twice)
+Ctrl-C stops an answer. The arrow keys edit the line and bring back earlier ones."""
 
-RETRY_FIRST_S = 0.25
-RETRY_LONGEST_S = 5.0
-GIVE_UP_S = 600.0
-SILENCE_S = 45.0  # the services send a comment well within this time
-
-# Statuses to retry: the service drains, is away, or limits the rate.
-TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
-
-
-class ChatError(Exception):
-    """The chat cannot go on. The text is for the user."""
+ASK_ENGINE_S = 1.0  # between two looks at the engine while nothing arrives
+ENGINE_NOTES = {"loading": "engine loading", "none": "no engine is there yet"}
 
 
-def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a server-sent event stream (WHATWG HTML §9.2: data lines add up, a blank
-    line dispatches, ":" is a comment)."""
-    data: list[str] = []
-    for line in lines:
-        if line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif line == "" and data:
-            text, data = "\n".join(data), []
-            if text == "[DONE]":
-                return
-            event = json.loads(text)
-            if isinstance(event, dict):
-                yield event
-
-
-@dataclass(slots=True)
-class Answer:
-    """What was received of one response (pure).
+class Chat:
+    """One dialogue with one gateway.
 
     Attributes:
-        last: the resume position, the sequence number of the newest event; -1 before the first.
-        text: the text so far.
-        status: how the response ended; empty before the end.
-        error: the error message; empty without one.
-        usage: token counts of the terminal event; empty before it.
+        model: which model answers.
+        previous: the response that the next question follows; None at the beginning.
+        warned: a second Ctrl-C leaves.
     """
 
-    response_id: str
-    last: int = -1
-    text: str = ""
-    status: str = ""
-    error: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, client: Client, model: str, console: Console) -> None:
+        self._client = client
+        self._console = console
+        self._wrap: WordWrap | None = None  # of the answer that is being written
+        client.tell = self._tell
+        self.model = model
+        self.previous: str | None = None
+        self.warned = False
 
-    def apply(self, event: dict[str, Any]) -> str:
-        """Add an event. Returns the text to show; empty for an event that is known already.
-
-        Raises:
-            ChatError: an event is missing before this one.
-        """
-        number = event.get("sequence_number")
-        if not isinstance(number, int):
-            return ""
-        if number <= self.last:
-            return ""
-        if number != self.last + 1:
-            raise ChatError(f"the service left out events {self.last + 1} to {number - 1}")
-        self.last = number
-        kind = event.get("type")
-        if kind == "response.output_text.delta":
-            self.text += event["delta"]
-            return str(event["delta"])
-        if kind in events.TERMINAL_TYPES:
-            response = event.get("response") or {}
-            self.status = str(response.get("status") or kind.removeprefix("response."))
-            self.usage = response.get("usage") or {}
-            self.error = str((response.get("error") or {}).get("message") or "")
-        return ""
-
-
-def _error_text(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:300]
-
-
-class Client:
-    """One user at one gateway. `credential` returns a valid credential at every call."""
-
-    def __init__(
-        self,
-        url: str,
-        credential: Callable[[], str],
-        *,
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._url = url.rstrip("/")
-        self._credential = credential
-        self._tell = tell
-        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S))
-        self._watch_urls = [self._url]  # push services first; the gateway can always be asked
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._credential()}"}
-
-    def configure(self) -> str:
-        """Read the push services' addresses. Returns the default model.
+    def ask(self, question: str) -> bool:
+        """Ask and show the answer. Returns whether it was completed.
 
         Raises:
-            ChatError: no gateway answers.
+            ChatError: the service refuses, or is away for long.
+            KeyboardInterrupt: the user stopped it before the gateway had accepted the question.
         """
+        began = time.monotonic()
+        response_id = self._client.ask(self.model, question, self.previous)
+        answer, first = Answer(response_id), 0.0
+        self._wrap = wrap = WordWrap(self._width) if self._width else None
+        note = _EngineNote(self._client, self._console)
         try:
-            answer = self._http.get(f"{self._url}/config.json")
-            answer.raise_for_status()
-            settings = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ChatError(
-                f"no gateway at {self._url} ({error}): start one with `tailrace up`"
-            ) from error
-        self._watch_urls = [*settings.get("push_urls", []), self._url]
-        return str(settings.get("default_model") or "")
+            for answer, text in self._client.watch(response_id):  # noqa: B007 - read after the loop
+                if text:
+                    note.end()
+                    first = first or time.monotonic() - began
+                    _write(wrap.feed(text) if wrap else text)
+        except KeyboardInterrupt:
+            note.end()
+            self._client.cancel(response_id)
+            _write("\n")
+            self._console.line("(stopped; Ctrl-C again leaves)")
+            self.previous, self.warned = response_id, True
+            return False
+        finally:
+            note.end()
+            self._wrap = None
+        _write(f"{wrap.flush() if wrap else ''}\n")
+        self._sum_up(answer, first, time.monotonic() - began)
+        if answer.status in ("completed", "incomplete", "cancelled"):
+            self.previous = response_id
+        return answer.status == "completed"
 
-    def ask(self, model: str, text: str, previous: str | None) -> str:
-        """Create a response and return its id.
+    @property
+    def _width(self) -> int:
+        """Columns of the terminal; 0 if the answers go elsewhere."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
-        Raises:
-            ChatError: the gateway refused or did not answer. There is no retry, because the request
-                may have been accepted before the connection broke.
-        """
-        body = {
-            "model": model,
-            "input": text,
-            "background": True,
-            "store": True,
-            "previous_response_id": previous,
-        }
-        try:
-            answer = self._http.post(
-                f"{self._url}/v1/responses", json=body, headers=self._headers()
+    def _sum_up(self, answer: Answer, first: float, total: float) -> None:
+        if answer.error or answer.status != "completed":
+            why = f": {answer.error}" if answer.error else ""
+            self._console.line(f"({answer.status}{why})")
+        elif first:
+            tokens = answer.usage.get("output_tokens", 0)
+            rate = tokens / max(total - first, 1e-3)
+            self._console.line(
+                f"({tokens} tokens, first after {first * 1000:.0f} ms, {rate:.0f} tokens/s)"
             )
-        except httpx.HTTPError as error:
-            raise ChatError(
-                f"the gateway did not answer ({error or type(error).__name__})"
-            ) from error
-        if answer.status_code != 200:
-            raise ChatError(_error_text(answer))
-        return str(answer.json()["id"])
 
-    def cancel(self, response_id: str) -> None:
+    def _tell(self, text: str) -> None:
+        """A note of the client. An answer that is being written goes on below it."""
+        if self._wrap:
+            _write("\n")
+            self._wrap.restart()
+        self._console.line(text)
+
+    def obey(self, line: str) -> bool:
+        """Run a command, a line that begins with a slash. Returns False to leave."""
+        name, _, rest = line.partition(" ")
+        if name in ("/quit", "/exit"):
+            return False
+        if name == "/new":
+            self.previous = None
+            self._console.line("(a new conversation)")
+        elif name == "/model":
+            self._change_model(rest.strip())
+        else:
+            if name != "/help":
+                self._console.line(f"there is no {name}")
+            self._console.line(HELP)
+        return True
+
+    def _change_model(self, name: str) -> None:
+        offered = self._client.models()
+        if name in offered:
+            self.model = name
+            self._console.line(f"({name} answers from now on)")
+        else:
+            if name:
+                self._console.line(f"there is no model {name}")
+            for one in offered:
+                self._console.line(f"{'*' if one == self.model else ' '} {one}")
+
+
+class _EngineNote:
+    """While nothing arrives, says once that the engine is loading, and for how long."""
+
+    def __init__(self, client: Client, console: Console) -> None:
+        self._client = client
+        self._console = console
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._lock = threading.Lock()  # held while a note is printed
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def end(self) -> None:
+        """Say nothing from now on. It may be called again."""
+        if not self._over.is_set():
+            with self._lock:
+                self._over.set()
+                self._console.clear()
+
+    def _run(self) -> None:
+        told = False
+        while not self._over.wait(ASK_ENGINE_S):
+            what = ENGINE_NOTES.get(self._client.engine_state())
+            with self._lock:
+                if self._over.is_set() or not what:
+                    continue
+                if not told:
+                    self._console.line(f"({what}; the answer begins when it is ready)")
+                    told = True
+                self._console.status(f"({what}: {time.monotonic() - self._began:.0f} s)")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def run(url: str, credential: Callable[[], str], model: str, question: str, start: str) -> int:
+    """One question, or a dialogue until end of input. `start` is what starts a deployment.
+
+    Returns an exit code.
+    """
+    console = Console(sys.stderr)
+    with Client(url, credential) as client:
         try:
-            self._http.post(
-                f"{self._url}/v1/responses/{response_id}/cancel", headers=self._headers()
-            )
-        except httpx.HTTPError as error:
-            self._tell(f"(could not be stopped: {error})")
-
-    def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
-        """Yield the answer so far and the text to show, over as many connections as it needs.
-
-        Raises:
-            ChatError: the service refuses, leaves out an event, or is away for GIVE_UP_S.
-        """
-        answer = Answer(response_id)
-        pause, lost_at, attempt = RETRY_FIRST_S, 0.0, 0
-        while not answer.status:
-            try:
-                before = answer.last
-                for shown in self._watch_once(
-                    answer, self._watch_urls[attempt % len(self._watch_urls)]
-                ):
-                    if lost_at:
-                        self._tell("(connected again)")
-                    pause, lost_at = RETRY_FIRST_S, 0.0
-                    yield answer, shown
-                if answer.last > before:
-                    continue  # the service drains: the next request resumes
-            except (httpx.HTTPError, ConnectionResetError) as error:
-                if not lost_at:
-                    self._tell(f"(connection lost: {error or type(error).__name__}; resuming)")
-            attempt += 1
-            lost_at = lost_at or time.monotonic()
-            if time.monotonic() - lost_at > GIVE_UP_S:
-                raise ChatError(
-                    f"no service answers for {GIVE_UP_S:.0f} s; the answer goes on "
-                    f"without us: {response_id}"
-                )
-            time.sleep(pause)
-            pause = min(pause * 2, RETRY_LONGEST_S)
-
-    def _watch_once(self, answer: Answer, base: str) -> Iterator[str]:
-        parameters: dict[str, str | int] = {"stream": "true"}
-        if answer.last >= 0:
-            parameters["starting_after"] = answer.last
-        address = f"{base.rstrip('/')}/v1/responses/{answer.response_id}"
-        with self._http.stream(
-            "GET", address, params=parameters, headers=self._headers()
-        ) as stream:
-            if stream.status_code in TRANSIENT:
-                raise httpx.RemoteProtocolError(f"status {stream.status_code}")
-            if stream.status_code != 200:
-                stream.read()
-                raise ChatError(_error_text(stream))
-            for event in sse_events(stream.iter_lines()):
-                shown = answer.apply(event)
-                yield shown
-                if answer.status:
-                    return
-
-
-def _show_answer(client: Client, model: str, question: str, previous: str | None) -> str | None:
-    """Ask and show the answer. Returns the id of the response that the next question follows."""
-    began = time.monotonic()
-    response_id = client.ask(model, question, previous)
-    first: float | None = None
-    answer = Answer(response_id)
-    try:
-        for answer, text in client.watch(response_id):  # noqa: B007 - read after the loop
-            if text:
-                first = first or time.monotonic() - began
-                sys.stdout.write(text)
-                sys.stdout.flush()
-    except KeyboardInterrupt:
-        client.cancel(response_id)
-        print("\n(stopped)", file=sys.stderr)
-        return response_id
-    print()
-    if answer.error or answer.status != "completed":
-        print(f"({answer.status}{f': {answer.error}' if answer.error else ''})", file=sys.stderr)
-    elif first is not None:
-        tokens = answer.usage.get("output_tokens", 0)
-        passed = max(time.monotonic() - began - first, 1e-3)
-        print(
-            f"({tokens} tokens, first after {first * 1000:.0f} ms, {tokens / passed:.0f} tokens/s)",
-            file=sys.stderr,
-        )
-    return response_id if answer.status in ("completed", "incomplete", "cancelled") else previous
-
-
-def run(url: str, credential: Callable[[], str], model: str, question: str) -> int:
-    """One question, or a dialogue until end of input. Returns an exit code."""
-
-    def tell(text: str) -> None:
-        print(f"\n{text}", file=sys.stderr)
-
-    with Client(url, credential, tell=tell) as client:
-        try:
-            model = model or client.configure()
-            if question:
-                return 0 if _show_answer(client, model, question, None) else 1
+            found = client.configure()
         except ChatError as error:
-            print(f"chat: {error}", file=sys.stderr)
+            console.line(f"chat: {error}: start one with `{start}`")
             return 1
-        return _dialogue(client, model)
+        chat = Chat(client, model or found, console)
+        if not question:
+            return _dialogue(chat, console)
+        try:
+            return 0 if chat.ask(question) else 1
+        except ChatError as error:
+            console.line(f"chat: {error}")
+        except KeyboardInterrupt:
+            console.line("(stopped)")
+        return 1
 
 
-def _dialogue(client: Client, model: str) -> int:
-    print(f"{model}. An empty line or Ctrl-D ends; Ctrl-C stops an answer.", file=sys.stderr)
-    previous: str | None = None
+def _dialogue(chat: Chat, console: Console) -> int:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - input() edits lines with it, and keeps their history
+    console.line(f"{chat.model}. Ask something; /help lists the commands, Ctrl-D leaves.")
     while True:
         try:
-            question = input("> ").strip()
-        except (EOFError, KeyboardInterrupt):
-            print(file=sys.stderr)
+            line = input("> ").strip()
+            if line:
+                chat.warned = False
+                if not line.startswith("/"):
+                    chat.ask(line)
+                elif not chat.obey(line):
+                    return 0
+        except EOFError:
+            console.line("")
             return 0
-        if not question:
-            return 0
-        try:
-            previous = _show_answer(client, model, question, previous)
+        except KeyboardInterrupt:
+            console.line("")
+            if chat.warned:
+                return 0
+            console.line("(Ctrl-C again or Ctrl-D leaves)")
+            chat.warned = True
         except ChatError as error:
-            print(f"chat: {error}", file=sys.stderr)
+            console.line(f"chat: {error}")

@@ -1,41 +1,31 @@
-"""The banner of `up`: addresses, a credential, and command lines to paste."""
+"""What `up` says when the deployment can be used: addresses, and command lines to paste."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from pathlib import Path
 
-from tailrace.local import state
+from tailrace.local import hints, paths, state
 
 QUESTION = "Explain quantum entanglement."
 
 
-def program() -> str:
-    """The path of this command, relative to the working directory where that is possible."""
-    found = Path(sys.executable).parent / "tailrace"
-    with contextlib.suppress(ValueError):
-        return str(found.relative_to(Path.cwd()))
-    return str(found)
+def lines(running: state.State, data: paths.Data) -> list[str]:
+    """Where the page, the API and the chat are."""
+    return [
+        f"page      {running.url}",
+        f"API       {running.url}/v1 (its key: `{hints.command('token', data)}`)",
+        f"terminal  {hints.command('chat', data)}",
+    ]
 
 
-def lines(running: state.State, credential: str) -> list[str]:
-    """The banner's lines for a deployment that is ready."""
-    tailrace = program()
+def more_lines(running: state.State, data: paths.Data) -> list[str]:
+    """The push services, and a question by curl and by the SDK."""
     body = json.dumps({"model": running.model, "input": QUESTION, "stream": True})
-    headers = (
-        f"-H 'Content-Type: application/json' -H \"Authorization: Bearer $({tailrace} token)\""
-    )
+    key = f"$({hints.command('token', data)})"
+    headers = f"-H 'Content-Type: application/json' -H \"Authorization: Bearer {key}\""
     call = f'responses.create(model="{running.model}", input="{QUESTION}")'
     return [
-        "",
-        f"  Open        {running.url}",
-        f"  API         {running.url}/v1      push  {' '.join(running.push_urls)}",
-        f"  Credential  {credential}",
-        f"              (one hour; a new one: {tailrace} token)",
-        f"  curl        curl -N {running.url}/v1/responses {headers} -d '{body}'",
-        f'  SDK         OpenAI(base_url="{running.url}/v1", api_key=CREDENTIAL).{call}',
-        f"  Terminal    {tailrace} chat",
-        "",
+        f"push      {' '.join(running.push_urls)}",
+        f"curl      curl -N {running.url}/v1/responses {headers} -d '{body}'",
+        f'SDK       OpenAI(base_url="{running.url}/v1", api_key=KEY).{call}',
     ]

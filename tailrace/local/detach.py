@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tailrace.local import logs, paths, state
+from tailrace.local.console import Console
 
 POLL_S = 0.1
 
 
 def start_detached(
-    arguments: Sequence[str], data: paths.Data, *, wait: bool, say: Callable[[str], None]
+    arguments: Sequence[str], data: paths.Data, *, wait: bool, console: Console
 ) -> int:
-    """Start `tailrace supervise ARGUMENTS` and pass its output to `say`.
+    """Start `tailrace supervise ARGUMENTS` and pass its output to `console`.
 
     Returns an exit code: 0 once it is ready (`wait`) or serves, else the supervisor's.
 
@@ -43,14 +44,14 @@ def start_detached(
             ended = supervisor.poll()
             running = state.load(data.state)
             for line in follower.lines():
-                say(line)
+                console.line(line)
             if ended is not None:
                 return ended or 1  # it ends before it is ready only when it failed
             if running and running.supervisor.pid == supervisor.pid and running.phase in wanted:
                 return 0
             time.sleep(POLL_S)
     except KeyboardInterrupt:
-        say("stopping")
+        console.line("stopping")
         supervisor.send_signal(signal.SIGTERM)
         supervisor.wait()
         return 130

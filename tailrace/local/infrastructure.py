@@ -46,13 +46,20 @@ class Infrastructure:
         redis: the URL of Redis; empty before `start` unless it was given.
     """
 
-    def __init__(self, data: paths.Data, run: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        data: paths.Data,
+        run: str,
+        say: Callable[[str], None],
+        status: Callable[[str], None],
+    ) -> None:
         given = settings.command()
         self.kafka, self.redis = given.kafka, given.redis
         self._kafka_heap_mb = given.kafka_heap_mb
         self._data = data
         self._run = run
         self._say = say
+        self._status = status
         # What was started here, by name, in the order of starting.
         self._parts: dict[str, LocalPart] = {}
 
@@ -61,9 +68,9 @@ class Infrastructure:
         """The port of the broker started here; 0 without one."""
         return self._parts["kafka"].port if "kafka" in self._parts else 0
 
-    @property
-    def pids(self) -> set[int]:
-        return {part.child.pid for part in self._parts.values() if part.child}
+    def program(self, name: str) -> LocalPart:
+        """The part of this name that was started here."""
+        return self._parts[name]
 
     def start(
         self,
@@ -126,11 +133,12 @@ class Infrastructure:
         deadline = time.monotonic() + kafka_broker.START_S
         while waiting:
             check()
+            self._status(f"starting {' and '.join(name.capitalize() for name in waiting)}")
             for name, part in list(waiting.items()):
                 try:
                     if part.ready():
                         del waiting[name]
-                        self._say(f"{name.capitalize()} ready on port {part.port}")
+                        self._say(f"{name.capitalize()} is ready on port {part.port}")
                 except processes.StartError:
                     tries -= 1
                     if tries == 0 or part.child is None or PORT_TAKEN not in part.child.output():
@@ -171,17 +179,10 @@ class Infrastructure:
                     address=self._address(name, ""),
                     log=str(part.log),
                     ready=True,
+                    since=time.time(),
                 )
             )
         return found
-
-    def ended(self) -> list[tuple[str, int, str]]:
-        """Name, exit code and last lines of every part that ended by itself."""
-        return [
-            (name, part.child.returncode, part.child.last_lines(20))
-            for name, part in self._parts.items()
-            if part.child and part.child.returncode is not None
-        ]
 
     def stop(self) -> None:
         """Stop Redis first and the broker last. Each wait has a limit."""

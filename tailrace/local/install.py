@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -99,12 +100,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work = lanes(chosen.engine, page=not chosen.no_page)
     except plan.BadOption as error:
         parser.error(str(error))
-    shutil.rmtree(install_steps.LOGS, ignore_errors=True)
-    with ThreadPoolExecutor(max_workers=len(work)) as pool:
-        failures = [error for error in pool.map(install_steps.perform_lane, work) if error]
+    return _perform(work)
+
+
+def _perform(work: Sequence[Sequence[Step]]) -> int:
+    progress = install_steps.Progress()
+    due = [step.name for lane in work for step in lane if step.due()]
+    if due:
+        shutil.rmtree(install_steps.LOGS, ignore_errors=True)
+        progress.console.line(f"installing {', '.join(due)} (logs in {install_steps.LOGS})")
+    began = time.monotonic()
+    with progress.shown(), ThreadPoolExecutor(max_workers=len(work)) as pool:
+        failures = [
+            error
+            for error in pool.map(lambda lane: install_steps.perform_lane(lane, progress), work)
+            if error
+        ]
     for failure in failures:
-        print(f"\nmake install: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+        print(f"make install: {failure}", file=sys.stderr)
+    if failures:
+        return 1
+    took = f" ({time.monotonic() - began:.0f} s)" if progress.performed else ""
+    progress.console.line(f"everything is installed{took}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tailrace import settings
 from tailrace.local import java, kafka_broker, paths, processes
-from tailrace.local.install_steps import InstallError, apt, run_logged, say
+from tailrace.local.console import Console
+from tailrace.local.install_steps import InstallError, apt, run_logged
 
 
 def has_java() -> bool:
@@ -116,4 +117,4 @@ def keep_classes() -> None:
     try:
         kafka_broker.make_class_archive()
     except processes.StartError as error:
-        say(f"Kafka's classes are not kept for the next start: {error}")
+        Console().line(f"  Kafka's classes are not kept, so it starts slower: {error}")

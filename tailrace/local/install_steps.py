@@ -8,17 +8,18 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailrace.local import paths, processes
+from tailrace.local.console import Console
 
-HEARTBEAT_S = 15.0  # a long step says this often that it still runs
+SHOW_S = 0.5  # between two looks at what runs
 LOGS = paths.cache() / "install-logs"
 
 _apt_lock = threading.Lock()
-_print_lock = threading.Lock()
 
 
 class InstallError(Exception):
@@ -39,11 +40,60 @@ class Step:
     done: Callable[[], bool]
     do: Callable[[], None]
 
+    def due(self) -> bool:
+        """Whether it is to be done. A check that needs an earlier step's result says so too."""
+        try:
+            return not self.done()
+        except processes.StartError:
+            return True
 
-def say(text: str) -> None:
-    """Print one line; steps run in several threads."""
-    with _print_lock:
-        print(text, flush=True)
+
+@dataclass(slots=True)
+class Progress:
+    """What an installation prints. Its methods may be called from any thread.
+
+    Attributes:
+        console: gets the lines.
+        running: when each running step began, by name (monotonic).
+        performed: how many steps were done.
+    """
+
+    console: Console = field(default_factory=Console)
+    running: dict[str, float] = field(default_factory=dict)
+    performed: int = 0
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the running steps with their seconds until the block ends."""
+        finished = threading.Event()
+
+        def show() -> None:
+            while not finished.wait(SHOW_S):
+                now = time.monotonic()
+                steps = [f"{name} {now - began:.0f} s" for name, began in [*self.running.items()]]
+                if steps:
+                    self.console.status(f"installing {', '.join(steps)}")
+
+        thread = threading.Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            thread.join()
+            self.console.clear()
+
+    def perform(self, step: Step) -> None:
+        """Do a step, unless it is done. Raises InstallError."""
+        if step.done():
+            return
+        began = self.running[step.name] = time.monotonic()
+        try:
+            step.do()
+        finally:
+            del self.running[step.name]
+        self.performed += 1
+        self.console.line(f"  installed {step.name} in {time.monotonic() - began:.0f} s")
 
 
 def run_logged(
@@ -98,7 +148,6 @@ def apt(step: str, packages: Sequence[str], otherwise: str) -> None:
         ):
             raise InstallError(otherwise)
     with _apt_lock:
-        say(f"  apt-get install {' '.join(packages)}")
         # A failed update is no error yet: the installation fails if the lists are missing.
         subprocess.run([*sudo, "apt-get", "update", "-qq"], capture_output=True, check=False)
         run_logged(
@@ -131,31 +180,12 @@ def stamped(stamp: Path, wanted: str) -> bool:
     return stamp.exists() and stamp.read_text() == wanted
 
 
-def _perform(step: Step) -> None:
-    if step.done():
-        return
-    began = time.monotonic()
-    finished = threading.Event()
-
-    def heartbeat() -> None:
-        while not finished.wait(HEARTBEAT_S):
-            say(f"  {step.name} … {time.monotonic() - began:.0f} s")
-
-    threading.Thread(target=heartbeat, daemon=True).start()
-    try:
-        step.do()
-    finally:
-        finished.set()
-    say(f"{step.name:<25} {time.monotonic() - began:.0f} s")
-
-
-def perform_lane(steps: Sequence[Step]) -> InstallError | None:
+def perform_lane(steps: Sequence[Step], progress: Progress) -> InstallError | None:
     """Do what is left of these steps, in order. Returns the error that ended them, if any."""
     for step in steps:
         try:
-            _perform(step)
+            progress.perform(step)
         except InstallError as error:
-            say(f"{step.name}: FAILED")
             return error
         except processes.StartError as error:
             return InstallError(f"{step.name}: {error}")

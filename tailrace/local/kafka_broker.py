@@ -207,7 +207,10 @@ class Broker(server_process.ServerProcess):
         )
 
     def serves(self, child: child_process.ChildProcess) -> bool:
-        return READY_LINE in child.output() and ports.accepts(self.port)
+        return READY_LINE in child.output() and self.answers()
+
+    def answers(self) -> bool:
+        return ports.accepts(self.port)
 
 
 # Loading and verifying classes takes two fifths of a broker's start. Java's class data sharing

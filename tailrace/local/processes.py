@@ -4,8 +4,9 @@ Three nets hold the children of a supervisor, because each net has a hole:
 
 1. The kernel's parent-death signal. Every child sets it anew; grandchildren do not inherit it.
 2. The subreaper. Orphaned grandchildren become children of the supervisor while it lives.
-3. A mark in the environment, which every descendant inherits. `tailrace down` finds it when the
-   supervisor itself was killed.
+3. A mark in the environment, which every descendant inherits. It names the run and the data
+   folder. `tailrace down` finds it when the supervisor itself was killed, and finds services that
+   were started by hand to join the deployment.
 
 A pid alone identifies no process, because pids are reused: it is kept with its start time.
 """
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -26,6 +29,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 RUN_MARK = "TAILRACE_RUN"
 PART_MARK = "TAILRACE_PART"
+ADMIN_PORT = "TAILRACE_ADMIN_PORT"
+PORT = "TAILRACE_PORT"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -126,23 +131,73 @@ def send(wanted: Identity, signum: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A process that carries the mark of a deployment.
+
+    Attributes:
+        part: the name of the part that it belongs to.
+        port, admin_port: the settings of that service in its environment; empty without.
+    """
+
+    identity: Identity
+    run: str
+    part: str
+    port: str
+    admin_port: str
+
+
+def new_mark(folder: Path) -> str:
+    """The mark of a new run of the deployment in this data folder."""
+    return f"{secrets.token_hex(8)}@{folder}"
+
+
 def marked(run: str, part: str | None = None) -> list[Identity]:
     """Every process with the mark of this run (and of this part), orphans included."""
     return [
-        found
-        for process in _marked(run, part)
-        if process.pid != os.getpid() and (found := identity(process.pid))
+        found.identity
+        for found in _every_marked()
+        if found.run == run and part in (None, found.part)
     ]
 
 
-def _marked(run: str, part: str | None) -> Iterator[psutil.Process]:
+def marked_in(folder: Path, run: str = "") -> list[Marked]:
+    """Every process with the mark of any run in this data folder, or with the mark `run`."""
+    return [
+        found
+        for found in _every_marked()
+        if found.run == run or found.run.partition("@")[2] == str(folder)
+    ]
+
+
+def folder_of(pid: int) -> str:
+    """The data folder of the deployment that this process belongs to; empty if it has no mark."""
+    try:
+        mark: str = psutil.Process(pid).environ().get(RUN_MARK, "")
+    except (psutil.Error, OSError):
+        return ""
+    return mark.partition("@")[2]
+
+
+def _every_marked() -> Iterator[Marked]:
+    """All living processes with a mark but this one."""
     for process in psutil.process_iter():
         try:
             environ = process.environ()
         except (psutil.Error, OSError):
             continue
-        if environ.get(RUN_MARK) == run and part in (None, environ.get(PART_MARK)):
-            yield process
+        run = environ.get(RUN_MARK)
+        if not run or process.pid == os.getpid():
+            continue
+        found = identity(process.pid)
+        if found:
+            yield Marked(
+                found,
+                run,
+                environ.get(PART_MARK, ""),
+                environ.get(PORT, ""),
+                environ.get(ADMIN_PORT, ""),
+            )
 
 
 def descendants(root: int) -> list[Descendant]:
@@ -172,22 +227,30 @@ def command(pid: int) -> str:
 def sweep(run: str, part: str | None = None, *, grace_s: float = 0.0) -> list[Identity]:
     """End every process that carries the mark: with a grace, SIGTERM first; then SIGKILL.
 
-    Returns the processes that were found.
+    Returns the processes that were found. One that could not be ended is still `alive`.
     """
-    found = marked(run, part)
+    return end(lambda: marked(run, part), grace_s=grace_s)
+
+
+def end(find: Callable[[], list[Identity]], *, grace_s: float = 0.0) -> list[Identity]:
+    """End what `find` returns: with a grace, SIGTERM first; then SIGKILL until it finds nothing.
+
+    Returns the processes that were found. One that could not be ended is still `alive`.
+    """
+    found = find()
     if grace_s and found:
         for one in found:
             send(one, signal.SIGTERM)
         wait_gone(found, grace_s)
     everything = list(found)
     for _ in range(20):  # a process may fork between the look and the kill
-        left = [one for one in marked(run, part) if alive(one)]
+        left = [one for one in find() if alive(one)]
         if not left:
             break
         everything += [one for one in left if one not in everything]
-        for one in left:
-            send(one, signal.SIGKILL)
-        wait_gone(left, 1.0)
+        sent = [send(one, signal.SIGKILL) for one in left]
+        if not wait_gone(left, 1.0) and not any(sent):
+            break  # this user may not end them
     return everything
 
 

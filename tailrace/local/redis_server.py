@@ -94,4 +94,7 @@ class Server(server_process.ServerProcess):
 
     def serves(self, child: child_process.ChildProcess) -> bool:
         # An answer alone does not prove it: another Redis may hold the port.
-        return READY_LINE in child.output() and answers(self.port)
+        return READY_LINE in child.output() and self.answers()
+
+    def answers(self) -> bool:
+        return answers(self.port)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from tailrace.local.child_process import ChildProcess
 from tailrace.local.processes import StartError
+from tailrace.local.readiness import Readiness
 
 
 class ServerProcess(abc.ABC):
@@ -37,6 +38,7 @@ class ServerProcess(abc.ABC):
         self.run = run
         self.log = log
         self.child: ChildProcess | None = None
+        self._served: ChildProcess | None = None  # the process that is known to own the port
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -45,6 +47,20 @@ class ServerProcess(abc.ABC):
     @abc.abstractmethod
     def serves(self, child: ChildProcess) -> bool:
         """Whether its port answers, and this process is the one that answers."""
+
+    @abc.abstractmethod
+    def answers(self) -> bool:
+        """Whether its port answers."""
+
+    def ask(self) -> Readiness:
+        """Whether it serves. Never raises. Its output is only read until it has served once."""
+        if self.child is None or self.child.returncode is not None:
+            return Readiness()
+        if self._served is not self.child:
+            if not self.serves(self.child):
+                return Readiness()
+            self._served = self.child
+        return Readiness(ready=self.answers())
 
     def ready(self) -> bool:
         """Whether it serves. Raises StartError if it has ended."""

@@ -27,6 +27,9 @@ class Part(msgspec.Struct, kw_only=True):
         address: what clients of this part use; empty without clients.
         probe: a URL that answers 200 when the part is ready; empty if an open port is enough.
         exit_code: None while it runs.
+        restarts: how often the supervisor started it again.
+        last_exit: exit code of the process before this one; None before the first restart.
+        since: when the process started, in seconds since the epoch.
     """
 
     name: str
@@ -39,6 +42,9 @@ class Part(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
     ready: bool = False
     detail: str = ""
+    restarts: int = 0
+    last_exit: int | None = None
+    since: float = 0.0
 
     @property
     def identity(self) -> processes.Identity:

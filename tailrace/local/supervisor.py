@@ -1,4 +1,4 @@
-"""Starts a whole deployment on this machine, watches it, and ends every process of it.
+"""Starts a whole deployment on this machine, starts again what ends, and ends every process of it.
 
 One loop runs in one thread. It starts the children, because the kernel's parent-death signal
 follows the thread that forked, and it polls and probes them. Signal handlers only count; the loop
@@ -10,26 +10,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tailrace import log as kafka_log
 from tailrace.local import (
     banner,
     dev_credentials,
+    hints,
     infrastructure,
     models,
+    parts,
     paths,
     plan,
     ports,
     processes,
-    services,
     state,
 )
+from tailrace.local.console import Console
+from tailrace.local.supervised import ServiceProgram
 
 TICK_S = 0.1
 ORPHANS_S = 1.0  # between two looks for orphans, which walk over every process of the machine
@@ -44,10 +45,16 @@ class Stopped(Exception):
 
 
 class Supervisor:
-    """One `tailrace up`. `follow`: show the services' logs. `say` prints one line.
+    """One `tailrace up`.
 
     The state file holds `_state` whenever a part or the phase changed, so that `ps`, `down` and
     the next `up` find every process.
+
+    Args:
+        restart: start a part again that ended.
+        verbose: also print the services' logs and every change of readiness.
+        console: gets what is printed.
+        stop_hint: how the user stops it ("Ctrl-C").
     """
 
     def __init__(
@@ -55,23 +62,45 @@ class Supervisor:
         options: plan.Options,
         data: paths.Data,
         *,
-        follow: bool,
-        say: Callable[[str], None] = print,
+        restart: bool,
+        verbose: bool,
+        console: Console,
+        stop_hint: str,
     ) -> None:
         self._options = options
         self._data = data
-        self._show = say
+        self._verbose = verbose
+        self._console = console
+        self._stop_hint = stop_hint
         self._began = time.monotonic()
-        run = secrets.token_hex(8)
+        run = processes.new_mark(data.root)
         self._state = state.State(run=run, supervisor=_own_part())
         self._saved = b""  # the state file's content
-        self._below = infrastructure.Infrastructure(data, run, self._say)
-        self._services = services.Services(data, run, follow=follow, say=self._say, show=say)
+        self._below = infrastructure.Infrastructure(data, run, self._say, self._status)
+        self._parts = parts.Parts(
+            data.root,
+            restart=restart,
+            cure=f"`{hints.command('down', data)}`, then `{hints.command('up', data)}`",
+            say=self._say,
+            note=self._note,
+            show=console.line if verbose else None,
+        )
         self._next_orphans = 0.0  # when to look for orphans again (monotonic)
         self._signals = 0  # how often the user asked to stop
 
+    def _timed(self, text: str) -> str:
+        return f"[{time.monotonic() - self._began:5.1f} s] {text}"
+
     def _say(self, text: str) -> None:
-        self._show(f"[{time.monotonic() - self._began:5.1f} s] {text}")
+        self._console.line(self._timed(text))
+
+    def _note(self, text: str) -> None:
+        """What only `--verbose` prints; the log files and `ps` have it too."""
+        if self._verbose:
+            self._say(text)
+
+    def _status(self, text: str) -> None:
+        self._console.status(self._timed(text))
 
     def run(self) -> int:
         """Run until the user stops it or it cannot start. Nothing that it started is left.
@@ -91,8 +120,9 @@ class Supervisor:
             self._say(f"FAILED: {error}")
             code = 1
         finally:
-            self._stop()
-        return code
+            self._console.clear()
+            all_ended = self._stop()
+        return code if all_ended else 1
 
     def _on_signal(self, signum: int, frame: object) -> None:
         self._signals += 1
@@ -110,9 +140,9 @@ class Supervisor:
     # Starting
 
     def _start(self) -> None:
+        self._say(f"starting; every part's log is in {self._data.logs} (--verbose shows them)")
         previous = state.load(self._data.state)
-        if previous:
-            self._clear_leftovers(previous)
+        self._clear_leftovers(previous.run if previous else "")
         self._save()  # from here on `down` finds whatever is started
         model = models.resolve(self._options.engine, self._options.model)
         self._check_engine()
@@ -126,6 +156,8 @@ class Supervisor:
         self._below.start(self._state.kafka_port, recorded=self._record, check=self._check_stopped)
         self._state.kafka, self._state.redis = self._below.kafka, self._below.redis
         self._state.kafka_port = self._below.kafka_port or self._state.kafka_port
+        for part in self._state.parts:
+            self._parts.adopt(self._below.program(part.name), part)
         self._apply_topics()
         self._start_services(model)
         self._wait_serving()
@@ -134,10 +166,14 @@ class Supervisor:
         self._state.parts = parts
         self._save()
 
-    def _clear_leftovers(self, previous: state.State) -> None:
-        """End what the previous run left. This process holds the data folder's lock, so those
+    def _clear_leftovers(self, previous: str) -> None:
+        """End what earlier runs left. This process holds the data folder's lock, so those
         processes have no supervisor."""
-        left = processes.sweep(previous.run, grace_s=5.0)
+
+        def leftovers() -> list[processes.Identity]:
+            return [found.identity for found in processes.marked_in(self._data.root, previous)]
+
+        left = processes.end(leftovers, grace_s=5.0)
         if left:
             self._say(f"ended {len(left)} processes left by a supervisor that was killed")
 
@@ -160,7 +196,7 @@ class Supervisor:
             for port in wanted:
                 if not ports.port_is_free(port):
                     raise processes.StartError(
-                        f"port {port} is taken{_holder(port)}; stop that, or choose another "
+                        f"port {port} is taken{hints.holder(port)}; stop that, or choose another "
                         f"with {option}"
                     )
 
@@ -171,7 +207,7 @@ class Supervisor:
             created = asyncio.run(asyncio.wait_for(applying, TOPICS_S))
         except TimeoutError:
             raise processes.StartError(f"Kafka at {self._state.kafka} does not answer") from None
-        self._say(f"topics: {len(created)} created" if created else "topics: all there")
+        self._note(f"topics: {len(created)} created" if created else "topics: all there")
 
     def _start_services(self, model: plan.Model) -> None:
         page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
@@ -202,103 +238,100 @@ class Supervisor:
         for service in plan.services(self._options, model, around, free_port):
             self._check_stopped()
             log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
-            self._state.parts.append(self._services.start(service, log))
+            program = ServiceProgram(service, run=self._state.run, log=log)
+            self._state.parts.append(self._parts.start(program))
             self._save()
 
     def _wait_serving(self) -> None:
         """Wait for gateways and push services, which take seconds. `_serve` waits for the engine:
         a question can wait in Kafka."""
         deadline = time.monotonic() + EDGE_READY_S
-        edge = self._services.edge
+        edge = self._parts.edge
         while not all(one.answer.ready for one in edge):
+            self._status("starting gateway, push service and worker")
             self._tick()
-            for one in edge:
-                if one.failed:
-                    raise processes.StartError(one.why_failed())
             if time.monotonic() >= deadline:
                 late = next(one for one in edge if not one.answer.ready)
                 raise processes.StartError(
-                    f"{late.service.name} was not ready after {EDGE_READY_S:.0f} s; "
+                    f"{late.part.name} was not ready after {EDGE_READY_S:.0f} s; "
                     f"{late.last_lines()}"
                 )
         self._state.phase = "serving"
         self._save()
-        credential = dev_credentials.issue(self._data, dev_credentials.PAGE_SUBJECT, 3600)
-        for line in banner.lines(self._state, credential):
-            self._show(line)
+        for line in banner.lines(self._state, self._data):
+            self._say(line)
+        if self._verbose:
+            for line in banner.more_lines(self._state, self._data):
+                self._say(line)
 
     # Running
 
     def _serve(self) -> None:
-        workers = self._services.workers
+        workers = self._parts.workers
+        loading = time.monotonic()
         if workers and not all(one.answer.ready for one in workers):
             self._say(
-                f"the engine ({self._options.engine}) is loading; a question asked now waits "
-                f"in Kafka and is answered when it is ready"
+                f"the engine ({self._options.engine}) is loading {self._state.model}; a question "
+                f"asked now waits and is answered when it is ready"
             )
         while True:
             self._tick()
             if self._state.phase != "serving":
                 continue
-            if workers and all(one.failed for one in workers):
-                raise processes.StartError(workers[0].why_failed())
-            if all(one.answer.ready or one.ended for one in workers):
+            self._status(f"the engine is loading: {time.monotonic() - loading:.0f} s")
+            if all(one.answer.ready or (one.ended and not one.restarts.due) for one in workers):
                 self._state.phase = "ready"
+                self._parts.starting = False
                 self._save()
-                self._say(f"ready: every part is up (data in {self._data.root})")
+                self._say(f"ready: {self._what_is_up()}. {self._stop_hint} stops all of it")
+
+    def _what_is_up(self) -> str:
+        missing = [part.name for part in self._state.parts if part.exit_code is not None]
+        return f"all but {', '.join(missing)}" if missing else "every part is up"
 
     def _tick(self) -> None:
         self._check_stopped()
-        self._services.look(all_were_ready=self._state.phase == "ready")
-        self._notice_end_below()
+        self._parts.look()
+        hopeless = self._parts.hopeless if self._parts.starting else None
+        if hopeless:
+            raise processes.StartError(hopeless.why_failed())
         if time.monotonic() >= self._next_orphans:
-            processes.reap_orphans(self._services.pids | self._below.pids)
+            processes.reap_orphans(self._parts.pids)
             self._next_orphans = time.monotonic() + ORPHANS_S
         dev_credentials.renew_page_credential(self._data)
         self._save()
         time.sleep(TICK_S)
 
-    def _notice_end_below(self) -> None:
-        for name, code, last_lines in self._below.ended():
-            known = next(part for part in self._state.parts if part.name == name)
-            if known.exit_code is None:
-                known.exit_code, known.ready = code, False
-                self._say(
-                    f"{name} {services.describe_exit(code)}; nothing new can be answered. Stop and "
-                    f"start again (`tailrace up`). Its last lines:"
-                )
-                self._show(last_lines)
-
     # Stopping
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
         """Stop the services, then Redis and Kafka, which the services need to end their answers.
 
-        Every wait is bounded, and another signal of the user ends it.
+        Every wait is bounded, and another signal of the user ends it. Returns whether every process
+        of the deployment has ended.
         """
         self._state.phase = "stopping"
         self._save()
         asked_before = self._signals
         if self._state.parts:
             self._say("stopping")
-        self._services.stop(hurry=lambda: self._signals > asked_before)
+        self._parts.stop_services(hurry=lambda: self._signals > asked_before)
         self._below.stop()
-        processes.sweep(self._state.run)
-        if self._state.parts:
+        left = [one for one in processes.sweep(self._state.run) if processes.alive(one)]
+        for one in left:
+            self._say(f"could not end process {one.pid} ({processes.command(one.pid)[:80]})")
+        if self._state.parts and not left:
             self._say("everything is stopped")
         # The broker's port stays, for the next start, and so does the mark, in case a process was
         # missed.
         self._state.phase, self._state.parts = "stopped", []
         self._save()
+        return not left
 
 
 def _own_part() -> state.Part:
     found = processes.identity(os.getpid())
     started = found.started if found else 0
-    return state.Part(name="supervisor", role="supervisor", pid=os.getpid(), started=started)
-
-
-def _holder(port: int) -> str:
-    """Who listens there, if this user may see it."""
-    pid = ports.listener(port)
-    return f" by process {pid} ({processes.command(pid)[:80]})" if pid else ""
+    return state.Part(
+        name="supervisor", role="supervisor", pid=os.getpid(), started=started, since=time.time()
+    )

@@ -396,8 +396,8 @@ VARIABLES: Final = (
         "",
         (COMMAND,),
         kinds.Text(),
-        "mark of all processes of one deployment, by which `tailrace down` finds them; set by "
-        "`tailrace up`",
+        "mark of all processes of one deployment (run and data folder), by which `tailrace down` "
+        "finds them; set by `tailrace up`",
     ),
     Variable(
         "TAILRACE_PART",

@@ -393,7 +393,11 @@ def test_a_second_tab_shows_the_answer_live_and_can_stop_it(
 def shrinking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two push services to lose. A stack of its own: nothing brings them back."""
     started = conftest.start(
-        tmp_path_factory.mktemp("shrinking") / "data", "--pushes", "2", engine="scripted"
+        tmp_path_factory.mktemp("shrinking") / "data",
+        "--pushes",
+        "2",
+        "--no-restart",
+        engine="scripted",
     )
     yield started
     conftest.stop(started)

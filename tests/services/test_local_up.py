@@ -3,117 +3,27 @@ and that nothing stays behind."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tailrace.local import paths, ports, processes, state
-from tests.support import waiting
-
-TAILRACE = [sys.executable, "-m", "tailrace"]
-UP_S = 120
+from tailrace.local import paths, ports, processes
+from tests.support.deployment import Deployment, read_until, until
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@dataclass
-class Deployment:
-    """A data folder and ports of its own."""
-
-    data: Path
-    port: int = field(default_factory=ports.free_port)
-    push_port: int = field(default_factory=ports.free_port)
-
-    def command(self, *arguments: str) -> list[str]:
-        return [*TAILRACE, *arguments, "--data", str(self.data)]
-
-    def call(self, *arguments: str, seconds: float = 150, code: int = 0) -> str:
-        done = subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            cwd=paths.ROOT,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == code, (
-            f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        )
-        return done.stdout + done.stderr
-
-    @property
-    def up(self) -> list[str]:
-        return [
-            "up",
-            "--engine",
-            "scripted",
-            "--port",
-            str(self.port),
-            "--push-port",
-            str(self.push_port),
-        ]
-
-    def foreground(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*self.up, *arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=paths.ROOT,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-        )
-
-    def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.call("ps", "--json"))
-        return found
-
-    def identities(self) -> list[processes.Identity]:
-        """Every process of the deployment, for certain."""
-        found = [processes.identity(row["pid"]) for row in self.rows()]
-        assert found
-        assert all(found)
-        return [who for who in found if who]
-
-    @property
-    def run(self) -> str:
-        running = state.load(paths.Data(self.data).state)
-        assert running
-        return running.run
 
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made = Deployment(tmp_path / "data")
     yield made
-    made.call("down")
-    assert processes.marked(made.run) == [] if (made.data / "state.json").exists() else True
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = UP_S) -> Any:
-    return waiting.eventually_blocking(condition, what, within_s=seconds)
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """What it said up to the line with `text`."""
-    assert process.stdout
-    said = ""
-    for line in process.stdout:
-        said += line
-        if text in line:
-            return said
-    raise AssertionError(f"it ended without saying {text!r}:\n{said}")
+    made.close()
 
 
 def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
@@ -123,7 +33,8 @@ def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
         *deployment.up, "--detach", "--workers", "2", "--gateways", "2", "--pushes", "2"
     )
     assert f"http://127.0.0.1:{deployment.port}" in said
-    assert "curl -N" in said
+    assert f"tailrace chat --data {deployment.data}" in said
+    assert "" not in said.splitlines()
     rows = deployment.rows()
     roles = [row["role"] for row in rows]
     assert {role: roles.count(role) for role in set(roles)} == {
@@ -153,7 +64,8 @@ def test_a_second_up_on_the_same_folder_says_that_it_runs_already(deployment: De
     said = deployment.call(*deployment.up, code=1)
     assert "already running" in said
     assert f":{deployment.port}" in said
-    assert "tailrace down" in said
+    assert f"tailrace down --data {deployment.data}`" in said
+    assert 'make up ARGS="--port' in said
     assert all(row["ready"] for row in deployment.rows())
 
 
@@ -161,7 +73,7 @@ def test_a_second_up_on_the_same_folder_says_that_it_runs_already(deployment: De
 def test_a_signal_ends_everything_in_order(deployment: Deployment, signum: signal.Signals) -> None:
     process = deployment.foreground()
     said = read_until(process, "ready: every part is up")
-    assert "a question asked now waits in Kafka" in said or "worker-1 ready" in said
+    assert f"page      http://127.0.0.1:{deployment.port}" in said
     everyone = deployment.identities()
     process.send_signal(signum)
     rest, _ = process.communicate(timeout=90)
@@ -173,7 +85,7 @@ def test_a_signal_ends_everything_in_order(deployment: Deployment, signum: signa
 
 def test_a_signal_while_things_start_ends_them_too(deployment: Deployment) -> None:
     process = deployment.foreground()
-    read_until(process, "Redis ready")
+    read_until(process, "Redis is ready")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
     assert process.returncode == 0
@@ -209,36 +121,39 @@ def test_down_ends_what_a_killed_supervisor_left_behind(deployment: Deployment) 
             "all children are gone",
         )
         assert [row["state"] for row in deployment.rows() if row["pid"] == left.pid] == ["orphan"]
-        assert "ended 1 processes" in deployment.call("down")
+        assert "stopped 1 processes: sleep 60" in deployment.call("down")
         assert left.wait(5) == -signal.SIGTERM
     finally:
         left.kill()
 
 
-def test_a_killed_worker_is_reported_and_the_others_go_on(deployment: Deployment) -> None:
-    process = deployment.foreground("--workers", "2")
+def test_without_restarts_a_killed_worker_stays_ended_and_the_others_go_on(
+    deployment: Deployment,
+) -> None:
+    process = deployment.foreground("--workers", "2", "--no-restart")
     read_until(process, "ready: every part is up")
     victim = next(row["pid"] for row in deployment.rows() if row["name"] == "worker-1")
     os.kill(victim, signal.SIGKILL)
-    said = read_until(process, "the other parts go on")
-    assert "worker-1 was ended by SIGKILL" in said
-    assert f"one in its place: .venv/bin/tailrace worker --data {deployment.data};" in said
+    said = read_until(process, "--no-restart")
+    assert "worker-1 was ended by SIGKILL and stays ended" in said
+    assert f"tailrace down --data {deployment.data}`" in said
     rows = {row["name"]: row for row in deployment.rows()}
-    assert (rows["worker-1"]["state"], rows["worker-1"]["ready"]) == ("exited (-9)", False)
+    assert (rows["worker-1"]["state"], rows["worker-1"]["ready"]) == ("ended (SIGKILL)", False)
     assert all(row["ready"] for name, row in rows.items() if name != "worker-1")
+    report = deployment.call("doctor", code=1)
+    assert f"tailrace up --engine scripted --port {deployment.port}" in report
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=90)
     assert process.returncode == 0
 
 
 def test_the_log_is_kept_over_a_restart_and_forgotten_with_fresh(deployment: Deployment) -> None:
-    assert "topics: 8 created" in deployment.call(*deployment.up, "--detach", "--workers", "0")
+    start = [*deployment.up, "--detach", "--verbose", "--workers", "0"]
+    assert "topics: 8 created" in deployment.call(*start)
     deployment.call("down")
-    assert "topics: all there" in deployment.call(*deployment.up, "--detach", "--workers", "0")
+    assert "topics: all there" in deployment.call(*start)
     deployment.call("down")
-    assert "topics: 8 created" in deployment.call(
-        *deployment.up, "--detach", "--workers", "0", "--wipe"
-    )
+    assert "topics: 8 created" in deployment.call(*start, "--wipe")
 
 
 def test_wipe_leaves_a_folder_without_the_marker_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_wrong_setting_of_a_service_does_not_stop_a_chat(
 ) -> None:
     asked = []
 
-    def chat(_url: str, _renew: Any, _model: str, question: str) -> int:
+    def chat(_url: str, _renew: Any, _model: str, question: str, _start: str) -> int:
         asked.append(question)
         return 0
 

@@ -1,148 +1,162 @@
-"""The terminal client: what it makes of a stream, and how it goes on after a lost connection."""
+"""The dialogue on a terminal: commands, Ctrl-C, and what is said while nothing arrives."""
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from tailrace.cli import terminal_chat
+from tailrace.cli.chat_client import Answer, ChatError
+from tailrace.local.console import Console
+from tests.support import waiting
 
 
-def delta(number: int, text: str) -> dict[str, Any]:
-    return {"type": "response.output_text.delta", "sequence_number": number, "delta": text}
+class Scripted:
+    """A client whose answers are given. An exception among the texts is raised there."""
+
+    def __init__(self, *texts: Any, state: str = "ready") -> None:
+        self.texts: tuple[Any, ...] = texts
+        self.state = state
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.cancelled: list[str] = []
+        self.tell: Any = None
+
+    def ask(self, model: str, text: str, previous: str | None) -> str:
+        self.asked.append((model, text, previous))
+        return f"resp_{len(self.asked)}"
+
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
+        answer = Answer(response_id, status="completed", usage={"output_tokens": 2})
+        for text in self.texts:
+            if isinstance(text, BaseException):
+                raise text
+            if callable(text):
+                text()
+            else:
+                yield answer, text
+
+    def cancel(self, response_id: str) -> None:
+        self.cancelled.append(response_id)
+
+    def engine_state(self) -> str:
+        return self.state
+
+    def models(self) -> list[str]:
+        return ["small", "large"]
 
 
-def end(number: int, status: str = "completed") -> dict[str, Any]:
-    return {
-        "type": f"response.{status}",
-        "sequence_number": number,
-        "response": {"status": status, "usage": {"output_tokens": 3}},
-    }
+def chat_of(client: Scripted) -> tuple[terminal_chat.Chat, io.StringIO]:
+    notes = io.StringIO()
+    return terminal_chat.Chat(client, "small", Console(notes)), notes  # type: ignore[arg-type]
 
 
-def frame(event: dict[str, Any]) -> str:
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+def typed(monkeypatch: pytest.MonkeyPatch, *lines: Any) -> None:
+    """What the user types; an exception class stands for Ctrl-C or Ctrl-D."""
+    left = iter(lines)
+
+    def read(_prompt: str) -> str:
+        line = next(left)
+        if isinstance(line, type):
+            raise line
+        return str(line)
+
+    monkeypatch.setattr("builtins.input", read)
 
 
-class TestEvents:
-    def test_comments_event_names_and_blank_lines_are_no_events(self) -> None:
-        lines = [
-            ": keep-alive",
-            "",
-            "event: x",
-            'data: {"a": 1}',
-            "",
-            "id: 7",
-            'data:{"b":',
-            "data: 2}",
-            "",
-            "data: [DONE]",
-            "",
-            'data: {"c": 3}',
-            "",
-        ]
-        assert list(terminal_chat.sse_events(lines)) == [{"a": 1}, {"b": 2}]
-
-    def test_an_event_cut_off_by_the_end_of_the_stream_is_dropped(self) -> None:
-        assert list(terminal_chat.sse_events(['data: {"a": 1}'])) == []
+def dialogue(
+    monkeypatch: pytest.MonkeyPatch, client: Scripted, *lines: Any
+) -> tuple[terminal_chat.Chat, str]:
+    typed(monkeypatch, *lines)
+    chat, notes = chat_of(client)
+    assert terminal_chat._dialogue(chat, chat._console) == 0
+    return chat, notes.getvalue()
 
 
-class TestAnswer:
-    def test_text_is_what_the_deltas_add_up_to(self) -> None:
-        answer = terminal_chat.Answer("resp_1")
-        shown = [
-            answer.apply(event)
-            for event in (
-                {"type": "response.created", "sequence_number": 0},
-                delta(1, "a"),
-                delta(2, "b"),
-                end(3),
-            )
-        ]
-        assert shown == ["", "a", "b", ""]
-        assert (answer.text, answer.status, answer.last, answer.usage) == (
-            "ab",
-            "completed",
-            3,
-            {"output_tokens": 3},
-        )
-
-    def test_what_is_known_already_is_not_shown_again(self) -> None:
-        answer = terminal_chat.Answer("resp_1", last=4)
-        assert answer.apply(delta(4, "again")) == ""
-        assert answer.text == ""
-
-    def test_a_gap_is_an_error_and_not_a_hole_in_the_text(self) -> None:
-        answer = terminal_chat.Answer("resp_1", last=4)
-        with pytest.raises(terminal_chat.ChatError, match="left out events 5 to 6"):
-            answer.apply(delta(7, "x"))
+def test_questions_follow_each_other_until_a_new_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Scripted("yes", "!")
+    dialogue(monkeypatch, client, "one", "", "two", "/new", "/model large", "three", "/quit")
+    assert client.asked == [
+        ("small", "one", None),
+        ("small", "two", "resp_1"),
+        ("large", "three", None),
+    ]
+    assert capsys.readouterr().out == "yes!\n" * 3
 
 
-class Cut(httpx.SyncByteStream):
-    """A body that breaks off with a connection error after what it has."""
-
-    def __init__(self, text: str, *, whole: bool) -> None:
-        self._text, self._whole = text, whole
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._text.encode()
-        if not self._whole:
-            raise httpx.ReadError("connection reset")
+@pytest.mark.parametrize("line", ["/help", "/what"])
+def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    _, said = dialogue(monkeypatch, Scripted(), line, EOFError)
+    for command in ("/help", "/new", "/model", "/quit", "Ctrl-C", "Ctrl-D"):
+        assert command in said
+    assert ("there is no /what" in said) == (line == "/what")
 
 
-def client_of(
-    answers: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> tuple[terminal_chat.Client, list[httpx.Request], list[str]]:
-    """A client whose requests are answered one after the other by `answers`."""
-    asked: list[httpx.Request] = []
-    told: list[str] = []
-
-    def handle(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        answer = answers[len(asked) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        assert isinstance(answer, httpx.Response)
-        return answer
-
-    monkeypatch.setattr(terminal_chat, "RETRY_FIRST_S", 0.0)
-    client = terminal_chat.Client("http://gateway", lambda: "credential", tell=told.append)
-    client._http = httpx.Client(transport=httpx.MockTransport(handle))
-    return client, asked, told
+def test_a_model_that_is_not_offered_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat, said = dialogue(monkeypatch, Scripted(), "/model huge", EOFError)
+    assert chat.model == "small"
+    assert "there is no model huge" in said
+    assert "* small" in said
+    assert "  large" in said
 
 
-def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_twice(
+def test_ctrl_c_stops_the_answer_and_a_second_one_leaves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    created = {"type": "response.created", "sequence_number": 0}
-    answers = [
-        httpx.Response(200, stream=Cut(frame(created) + frame(delta(1, "one ")), whole=False)),
-        httpx.ConnectError("refused"),
-        httpx.Response(503, text="draining"),
-        httpx.Response(200, stream=Cut(frame(delta(2, "two")) + frame(end(3)), whole=True)),
-    ]
-    client, asked, told = client_of(answers, monkeypatch)
-    texts = [text for _, text in client.watch("resp_1")]
-    assert "".join(texts) == "one two"
-    assert [request.url.params.get("starting_after") for request in asked] == [None, "1", "1", "1"]
-    assert [text.split()[0] for text in told] == ["(connection", "(connected"]
+    client = Scripted("half", KeyboardInterrupt())
+    chat, said = dialogue(monkeypatch, client, "one", KeyboardInterrupt)
+    assert client.cancelled == ["resp_1"]
+    assert "(stopped; Ctrl-C again leaves)" in said
+    assert chat.previous == "resp_1"
 
 
-def test_a_refusal_is_told_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = httpx.Response(404, json={"error": {"message": "No such response."}})
-    client, asked, _ = client_of([refusal], monkeypatch)
-    with pytest.raises(terminal_chat.ChatError, match="No such response"):
-        list(client.watch("resp_1"))
-    assert len(asked) == 1
+def test_at_the_prompt_ctrl_c_twice_leaves_but_not_with_a_question_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Scripted("yes")
+    _, said = dialogue(
+        monkeypatch, client, KeyboardInterrupt, "one", KeyboardInterrupt, KeyboardInterrupt
+    )
+    assert len(client.asked) == 1
+    assert said.count("(Ctrl-C again or Ctrl-D leaves)") == 2
 
 
-def test_the_credential_travels_in_the_header_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, asked, _ = client_of([httpx.Response(200, json={"id": "resp_1"})], monkeypatch)
-    assert client.ask("m", "hello", None) == "resp_1"
-    assert asked[0].headers["authorization"] == "Bearer credential"
-    assert "credential" not in str(asked[0].url)
-    assert json.loads(asked[0].content)["background"] is True
+def test_a_refusal_ends_the_answer_and_not_the_dialogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Scripted(ChatError("too long"))
+    _, said = dialogue(monkeypatch, client, "one", "two", EOFError)
+    assert said.count("chat: too long") == 2
+
+
+def test_an_engine_that_loads_is_told_while_nothing_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(terminal_chat, "ASK_ENGINE_S", 0.01)
+    notes = io.StringIO()
+
+    def told() -> None:
+        waiting.eventually_blocking(lambda: "(engine loading;" in notes.getvalue(), "it is told")
+
+    client = Scripted(told, "yes", state="loading")
+    chat = terminal_chat.Chat(client, "small", Console(notes))  # type: ignore[arg-type]
+    assert chat.ask("one")
+    assert notes.getvalue().count("the answer begins when it is ready") == 1
+
+
+def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal_chat.Chat, "_width", 20)
+    client = Scripted()
+    client.texts = (
+        "the first words ",
+        lambda: client.tell("(connection lost, retrying)"),
+        "and",
+    )
+    chat, notes = chat_of(client)
+    assert chat.ask("one")
+    assert "(connection lost, retrying)" in notes.getvalue()
+    assert capsys.readouterr().out == "the first words\nand\n"

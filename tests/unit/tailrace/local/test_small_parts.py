@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tailrace.auth.principal import InvalidCredential
 from tailrace.auth.verification import verify
 from tailrace.local import (
     banner,
+    child_process,
     dev_credentials,
+    hints,
     install,
     install_kafka,
     install_page,
@@ -32,6 +35,7 @@ from tailrace.local import (
     readiness,
     state,
 )
+from tests.support import waiting
 
 
 def a_state(**fields: object) -> state.State:
@@ -324,19 +328,49 @@ class TestProbes:
         assert readiness.ask(f"http://127.0.0.1:{ports.free_port()}/ready") == readiness.Readiness()
 
 
-def test_the_announcement_has_everything_to_begin_with() -> None:
-    text = "\n".join(
-        banner.lines(
-            a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m"),
-            "the-credential",
+def test_the_announcement_names_the_page_and_what_to_type(tmp_path: Path) -> None:
+    running = a_state(url="http://127.0.0.1:8000", push_urls=["http://127.0.0.1:8001"], model="m")
+    data = paths.Data(tmp_path)
+    lines = banner.lines(running, data)
+    assert lines[0] == "page      http://127.0.0.1:8000"
+    assert f"tailrace token --data {tmp_path}`" in lines[1]
+    assert lines[2].endswith(f"tailrace chat --data {tmp_path}")
+    more = "\n".join(banner.more_lines(running, data))
+    for part in ("http://127.0.0.1:8001", "curl -N http://127.0.0.1:8000/v1/responses"):
+        assert part in more
+    assert '"model": "m"' in more
+    assert "OpenAI(base_url=" in more
+
+
+class TestHints:
+    """Symptom: the printed `tailrace down` and `tailrace token` were those of another folder."""
+
+    def test_the_default_folder_needs_no_option(self) -> None:
+        assert hints.command("down", paths.Data(paths.default_data())).endswith("tailrace down")
+
+    def test_a_start_is_repeated_with_what_differs_from_the_defaults(self, tmp_path: Path) -> None:
+        running = a_state(
+            url="http://127.0.0.1:8100", push_urls=["http://127.0.0.1:8001"], engine="scripted"
         )
-    )
-    for part in (
-        "http://127.0.0.1:8000\n",
-        "http://127.0.0.1:8001",
-        "the-credential",
-        "curl -N http://127.0.0.1:8000/v1/responses",
-        '"model": "m"',
-        "OpenAI(base_url=",
-    ):
-        assert part in text
+        line = hints.up(paths.Data(tmp_path / "my data"), running)
+        assert line.endswith(
+            f"tailrace up --engine scripted --port 8100 --data '{tmp_path}/my data'"
+        )
+
+    def test_another_deployment_on_a_port_is_named_with_what_stops_it(self, tmp_path: Path) -> None:
+        listen = "import socket, time; s = socket.create_server(('127.0.0.1', {})); time.sleep(60)"
+        port = ports.free_port()
+        other = child_process.ChildProcess(
+            "gateway-1",
+            [sys.executable, "-c", listen.format(port)],
+            environ=os.environ,
+            log=tmp_path / "log",
+            run=processes.new_mark(tmp_path / "other"),
+        )
+        try:
+            waiting.eventually_blocking(lambda: ports.accepts(port), "it listens")
+            said = hints.holder(port)
+        finally:
+            other.stop(0)
+        assert f"by the deployment in {tmp_path}/other" in said
+        assert f"tailrace down --data {tmp_path}/other` stops it" in said

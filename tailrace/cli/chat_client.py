@@ -1,0 +1,272 @@
+"""The client under `tailrace chat`. Asks in background mode, watches by SSE, and resumes after a
+lost connection from the last event that it has."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tailrace.protocol import events
+
+RETRY_FIRST_S = 0.25
+RETRY_LONGEST_S = 5.0
+GIVE_UP_S = 600.0
+SILENCE_S = 45.0  # the services send a comment well within this time
+
+# Statuses to retry: the service drains, is away, or limits the rate.
+TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+AWAY = {502, 503, 504}  # for a question, whose other errors the user must see
+READY_S = 2.0
+
+
+class ChatError(Exception):
+    """The chat cannot go on. The text is for the user."""
+
+
+def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a server-sent event stream (WHATWG HTML §9.2: data lines add up, a blank
+    line dispatches, ":" is a comment)."""
+    data: list[str] = []
+    for line in lines:
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif line == "" and data:
+            text, data = "\n".join(data), []
+            if text == "[DONE]":
+                return
+            event = json.loads(text)
+            if isinstance(event, dict):
+                yield event
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was received of one response (pure).
+
+    Attributes:
+        last: the resume position, the sequence number of the newest event; -1 before the first.
+        text: the text so far.
+        status: how the response ended; empty before the end.
+        error: the error message; empty without one.
+        usage: token counts of the terminal event; empty before it.
+    """
+
+    response_id: str
+    last: int = -1
+    text: str = ""
+    status: str = ""
+    error: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, event: dict[str, Any]) -> str:
+        """Add an event. Returns the text to show; empty for an event that is known already.
+
+        Raises:
+            ChatError: an event is missing before this one.
+        """
+        number = event.get("sequence_number")
+        if not isinstance(number, int):
+            return ""
+        if number <= self.last:
+            return ""
+        if number != self.last + 1:
+            raise ChatError(f"the service left out events {self.last + 1} to {number - 1}")
+        self.last = number
+        kind = event.get("type")
+        if kind == "response.output_text.delta":
+            self.text += event["delta"]
+            return str(event["delta"])
+        if kind in events.TERMINAL_TYPES:
+            response = event.get("response") or {}
+            self.status = str(response.get("status") or kind.removeprefix("response."))
+            self.usage = response.get("usage") or {}
+            self.error = str((response.get("error") or {}).get("message") or "")
+        return ""
+
+
+def _error_text(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:300]
+
+
+class _Outage:
+    """The time without a connection: told once, with ever longer pauses between two tries."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._since: float | None = None  # monotonic; None while connected
+        self._pause = RETRY_FIRST_S
+
+    def over(self) -> None:
+        """The service answered."""
+        if self._since is not None:
+            self._tell("(connected again)")
+        self._since, self._pause = None, RETRY_FIRST_S
+
+    def wait(self, why: str) -> None:
+        """Sleep before the next try.
+
+        Raises:
+            ChatError: this goes on for GIVE_UP_S; the text is `why`.
+        """
+        if self._since is None:
+            self._since = time.monotonic()
+            self._tell("(connection lost, retrying)")
+        if time.monotonic() - self._since > GIVE_UP_S:
+            raise ChatError(f"given up after {GIVE_UP_S:.0f} s: {why}")
+        time.sleep(self._pause)
+        self._pause = min(self._pause * 2, RETRY_LONGEST_S)
+
+
+class Client:
+    """One user at one gateway. `credential` returns a valid credential at every call.
+
+    Attributes:
+        tell: gets a note when the connection is lost and when it is back.
+    """
+
+    def __init__(self, url: str, credential: Callable[[], str]) -> None:
+        self._url = url.rstrip("/")
+        self._credential = credential
+        self.tell: Callable[[str], None] = lambda text: None
+        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S))
+        self._watch_urls = [self._url]  # push services first; the gateway can always be asked
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._credential()}"}
+
+    def configure(self) -> str:
+        """Read the push services' addresses. Returns the default model.
+
+        Raises:
+            ChatError: no gateway answers.
+        """
+        try:
+            answer = self._http.get(f"{self._url}/config.json")
+            answer.raise_for_status()
+            settings = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise ChatError(f"no gateway at {self._url} ({error})") from error
+        self._watch_urls = [*settings.get("push_urls", []), self._url]
+        return str(settings.get("default_model") or "")
+
+    def ask(self, model: str, text: str, previous: str | None) -> str:
+        """Create a response and return its id.
+
+        The idempotency key makes a repeated request the same request, so that a lost connection is
+        no reason to give up.
+
+        Raises:
+            ChatError: the gateway refused, or was away for GIVE_UP_S.
+        """
+        body = {
+            "model": model,
+            "input": text,
+            "background": True,
+            "store": True,
+            "previous_response_id": previous,
+        }
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        outage = _Outage(self.tell)
+        while True:
+            try:
+                answer = self._http.post(
+                    f"{self._url}/v1/responses", json=body, headers=headers | self._headers()
+                )
+            except httpx.TransportError:
+                outage.wait(f"no gateway answers at {self._url}")
+                continue
+            if answer.status_code in AWAY:
+                outage.wait(_error_text(answer))
+                continue
+            outage.over()
+            if answer.status_code != 200:
+                raise ChatError(_error_text(answer))
+            return str(answer.json()["id"])
+
+    def engine_state(self) -> str:
+        """What the gateway's `/ready` says of the engine: "ready", "loading", "none"; empty if it
+        does not answer."""
+        try:
+            answer = self._http.get(f"{self._url}/ready", timeout=READY_S)
+            return str(answer.json()["engine"]["state"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return ""
+
+    def models(self) -> list[str]:
+        """The models that the gateway offers.
+
+        Raises:
+            ChatError: it does not answer, or refuses.
+        """
+        try:
+            answer = self._http.get(f"{self._url}/v1/models", headers=self._headers())
+        except httpx.TransportError as error:
+            raise ChatError(f"no gateway answers at {self._url}") from error
+        if answer.status_code != 200:
+            raise ChatError(_error_text(answer))
+        return [str(model["id"]) for model in answer.json()["data"]]
+
+    def cancel(self, response_id: str) -> None:
+        try:
+            self._http.post(
+                f"{self._url}/v1/responses/{response_id}/cancel", headers=self._headers()
+            )
+        except httpx.HTTPError as error:
+            self.tell(f"(could not be stopped: {error})")
+
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
+        """Yield the answer so far and the text to show, over as many connections as it needs.
+
+        Raises:
+            ChatError: the service refuses, leaves out an event, or is away for GIVE_UP_S.
+        """
+        answer = Answer(response_id)
+        outage, attempt = _Outage(self.tell), 0
+        while not answer.status:
+            try:
+                before = answer.last
+                for shown in self._watch_once(
+                    answer, self._watch_urls[attempt % len(self._watch_urls)]
+                ):
+                    outage.over()
+                    yield answer, shown
+                if answer.last > before:
+                    continue  # the service drains: the next request resumes
+            except (httpx.TransportError, ConnectionResetError):
+                pass
+            attempt += 1
+            outage.wait(f"no service answers; the answer goes on without us: {response_id}")
+
+    def _watch_once(self, answer: Answer, base: str) -> Iterator[str]:
+        parameters: dict[str, str | int] = {"stream": "true"}
+        if answer.last >= 0:
+            parameters["starting_after"] = answer.last
+        address = f"{base.rstrip('/')}/v1/responses/{answer.response_id}"
+        with self._http.stream(
+            "GET", address, params=parameters, headers=self._headers()
+        ) as stream:
+            if stream.status_code in TRANSIENT:
+                raise httpx.RemoteProtocolError(f"status {stream.status_code}")
+            if stream.status_code != 200:
+                stream.read()
+                raise ChatError(_error_text(stream))
+            for event in sse_events(stream.iter_lines()):
+                shown = answer.apply(event)
+                yield shown
+                if answer.status:
+                    return

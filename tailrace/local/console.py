@@ -1,0 +1,71 @@
+"""What the commands print: lines, and one status line of what takes long."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+HEARTBEAT_S = 15.0  # without a terminal a status that stays is printed this often
+REDRAW_S = 1.0
+
+
+class Console:
+    """Prints lines and a status. Any thread may call it.
+
+    On a terminal the status is one line that changes in place and goes when a line comes. Elsewhere
+    it is printed as a line of its own when HEARTBEAT_S passed since anything was printed.
+
+    A closed terminal is no error: whoever prints may still have processes to end.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream or sys.stdout
+        self._clock = clock
+        self._terminal = self._stream.isatty()
+        self._lock = threading.Lock()
+        self._printed = clock()  # when something was printed last
+        self._status = ""  # what stands on the terminal's status line now
+
+    def line(self, text: str) -> None:
+        """Print one line."""
+        with self._lock:
+            self._write(f"{self._erased()}{text}\n")
+
+    def status(self, text: str) -> None:
+        """Show what goes on. It may be called as often as one likes."""
+        with self._lock:
+            passed = self._clock() - self._printed
+            if self._terminal:
+                shown = text[: shutil.get_terminal_size().columns - 1]
+                if shown != self._status and (passed >= REDRAW_S or not self._status):
+                    self._write(f"\r\x1b[K{shown}")
+                    self._status = shown
+            elif passed >= HEARTBEAT_S:
+                self._write(f"{text}\n")
+
+    def clear(self) -> None:
+        """Remove the status from the terminal."""
+        with self._lock:
+            erase = self._erased()
+            if erase:
+                self._write(erase)
+
+    def _erased(self) -> str:
+        erase = "\r\x1b[K" if self._status else ""
+        self._status = ""
+        return erase
+
+    def _write(self, text: str) -> None:
+        self._printed = self._clock()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())

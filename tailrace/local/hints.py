@@ -1,0 +1,59 @@
+"""Command lines that messages tell the user to type: the ones that work for this deployment.
+
+A command line names the data folder, and the start also ports and engine, where they differ from
+the defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tailrace import engines
+from tailrace.local import paths, plan, ports, processes, state
+
+
+def program() -> str:
+    """The path of this command, relative to the working directory where that is possible."""
+    found = Path(sys.executable).parent / "tailrace"
+    with contextlib.suppress(ValueError):
+        return str(found.relative_to(Path.cwd()))
+    return str(found)
+
+
+def command(words: str, data: paths.Data) -> str:
+    """`tailrace WORDS`, for this data folder."""
+    folder = "" if data.root == paths.default_data() else f" --data {shlex.quote(str(data.root))}"
+    return f"{program()} {words}{folder}"
+
+
+def up(data: paths.Data, running: state.State | None = None) -> str:
+    """`tailrace up` as the deployment of this folder was started last."""
+    words = ["up"]
+    default = plan.Options()
+    if running and running.engine and running.engine != engines.DEFAULT:
+        words += ["--engine", shlex.quote(running.engine)]
+    for option, url, usual in (
+        ("--port", running.url if running else "", default.port),
+        ("--push-port", next(iter(running.push_urls), "") if running else "", default.push_port),
+    ):
+        port = urlsplit(url).port
+        if port and port != usual:
+            words += [option, str(port)]
+    return command(" ".join(words), data)
+
+
+def holder(port: int) -> str:
+    """ " by …": who listens on this port, if this user may see it, and how to stop it if it is
+    another deployment. Empty if it is unknown."""
+    pid = ports.listener(port)
+    if pid is None:
+        return ""
+    folder = processes.folder_of(pid)
+    if folder:
+        other = paths.Data(Path(folder))
+        return f" by the deployment in {folder} (`{command('down', other)}` stops it)"
+    return f" by process {pid} ({processes.command(pid)[:80]})"
