@@ -6,6 +6,7 @@
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
+#   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
 SHELL := /bin/bash
@@ -16,7 +17,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools faults-engine
+.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools soak faults-engine
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -74,6 +75,10 @@ bench: install bench-tools
 
 bench-quick: install bench-tools
 	@$(BIN)/python -m bench --quick --out bench/out/quick
+
+# What grows: locust on the scripted engine for MINUTES after HISTORY ended responses; memory, files, tasks and keys of every process.
+soak: install bench-tools
+	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),30) --history $(or $(HISTORY),1000000)
 
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install

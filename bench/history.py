@@ -37,7 +37,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     ):
         for side in (full, empty):
             began = time.perf_counter()
-            uvloop.run(_fill(side.kafka, count, real=side is full))
+            uvloop.run(fill(side.kafka, -(-count // (FRAMES + 2)), real=side is full))
             yield measure.Row(
                 NAME,
                 "filling",
@@ -71,8 +71,9 @@ def _asking(side: stacks.Side) -> load.Ask:
     return ask
 
 
-async def _fill(bootstrap: str, count: int, *, real: bool) -> None:
-    """Append `count` records, spread over the partitions."""
+async def fill(bootstrap: str, responses: int, *, real: bool = True, frames: int = FRAMES) -> None:
+    """Append whole responses of `frames` frames, spread over the partitions; unless `real`, to a
+    topic that nobody reads."""
     layout = await log.layout(bootstrap)
     if not real:
         await stacks.scratch_topic(bootstrap, SCRATCH)
@@ -80,10 +81,10 @@ async def _fill(bootstrap: str, count: int, *, real: bool) -> None:
     running = asyncio.create_task(writer.run())
     flying: list[asyncio.Future[log.Appended]] = []
     try:
-        for number in range(-(-count // (FRAMES + 2))):
+        for number in range(responses):
             partition = number % layout.partitions
             rid = ids.mint(ids.Address(layout.tag, partition, 0), os.urandom(ids.RANDOM_BYTES))
-            for record in former(rid):
+            for record in former(rid, frames):
                 topic, place = (topics.TOKENS, partition) if real else (SCRATCH, 0)
                 flying.append(writer.append(topic, place, rid, records.encode(record)))
             if len(flying) >= IN_FLIGHT:
@@ -97,7 +98,7 @@ async def _fill(bootstrap: str, count: int, *, real: bool) -> None:
             await running
 
 
-def former(rid: str) -> Iterable[records.TokenRecord]:
+def former(rid: str, frames: int = FRAMES) -> Iterable[records.TokenRecord]:
     """A whole response as a worker writes it: one claim, its frames, one end."""
     own, h = os.urandom(16).hex(), fold.H0
     echo = events.echo(rid, 0, "former")
@@ -113,7 +114,7 @@ def former(rid: str) -> Iterable[records.TokenRecord]:
         "former-1",
         echo=echo,
     )
-    for seq in range(FRAMES):
+    for seq in range(frames):
         yield records.Tok(rid, own, seq, [seq], " word", h)
         h = fold.roll(h, [seq])
-    yield records.End(rid, own, FRAMES, "stop", h, usage=records.Usage(1, FRAMES))
+    yield records.End(rid, own, frames, "stop", h, usage=records.Usage(1, frames))

@@ -92,6 +92,7 @@ def application(ready: Readiness) -> Starlette:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def metrics(_: Request) -> Response:
+        telemetry.TASKS.set(len(asyncio.all_tasks()))
         body, content_type = telemetry.exposed()
         return Response(body, headers={"content-type": content_type})
 

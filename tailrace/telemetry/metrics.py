@@ -114,6 +114,7 @@ DEAD_LETTERS: Final = Counter(
 PRODUCERS_REPLACED: Final = Counter(
     "tailrace_producers_replaced", "Kafka producers replaced after an error", ["reason"]
 )
+TASKS: Final = Gauge("tailrace_tasks", "Tasks of the event loop")
 CONSUMER_LAG: Final = Gauge(
     "tailrace_consumer_lag",
     "Consumer lag: records between this process's position and the end, at its last fetch",

@@ -1,0 +1,283 @@
+"""`python -m bench.soak`: load for a long time, and what grows (docs/performance.md).
+
+It starts a deployment with the scripted engine, writes a history of ended responses, lets locust
+talk to it, and samples every process: resident memory, open files, tasks, and Redis' keys. The
+slope of each is fitted over the samples after the first third, because caches fill at first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+import redis
+import uvloop
+
+from bench import history, report, stacks
+from tailrace.local import paths
+
+SAMPLE_S: Final = 5.0
+WARM_UP: Final = 1 / 3  # share of the samples that no slope is fitted over
+FRAMES: Final = 1  # TOK records of one response of the history
+LOCUST_END_S: Final = 120.0
+ROLES: Final = ("gateway", "push", "worker", "kafka", "redis")
+VALUES: Final = ("resident_mb", "files", "tasks", "keys")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What one process was at one time. `at_s`: seconds since the load began. `part`: its role and
+    number. Kafka and Redis have no tasks, and only Redis has keys: these are not there."""
+
+    at_s: float
+    part: str
+    values: dict[str, float]
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """One value of one part over a run. `per_hour` is the slope of a line fitted by least
+    squares."""
+
+    part: str
+    value: str
+    first: float
+    last: float
+    most: float
+    per_hour: float
+
+
+class Soak(msgspec.Struct, frozen=True):
+    """The content of the JSON file. `clean`: locust saw no token lost, doubled or out of place."""
+
+    machine: report.Machine
+    minutes: float
+    history: int
+    answers: int
+    clean: bool
+    trends: list[Trend]
+    samples: list[Sample]
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """The slope of the line that fits best, by least squares; 0 for fewer than two points."""
+    if len(points) < 2:
+        return 0.0
+    middle_x = sum(x for x, _ in points) / len(points)
+    middle_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - middle_x) ** 2 for x, _ in points)
+    if not spread:
+        return 0.0
+    return sum((x - middle_x) * (y - middle_y) for x, y in points) / spread
+
+
+def trends(samples: Iterable[Sample]) -> list[Trend]:
+    """The trend of each value of each part, in the order of `VALUES`."""
+    series: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for sample in samples:
+        for value, figure in sample.values.items():
+            series.setdefault((sample.part, value), []).append((sample.at_s, figure))
+    found = []
+    for (part, value), points in series.items():
+        settled = points[int(len(points) * WARM_UP) :]
+        figures = [figure for _, figure in points]
+        found.append(
+            Trend(part, value, figures[0], figures[-1], max(figures), slope(settled) * 3600)
+        )
+    return sorted(found, key=lambda t: (VALUES.index(t.value), t.part))
+
+
+def markdown(found: Soak) -> str:
+    """The report as a table."""
+    out = [
+        "# Soak",
+        "",
+        f"{found.machine.when}, commit {found.machine.commit}, {found.machine.cores} cores "
+        f"({found.machine.cpu}), Python {found.machine.python}. {found.minutes:g} minutes, "
+        f"{found.answers} answers, {found.history} responses in the log before. "
+        f"{'No token was lost' if found.clean else '**The load test failed**'}.",
+        "",
+        "| part | value | first | last | most | slope per hour |",
+        "|---|---|---|---|---|---|",
+    ]
+    out += [
+        f"| {t.part} | {t.value} | {t.first:.1f} | {t.last:.1f} | {t.most:.1f} "
+        f"| {t.per_hour:+.1f} |"
+        for t in found.trends
+    ]
+    return "\n".join(out) + "\n"
+
+
+def plot(path: Path, samples: Sequence[Sample]) -> bool:
+    """Draw a panel per value. Returns whether matplotlib is here."""
+    try:
+        from matplotlib import figure as drawing
+    except ImportError:
+        return False
+    canvas = drawing.Figure(figsize=(9, 3 * len(VALUES)), layout="constrained")
+    for panel, value in zip(canvas.subplots(len(VALUES), 1), VALUES, strict=True):
+        for part in dict.fromkeys(s.part for s in samples if value in s.values):
+            points = [(s.at_s / 60, s.values[value]) for s in samples if s.part == part]
+            panel.plot(*zip(*points, strict=True), label=part, linewidth=1)
+        panel.set_title(value)
+        panel.set_ylim(bottom=0)
+        panel.legend(fontsize=8)
+    canvas.supxlabel("minutes")
+    canvas.savefig(path)
+    return True
+
+
+class Sampler:
+    """Looks at the processes of one stack.
+
+    Attributes:
+        _metrics: address of /metrics by part; only services have one.
+    """
+
+    def __init__(self, side: stacks.Side) -> None:
+        self._began = time.monotonic()
+        self._redis = redis.Redis.from_url(side.redis)
+        self._processes = {
+            f"{role}-{number}": psutil.Process(pid)
+            for role in ROLES
+            for number, pid in enumerate(side.roles.get(role, []), 1)
+        }
+        self._metrics: dict[str, str] = {}
+        for part, process in self._processes.items():
+            if port := process.environ().get("TAILRACE_ADMIN_PORT"):
+                self._metrics[part] = f"http://127.0.0.1:{port}/metrics"
+
+    def look(self) -> list[Sample]:
+        """One sample per process that is alive."""
+        now, found = time.monotonic() - self._began, []
+        for part, process in self._processes.items():
+            with contextlib.suppress(psutil.Error):
+                values = {
+                    "resident_mb": process.memory_info().rss / 1e6,
+                    "files": float(process.num_fds()),
+                }
+                if part in self._metrics:
+                    values |= _tasks(self._metrics[part])
+                if part.startswith("redis"):
+                    values["keys"] = float(self._redis.dbsize())
+                found.append(Sample(round(now, 1), part, values))
+        return found
+
+
+def _tasks(address: str) -> dict[str, float]:
+    try:
+        with urllib.request.urlopen(address, timeout=SAMPLE_S) as answer:  # noqa: S310
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    found = [line.split()[1] for line in lines if line.startswith("tailrace_tasks ")]
+    return {"tasks": float(found[0])} if found else {}
+
+
+def load(side: stacks.Side, minutes: float, users: int, summary: Path) -> subprocess.Popen[bytes]:
+    """Start locust."""
+    return subprocess.Popen(
+        [
+            *(Path(sys.executable).with_name("locust"), "-f", "locustfile.py", "--headless"),
+            *("--only-summary", "--scripted", "--summary", summary, "--stop-timeout", "15"),
+            *("-u", str(users), "-r", "5", "-t", f"{round(minutes * 60)}s"),
+            *("--host", side.url, "--push-host", side.push_url),
+        ],
+        cwd=paths.ROOT,
+        env={
+            **os.environ,
+            "TAILRACE_CREDENTIAL": side.headers["authorization"].removeprefix("Bearer "),
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def say(text: str) -> None:
+    """Print progress with the time to stderr."""
+    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stderr.flush()
+
+
+def soak(
+    scratch: Path, minutes: float, users: int, responses: int, workers: int
+) -> tuple[list[Sample], int, bool]:
+    """Returns the samples, the number of answers, and whether locust found them whole."""
+    with stacks.tailrace(scratch, workers=workers) as side:
+        if responses:
+            began = time.monotonic()
+            uvloop.run(history.fill(side.kafka, responses, frames=FRAMES))
+            say(f"{responses} responses in the log: {time.monotonic() - began:.0f} s")
+        sampler, summary = Sampler(side), scratch / "summary.json"
+        samples, told = sampler.look(), time.monotonic()
+        running = load(side, minutes, users, summary)
+        try:
+            end = time.monotonic() + minutes * 60 + LOCUST_END_S
+            while running.poll() is None and time.monotonic() < end:
+                time.sleep(SAMPLE_S)
+                samples += sampler.look()
+                if time.monotonic() - told > 60:
+                    told = time.monotonic()
+                    newest = {s.part: s.values["resident_mb"] for s in samples[-len(ROLES) :]}
+                    say(", ".join(f"{part} {mb:.0f} MB" for part, mb in newest.items()))
+        finally:
+            if running.poll() is None:
+                running.kill()
+            code = running.wait()
+        told_by_locust = msgspec.json.decode(summary.read_bytes()) if summary.exists() else {}
+        return samples, int(told_by_locust.get("responses", 0)), code == 0
+
+
+def main() -> int:
+    """Returns 0 when no token was lost, doubled or out of place, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="default: 30")
+    parser.add_argument("--users", type=int, default=20, help="of locust (default: 20)")
+    parser.add_argument("--workers", type=int, default=1, help="default: 1")
+    parser.add_argument(
+        "--history",
+        type=int,
+        default=1_000_000,
+        help="ended responses that the log holds before the load (default: a million)",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=paths.ROOT / "bench/out", help="folder (default: bench/out)"
+    )
+    arguments = parser.parse_args()
+    # Without this the stack would survive, because it has a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine = report.machine(quick=False, rounds=1)
+    with tempfile.TemporaryDirectory(
+        prefix="tailrace-soak-", ignore_cleanup_errors=True
+    ) as scratch:
+        samples, answers, clean = soak(
+            Path(scratch),
+            arguments.minutes,
+            arguments.users,
+            arguments.history,
+            arguments.workers,
+        )
+    found = Soak(
+        machine, arguments.minutes, arguments.history, answers, clean, trends(samples), samples
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "soak.json").write_bytes(msgspec.json.encode(found) + b"\n")
+    (arguments.out / "soak.md").write_text(markdown(found))
+    say(markdown(found))
+    if not plot(arguments.out / "soak.svg", samples):
+        say("no plot: matplotlib is not installed here (make soak installs it)")
+    return 0 if clean and answers else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
