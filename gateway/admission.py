@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from gateway import request_parsing
-from tailrace.protocol import errors
+from tailrace.protocol import errors, records
 from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 
 CHARS_PER_TOKEN_GUESS: Final = 4
@@ -23,10 +23,20 @@ BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactiv
 K = TypeVar("K")
 
 
-def cost(create: request_parsing.Create, history_characters: int = 0) -> float:
-    """Return the tokens that a request may use: its prompt, estimated, and its longest answer."""
-    prompt = (create.characters + history_characters) / CHARS_PER_TOKEN_GUESS
-    return prompt + (create.sampling.max_tokens if create.generate else 0)
+def cost(create: request_parsing.Create) -> float:
+    """Return the tokens that a request may use: its prompt, estimated, and its longest answer. The
+    conversation that it continues is not known yet."""
+    return _cost(create.characters, create.sampling, create.generate)
+
+
+def cost_of(request: records.Request) -> float:
+    """Return the same for a whole request, with its conversation."""
+    characters = sum(len(message["content"]) for message in request.messages)
+    return _cost(characters, request.sampling, request.generate)
+
+
+def _cost(characters: int, sampling: records.Sampling, generate: bool) -> float:
+    return characters / CHARS_PER_TOKEN_GUESS + (sampling.max_tokens if generate else 0)
 
 
 @dataclass(slots=True)

@@ -136,8 +136,15 @@ class Gateway:
             config.origins,
         )
         operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
+        rates = rate_limits.RateLimiter(cached, config.limits, self.spawn)
         streams = stream_keeper.StreamKeeper(
-            self.delivery, operations, cached, self.spawn, config.cancel_grace_s, gate.admitted
+            self.delivery,
+            operations,
+            cached,
+            self.spawn,
+            config.cancel_grace_s,
+            gate.admitted,
+            rates.settle,
         )
         self.submission = submission.Submission(
             config.limits,
@@ -145,7 +152,7 @@ class Gateway:
                 self.delivery, cached, streams.running, self.workers, layout.partitions
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
-            rate_limits.RateLimiter(cached, config.limits),
+            rates,
             idempotency.Idempotency(
                 cached, self.idempotency_index, streams, operations, self.spawn
             ),

@@ -59,11 +59,16 @@ class Cache:
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str
     ) -> limits.Consumed | None:
-        """Charge a token bucket. Returns None without Redis: rates fail open."""
+        """Charge a token bucket. Returns None without Redis."""
         nothing: limits.Consumed | None = None
         return await self._ask(
             self._buckets.consume_tokens(principal, cost, rate, burst, kind=kind), nothing
         )
+
+    async def settle_tokens(
+        self, principal: str, difference: float, rate: float, burst: float, kind: str
+    ) -> None:
+        await self._ask(self._buckets.settle(principal, difference, rate, burst, kind), None)
 
     async def _ask(self, call: Awaitable[T], default: T) -> T:
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from gateway import context, lanes
+from gateway import context, lanes, rate_limits
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
@@ -29,6 +29,7 @@ class ResponseStream:
             submitted elsewhere.
         previous: id of the response that this one continues.
         counted: the response takes a place in `admission.Running` until it ends.
+        charge: what the principal was charged for it; None when it was submitted elsewhere.
         headers: HTTP headers for the answer.
         pool: label of the measurements; empty when the request was submitted elsewhere.
         awaited_since: when the request came in (monotonic seconds); 0 after the first token, and
@@ -49,6 +50,7 @@ class ResponseStream:
     request: bytes | None = None
     previous: str | None = None
     counted: bool = False
+    charge: rate_limits.Charge | None = None
     headers: dict[str, str] = field(default_factory=dict)
     pool: str = ""
     awaited_since: float = 0.0

@@ -13,7 +13,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import admission, cache, context, response_operations, response_stream
+from gateway import (
+    admission,
+    cache,
+    context,
+    rate_limits,
+    response_operations,
+    response_stream,
+)
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, outbox
@@ -51,12 +58,16 @@ class StreamKeeper:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         cancel_grace_s: float,
         admitted: admitted.Admitted,
+        settle: Callable[[str, float, float], None],
     ) -> None:
+        """`settle` is told of each response its principal, what it was charged and what it used, in
+        tokens."""
         self._delivery = deliver
         self._operations = operations
         self._cache = cached
         self._spawn = spawn
         self._cancel_grace_s = cancel_grace_s
+        self._settle = settle
         self._admitted = admitted
         self._unstored: dict[str, _Unstored] = {}
         self.running = admission.Running()
@@ -72,7 +83,7 @@ class StreamKeeper:
         partition: int,
         pool: str,
         awaited_since: float,
-        headers: dict[str, str],
+        charge: rate_limits.Charge,
     ) -> response_stream.ResponseStream:
         """The stream of a response that was submitted here."""
         self.running.add(request.rid, principal.key, partition)
@@ -88,7 +99,8 @@ class StreamKeeper:
             request=subscription.request,
             previous=request.previous,
             counted=True,
-            headers={**headers, "x-tailrace-response-id": request.rid},
+            charge=charge,
+            headers={**charge.headers, "x-tailrace-response-id": request.rid},
             pool=pool,
             awaited_since=awaited_since,
         )
@@ -159,5 +171,14 @@ class StreamKeeper:
                 self._admitted.discard(unstored)
             self.running.end(stream.rid)
             telemetry.RUNNING_RESPONSES.set(len(self.running))
+        if stream.charge is not None and stream.final is not None:
+            charge = stream.charge
+            self._settle(charge.principal, charge.tokens, _used(stream.final))
         if stream.store and (messages := stream.dialogue) is not None:
             self._spawn(self._cache.put_turn(stream.rid, context.encode(stream.owner, messages)))
+
+
+def _used(response: dict[str, Any]) -> float:
+    """Tokens of a Response object that has ended; one that was never started has used none."""
+    usage = response.get("usage") or {}
+    return float(usage.get("input_tokens", 0) + usage.get("output_tokens", 0))

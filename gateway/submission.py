@@ -104,13 +104,17 @@ class Submission:
         # Rates and the look-ups of the builder reach Redis in one round trip.
         charged = asyncio.ensure_future(self._rates.charge(create, principal.key))
         charged.add_done_callback(consume_exception)
+        charge: rate_limits.Charge | None = None
+        appended: delivery.Subscription | response_stream.ResponseStream | None = None
         try:
             async with asyncio.timeout(SUBMIT_DEADLINE_S):
                 if create.previous is not None:
                     # The builder may look into the log. A refused principal must not cause that.
                     await charged
                 request, partition = await self._builder.build(create, principal, remembered)
-                headers = await charged
+                charge = await charged
+                if create.previous is not None:
+                    await self._rates.charge_tokens(charge, admission.cost_of(request))
                 self._permit(principal)  # what came before may have taken seconds
                 appended = await self._append(create, principal, request, partition)
         except (log.LogUnavailable, TimeoutError) as error:
@@ -118,6 +122,9 @@ class Submission:
             raise errors.unavailable("The log cannot be written right now.") from error
         finally:
             charged.cancel()
+            if charge is not None and not isinstance(appended, delivery.Subscription):
+                # Nothing was written, or an earlier request with the same key was charged.
+                self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
         seconds = time.monotonic() - started
@@ -138,7 +145,7 @@ class Submission:
             partition=partition,
             pool=create.pool,
             awaited_since=started,
-            headers=headers,
+            charge=charge,
         )
 
     def _admit(self, create: request_parsing.Create, principal: Principal) -> None:

@@ -69,8 +69,8 @@ class PoolShape(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one principal, and all of them together, may ask: `TAILRACE_LIMITS`.
 
-    Rates and bursts are counted in Redis for all gateways together; the others count in one
-    process.
+    Rates and bursts are counted in Redis for all gateways together (while it is away each gateway
+    allows a quarter of them); the others count in one process.
     """
 
     requests_rate: Annotated[
@@ -80,7 +80,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Burst, msgspec.Meta(description="requests of a principal at once")
     ] = 500.0
     tokens_rate: Annotated[
-        Rate, msgspec.Meta(description="tokens a second and principal; 0: no limit")
+        Rate,
+        msgspec.Meta(
+            description="tokens a second and principal, of prompts and answers; 0: no limit"
+        ),
     ] = 200_000.0
     tokens_burst: Annotated[Burst, msgspec.Meta(description="tokens of a principal at once")] = (
         4_000_000.0

@@ -43,6 +43,20 @@ return {allowed, string.format('%.6f', wait), string.format('%.6f', tokens)}
 """
 
 
+# ARGV: tokens to take (to give back, if negative), rate per second, burst. A bucket may owe at most
+# its burst.
+_SETTLE: Final = """
+local difference, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local tokens = tonumber(redis.call('HGET', KEYS[1], 'tokens')) or burst
+if not (math.abs(tokens) < 1e15) then tokens = burst end
+tokens = math.max(-burst, math.min(burst, tokens - difference))
+local clock = redis.call('TIME')
+redis.call('HSETNX', KEYS[1], 'at', string.format('%d.%06d', clock[1], clock[2]))
+redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', tokens))
+redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / rate * 1000) + 1000)
+"""
+
+
 class Consumed(NamedTuple):
     """The answer of a bucket. `retry_after_s` is 0 when allowed; `remaining` counts tokens."""
 
@@ -88,6 +102,18 @@ class TokenBuckets:
             "" if now is None else repr(now),
         )
         return _consumed(answer)
+
+    async def settle(
+        self, principal_key: str, difference: float, rate: float, burst: float, kind: str
+    ) -> None:
+        """What was taken has cost `difference` more than was said (less, if negative). The bucket
+        may owe tokens afterwards.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        key = f"rate:{kind}:{digest(principal_key)}"
+        await self._redis.execute("EVAL", _SETTLE, 1, key, difference, rate, burst)
 
 
 def _consumed(answer: object) -> Consumed:

@@ -411,6 +411,26 @@ async def test_a_cost_above_the_burst_takes_a_full_bucket(buckets: TokenBuckets,
     assert (refused.allowed, refused.retry_after_s) == (False, 5.0)
 
 
+async def test_a_bucket_is_settled_by_what_was_used(buckets: TokenBuckets, name: str) -> None:
+    async def left() -> float:
+        return (await buckets.consume_tokens(name, 0, 0.001, 100)).remaining
+
+    await buckets.consume_tokens(name, 80, 0.001, 100)
+    await buckets.settle(name, -30, 0.001, 100, "requests")
+    assert await left() == pytest.approx(50, abs=0.1)
+    await buckets.settle(name, 90, 0.001, 100, "requests")
+    assert await left() == pytest.approx(-40, abs=0.1)
+    refused = await buckets.consume_tokens(name, 10, 0.001, 100)
+    assert (refused.allowed, round(refused.retry_after_s)) == (False, pytest.approx(50_000, abs=99))
+    await buckets.settle(name, 10_000, 0.001, 100, "requests")
+    assert await left() == pytest.approx(-100, abs=0.1)  # no debt above the burst
+    await buckets.settle(name, -10_000, 0.001, 100, "requests")
+    assert await left() == 100
+    await buckets.settle(f"{name}-new", 10, 0.001, 100, "requests")
+    new = await buckets.consume_tokens(f"{name}-new", 0, 0.001, 100)
+    assert new.remaining == pytest.approx(90, abs=0.1)
+
+
 async def test_kinds_have_buckets_of_their_own_and_buckets_run_out(
     buckets: TokenBuckets, raw: redis.asyncio.Redis, name: str
 ) -> None:

@@ -82,6 +82,7 @@ class Parts:
         self.operations = response_operations.ResponseOperations(
             self.delivery, self.writer, self.cache
         )
+        self.rates = rate_limits.RateLimiter(self.cache, self.limits, self.spawn)
         self.streams = stream_keeper.StreamKeeper(
             self.delivery,
             self.operations,
@@ -89,6 +90,7 @@ class Parts:
             self.spawn,
             self.cancel_grace_s,
             self.admitted,
+            self.rates.settle,
         )
         self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
@@ -110,7 +112,7 @@ class Parts:
             self.limits,
             self.builder,
             self.request_writer,
-            rate_limits.RateLimiter(self.cache, self.limits),
+            self.rates,
             keys,
             self.streams,
             self.workers,

@@ -52,6 +52,11 @@ class MemoryRedis(RedisStore):
             if len(args) == 2:
                 return self.values.setdefault(key, rid)
             return int(self.values.get(key) == rid and self.values.pop(key) is not None)
+        if kind == "rate" and len(args) == 3:
+            difference, _, burst = map(float, args)
+            left = self.buckets.get(key, burst) - difference
+            self.buckets[key] = max(-burst, min(burst, left))
+            return None
         if kind == "rate":
             return self._consume(key, *map(float, args[:3]))
         assert kind == "workers", key

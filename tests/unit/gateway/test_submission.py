@@ -10,6 +10,7 @@ from gateway import lanes
 from tailrace import log, telemetry
 from tailrace.protocol import errors, ids, records
 from tailrace.settings.shapes import Limits
+from tailrace.store import redis_store
 from tailrace.web import error_mapping
 from tests.support import gateway_parts, log_contract, memory_redis
 from tests.support.gateway_parts import ALICE, BOB, create
@@ -156,15 +157,67 @@ async def test_the_token_rate_charges_the_whole_answer() -> None:
         assert float(refused.value.headers["retry-after"]) >= 5
 
 
-async def test_without_redis_nothing_is_charged_and_requests_are_taken() -> None:
+async def test_the_token_rate_charges_the_conversation_that_is_continued() -> None:
+    bounds = Limits(tokens_rate=1, tokens_burst=200)
+    async with gateway_parts.running(limits=bounds) as parts:
+        with await parts.submission.submit(create("x" * 200, max_output_tokens=16), ALICE) as one:
+            parts.answer(one.rid, "y" * 160)
+            await gateway_parts.all_events(one)
+        await parts.settled()
+        parts.redis.buckets.clear()  # a full bucket again
+        more = create("z", max_output_tokens=16, previous_response_id=one.rid)
+        with await parts.submission.submit(more, ALICE) as two:
+            assert two.charge is not None
+            assert two.charge.tokens == (200 + 160 + 1) / 4 + 16
+            parts.answer(two.rid)
+        parts.redis.buckets.clear()
+        long = create("z" * 40, max_output_tokens=16, previous_response_id=one.rid)
+        key = f"rate:tokens:{redis_store.digest(ALICE.key)}"
+        parts.redis.buckets[key] = 90.0
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(long, ALICE)
+        assert refused.value.status == 429
+        assert len(parts.requests()) == 2
+        await parts.settled()
+        assert parts.redis.buckets[key] == 90.0  # what was taken first is back
+
+
+async def test_a_charge_is_settled_by_what_the_response_used() -> None:
+    bounds = Limits(tokens_rate=10, tokens_burst=150)
+    async with gateway_parts.running(limits=bounds) as parts:
+        key = f"rate:tokens:{redis_store.digest(ALICE.key)}"
+        with await parts.submission.submit(create(max_output_tokens=100), ALICE) as stream:
+            assert parts.redis.buckets[key] == 150 - 100.5
+            parts.answer(stream.rid, "one", "two")
+            await gateway_parts.all_events(stream)
+        await parts.settled()
+        assert parts.redis.buckets[key] == 150 - 3  # one of the prompt, two of the answer
+
+
+async def test_what_was_not_written_costs_no_tokens() -> None:
+    bounds = Limits(tokens_rate=10, tokens_burst=150)
+    async with gateway_parts.running(limits=bounds) as parts:
+        parts.broker.fail_next_append(log.TooLarge("a record of 2 MiB"))
+        with pytest.raises(errors.ApiError):
+            await parts.submission.submit(create(max_output_tokens=100), ALICE)
+        await parts.settled()
+        assert parts.redis.buckets[f"rate:tokens:{redis_store.digest(ALICE.key)}"] == 150
+
+
+async def test_without_redis_a_share_of_the_rate_holds_in_this_process() -> None:
     redis = memory_redis.MemoryRedis()
     redis.away = True
-    bounds = Limits(requests_rate=0.5, requests_burst=1)
+    bounds = Limits(requests_rate=0.004, requests_burst=12, tokens_rate=0)
     async with gateway_parts.running(redis=redis, limits=bounds) as parts:
         for _ in range(3):
             with await parts.submission.submit(create(), ALICE) as stream:
                 parts.answer(stream.rid)
                 await gateway_parts.all_events(stream)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(), ALICE)
+        assert (refused.value.status, len(parts.requests())) == (429, 3)
+        with await parts.submission.submit(create(), BOB) as other:
+            parts.answer(other.rid)
 
 
 async def test_a_revoked_principal_is_told_so_and_nothing_is_written() -> None:
