@@ -170,7 +170,7 @@ async def test_the_token_rate_charges_the_conversation_that_is_continued() -> No
             assert two.charge is not None
             assert two.charge.tokens == (200 + 160 + 1) / 4 + 16
             parts.answer(two.rid)
-        parts.redis.buckets.clear()
+        await parts.settled()
         long = create("z" * 40, max_output_tokens=16, previous_response_id=one.rid)
         key = f"rate:tokens:{redis_store.digest(ALICE.key)}"
         parts.redis.buckets[key] = 90.0
