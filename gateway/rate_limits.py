@@ -74,7 +74,7 @@ class RateLimiter:
         """Bring the charge up to `tokens`, the estimate of the whole request.
 
         Raises:
-            errors.ApiError: 429; what was charged before is given back.
+            errors.ApiError: 429; what was charged before stays charged.
         """
         bounds = self._limits
         more = min(tokens, bounds.tokens_burst) - charge.tokens
@@ -83,8 +83,6 @@ class RateLimiter:
         taken = await self._consume(
             charge.principal, "tokens", more, bounds.tokens_rate, bounds.tokens_burst
         )
-        if not taken.allowed:
-            self.settle(charge.principal, charge.tokens, 0.0)
         _require(taken, "tokens", charge.headers)
         charge.tokens += more
 
