@@ -21,10 +21,10 @@ from gateway import (
     submission,
 )
 from tailrace import log, settings, telemetry
-from tailrace.auth.principal import Principal
+from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes, outbox
 from tailrace.protocol import close_codes, errors
-from tailrace.web import access, drain, error_mapping
+from tailrace.web import access, auth_messages, credential_timer, drain, error_mapping
 
 # A response that runs when its socket reaches its age limit may still end on it.
 AGE_GRACE_S: Final = 60.0
@@ -50,19 +50,34 @@ class Connection:
         config: settings.GatewaySettings,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
-        clock: Callable[[], float],
+        gate: access.Access,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         account: kept_bytes.Account,
+        *,
+        own_protocol: bool = False,
+        origin: str | None = None,
     ) -> None:
-        """`account` counts what the socket keeps for its client."""
+        """
+        Args:
+            account: counts what the socket keeps for its client.
+            own_protocol: the client speaks `tailrace.v1`. It is told when its credential is about
+                to expire, and may show a new one.
+            origin: of the page that opened the socket; tickets are bound to it.
+        """
         self._client = client_socket.ClientSocket(socket)
         self.principal = principal
         self._config = config
         self._submit = submit
         self._operations = operations
-        self._clock = clock
+        self._gate = gate
+        self._origin = origin
+        self._expiry = credential_timer.CredentialTimer(
+            gate.clock,
+            lambda: self._client.decide(close_codes.CloseCode.CREDENTIAL_EXPIRED),
+            self._warn if own_protocol else None,
+        )
         self._spawn = spawn
-        self._scheduler = lanes.LaneScheduler(account=account)
+        self._scheduler = lanes.LaneScheduler(account=account, own_protocol=own_protocol)
         self._lane_tasks: dict[lanes.Lane, asyncio.Task[None]] = {}
         self._streams: dict[lanes.Lane, response_stream.ResponseStream] = {}
 
@@ -79,14 +94,16 @@ class Connection:
             self._start(lane, self._deliver(lane, stream))
         watchers = [
             asyncio.ensure_future(t)
-            for t in (self._read(), self._expire(), self._grow_old(), self._drain(draining))
+            for t in (self._read(), self._grow_old(), self._drain(draining))
         ]
+        self._expiry.start(self.principal.expires_at)
         for task in watchers:
             task.add_done_callback(self._client.task_done)
         try:
             code = await self._client.verdict
         finally:
             self._client.gone = True
+            self._expiry.cancel()
             for task in watchers:
                 task.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
@@ -147,6 +164,10 @@ class Connection:
                     # Looked up in the log before the next message is read, so that guessing ids is
                     # no faster than reading.
                     await self._cancel_other(action)
+                case lanes.Renew(shown):
+                    # Checked before the next message is read, so that credentials cannot be tried
+                    # faster than that.
+                    await self._renew(shown)
                 case lanes.Close(code):
                     self._client.decide(code)
 
@@ -233,9 +254,19 @@ class Connection:
 
     # ---- deadlines
 
-    async def _expire(self) -> None:
-        await asyncio.sleep(max(0.0, self.principal.expires_at - self._clock()))
-        self._client.decide(close_codes.CloseCode.CREDENTIAL_EXPIRED)
+    def _warn(self, left_s: float) -> None:
+        self._spawn(self._act([lanes.Reply(auth_messages.expiring(left_s))]))
+
+    async def _renew(self, shown: auth_messages.Shown) -> None:
+        try:
+            self.principal = await self._gate.renewed(
+                self.principal, shown, self._origin, CredentialScope.CREATE
+            )
+        except errors.ApiError as error:
+            await self._act([lanes.Reply(auth_messages.refused(error))])
+        else:
+            self._expiry.start(self.principal.expires_at)
+            await self._act([lanes.Reply(auth_messages.renewed(self.principal.expires_at))])
 
     async def _grow_old(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)

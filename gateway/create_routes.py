@@ -113,6 +113,7 @@ class CreateRoutes:
             principal,
             encode=encode,
             headers=stream.headers,
+            clock=self._gate.clock,
         )
 
     async def _created(

@@ -93,9 +93,11 @@ class Sockets:
             self._config,
             self._submit,
             self._operations,
-            self._gate.clock,
+            self._gate,
             self._spawn,
             account,
+            own_protocol=access.SUBPROTOCOL in access.offered(socket),
+            origin=socket.headers.get("origin"),
         )
         self._open.add(accepted)
         self._checks.add(accepted)

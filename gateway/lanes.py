@@ -29,6 +29,7 @@ from gateway.lane_slots import Lane as Lane
 from gateway.lane_slots import Remembered as Remembered
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
+from tailrace.web import auth_messages
 
 _LANE: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
@@ -59,13 +60,20 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """Check what the client shows in place of its credential, and answer."""
+
+    shown: auth_messages.Shown
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the socket."""
 
     code: close_codes.CloseCode
 
 
-Action = Begin | Reply | Cancel | Close
+Action = Begin | Reply | Cancel | Renew | Close
 
 
 class Leaving(enum.Enum):
@@ -90,8 +98,15 @@ class LaneScheduler:
         max_in_flight: int = lane_slots.MAX_IN_FLIGHT,
         max_lanes: int = lane_slots.MAX_LANES,
         account: kept_bytes.Account | None = None,
+        *,
+        own_protocol: bool = False,
     ) -> None:
-        """`account` counts what is kept for the client; without it nothing counts."""
+        """
+        Args:
+            account: counts what is kept for the client; without it nothing counts.
+            own_protocol: the client speaks `tailrace.v1`, which has more events.
+        """
+        self._own_protocol = own_protocol
         self._slots = lane_slots.LaneSlots(
             max_in_flight, max_lanes, account or kept_bytes.KeptBytes(0).account("")
         )
@@ -121,6 +136,8 @@ class LaneScheduler:
         """
         event = request_parsing.event_head(data)
         handler = _HANDLERS.get(event.type) if isinstance(event.type, str) else None
+        if handler is None and self._own_protocol and event.type == auth_messages.TYPE:
+            return [Renew(auth_messages.parse(request_parsing.decode(data)))]
         if handler is None:
             return [Reply(errors.ws_event(errors.unknown_event(event.type)))]
         return handler(self, event, data)

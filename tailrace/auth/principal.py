@@ -26,6 +26,7 @@ class Reason(enum.StrEnum):
     TICKET = "ticket"  # unknown, used or expired one-time ticket (tailrace.store.tickets)
     TICKET_ORIGIN = "ticket_origin"  # the ticket was minted for another origin
     REVOKED = "revoked"
+    OTHER_PRINCIPAL = "other_principal"  # shown on a socket that is open for somebody else
 
 
 class CredentialScope(enum.StrEnum):

@@ -8,7 +8,7 @@ subprotocol. The answer names the plain protocol only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import httpx
@@ -22,6 +22,7 @@ from tailrace.delivery.revocations import Revocations
 from tailrace.protocol import errors, records
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.tickets import Tickets
+from tailrace.web import auth_messages
 from tailrace.web.admitted import Admitted
 
 SUBPROTOCOL = "tailrace.v1"
@@ -90,14 +91,44 @@ class Access:
             errors.ApiError: 401 for every cause alike, 403 without the scope, 503 when tickets or
                 revocations cannot be checked.
         """
+        principal = await self._checked(self._principal(connection))
+        self.permit(principal, scope)
+        return principal
+
+    async def renewed(
+        self,
+        former: Principal,
+        shown: auth_messages.Shown,
+        origin: str | None,
+        scope: CredentialScope,
+    ) -> Principal:
+        """The principal of an open socket, by the credential that it shows now.
+
+        Raises:
+            errors.ApiError: 401 also for a credential of somebody else, 403, 503.
+        """
+        principal = await self._checked(self._shown(former, shown, origin))
+        self.permit(principal, scope)
+        return principal
+
+    async def _checked(self, check: Awaitable[Principal]) -> Principal:
         try:
-            principal = await self._principal(connection)
+            return await check
         except InvalidCredential as error:
             telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
             raise errors.invalid_api_key() from error
         except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
-        self.permit(principal, scope)
+
+    async def _shown(
+        self, former: Principal, shown: auth_messages.Shown, origin: str | None
+    ) -> Principal:
+        if shown.ticket is not None:
+            principal = await self.tickets.consume_ticket(shown.ticket, origin)
+        else:
+            principal = await self.keys.verify(shown.credential or "", self.clock())
+        if principal.key != former.key:
+            raise InvalidCredential(Reason.OTHER_PRINCIPAL)
         return principal
 
     def permit(self, principal: Principal, scope: CredentialScope | None = None) -> None:

@@ -8,6 +8,7 @@ application has its server cut the connection.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -18,12 +19,16 @@ from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import outbox
 from tailrace.protocol import events
-from tailrace.web import admitted, drain, write_deadline
+from tailrace.web import admitted, credential_timer, drain, write_deadline
 
 KEEP_ALIVE_S: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 SSE_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
+class CredentialExpired(Exception):
+    """The credential that asked for the events has expired. A new one resumes."""
 
 
 class Source(Protocol):
@@ -50,7 +55,7 @@ class Source(Protocol):
 
 class EventStream(Response):
     """Pumps a source's events to the client until its end, the client's leaving, the service's
-    draining, its credential's revocation, or the write deadline.
+    draining, its credential's revocation or end, or the write deadline.
 
     Attributes:
         _deadline: of the writes to the client.
@@ -68,9 +73,10 @@ class EventStream(Response):
         *,
         encode: Callable[[events.Event], bytes] = events.Event.sse,
         headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`on_end` is called once, when nothing is written any more. `principal`: who gets the
-        events."""
+        events. `clock`: seconds since the epoch, for the end of the credential."""
         super().__init__(headers={**SSE_HEADERS, **(headers or {})}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._source = source
@@ -81,6 +87,7 @@ class EventStream(Response):
         self.principal = principal
         self._encode = encode
         self._deadline = write_deadline.WriteDeadline()
+        self._expiry = credential_timer.CredentialTimer(clock, self._expire)
         self._cut: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,12 +103,14 @@ class EventStream(Response):
             if self._draining.begun:
                 self._break_off()
             self._admitted.add(self)
+            self._expiry.start(self.principal.expires_at)
             tasks = [
                 asyncio.ensure_future(each) for each in (self._pump(send), gone(receive), self._cut)
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._checks.discard(self)
+            self._expiry.cancel()
             self._admitted.discard(self)
             self._draining.callbacks.discard(self._break_off)
             for task in tasks:
@@ -124,6 +133,10 @@ class EventStream(Response):
 
     def revoke(self) -> None:
         """The credential that asked for the events was revoked."""
+        self._break_off()
+
+    def _expire(self) -> None:
+        self._broken(CredentialExpired())
         self._break_off()
 
     def _break_off(self) -> None:

@@ -99,6 +99,7 @@ class QueryRoutes:
             self._checks,
             self._gate.admitted,
             principal,
+            clock=self._gate.clock,
         )
 
     async def watch(self, socket: WebSocket) -> None:
@@ -132,6 +133,7 @@ class QueryRoutes:
         await socket.accept(
             subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None
         )
+        origin = asked.headers.get("origin")
         # Nothing reads the handshake any more, and every open socket would keep its own.
         socket.scope.clear()
-        return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate.clock)
+        return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate, origin)

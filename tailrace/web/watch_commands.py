@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import errors
+from tailrace.web import auth_messages
 
 MAX_RID_CHARS: Final = 128
 
@@ -31,7 +32,7 @@ class Invalid(NamedTuple):
     error: errors.ApiError
 
 
-Command = Watch | Unwatch
+Command = Watch | Unwatch | auth_messages.Shown
 
 
 def parse(text: str | None) -> Command | Invalid:
@@ -42,9 +43,14 @@ def parse(text: str | None) -> Command | Invalid:
         command = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return Invalid(None, errors.invalid_json())
+    if isinstance(command, dict) and command.get("type") == auth_messages.TYPE:
+        try:
+            return auth_messages.parse(command)
+        except errors.ApiError as refused:
+            return Invalid(None, refused)
     if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
         return Invalid(
-            None, errors.invalid_request("The 'type' must be 'watch' or 'unwatch'.", "type")
+            None, errors.invalid_request("The 'type' must be 'watch', 'unwatch' or 'auth'.", "type")
         )
     rid = command.get("response_id")
     if not isinstance(rid, str):

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tailrace import log, telemetry
-from tailrace.auth.principal import Principal
+from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import close_codes, errors
-from tailrace.web import access, drain, error_mapping, watch_commands, watch_sender
+from tailrace.web import (
+    access,
+    auth_messages,
+    credential_timer,
+    drain,
+    error_mapping,
+    watch_commands,
+    watch_sender,
+)
 
 MAX_WATCHES = 64
 
@@ -35,7 +43,8 @@ class WatchConnection:
     """
 
     __slots__ = (
-        *("_clock", "_code", "_delivery", "_loop", "_over", "_owner", "_reader"),
+        *("_code", "_delivery", "_expiry", "_gate", "_loop", "_origin", "_over", "_owner"),
+        "_reader",
         *("_sender", "_socket", "_starting", "_watches", "principal"),
     )
 
@@ -44,13 +53,17 @@ class WatchConnection:
         socket: WebSocket,
         deliver: delivery.Delivery,
         principal: Principal,
-        clock: Callable[[], float],
+        gate: access.Access,
+        origin: str | None,
     ) -> None:
+        """`origin`: of the page that opened the socket; tickets are bound to it."""
         self._socket = socket
         self._delivery = deliver
         self.principal = principal
         self._owner = access.owner_of(principal)
-        self._clock = clock
+        self._gate = gate
+        self._origin = origin
+        self._expiry = credential_timer.CredentialTimer(gate.clock, self._expire, self._warn)
         self._watches: dict[str, delivery.Subscription] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._sender: watch_sender.WatchSender | None = None
@@ -62,11 +75,7 @@ class WatchConnection:
     async def run(self, draining: drain.Draining) -> None:
         """Serve until the client leaves, the credential expires or is revoked, the service drains
         or the client proves too slow."""
-        expiry = self._loop.call_later(
-            max(0.0, self.principal.expires_at - self._clock()),
-            self._end,
-            close_codes.CloseCode.CREDENTIAL_EXPIRED,
-        )
+        self._expiry.start(self.principal.expires_at)
         draining.callbacks.add(self._drain)
         if draining.begun:  # while the handshake was answered
             self._drain()
@@ -75,7 +84,7 @@ class WatchConnection:
         finally:
             self._over = True
             draining.callbacks.discard(self._drain)
-            expiry.cancel()
+            self._expiry.cancel()
             tasks: list[asyncio.Task[Any]] = list(self._starting.values())
             for task in tasks:
                 task.cancel()
@@ -123,17 +132,36 @@ class WatchConnection:
 
     async def _read(self) -> None:
         # The message is in no variable here: it would be kept until the next one comes.
-        while not self._over and self._take(await self._socket.receive()):
+        while not self._over and await self._take(await self._socket.receive()):
             pass
 
-    def _take(self, message: Mapping[str, Any]) -> bool:
+    async def _take(self, message: Mapping[str, Any]) -> bool:
         """Act on one ASGI message. Returns whether another one may follow."""
         if message["type"] == "websocket.disconnect":
             return False
-        self._obey(watch_commands.parse(message.get("text")))
+        command = watch_commands.parse(message.get("text"))
+        if isinstance(command, auth_messages.Shown):
+            await self._renew(command)
+        else:
+            self._obey(command)
         return True
 
-    def _obey(self, command: watch_commands.Command | watch_commands.Invalid) -> None:
+    async def _renew(self, shown: auth_messages.Shown) -> None:
+        """Go on with the credential that the client shows now. The next message is read after it
+        was checked, so that credentials cannot be tried faster than that."""
+        try:
+            self.principal = await self._gate.renewed(
+                self.principal, shown, self._origin, CredentialScope.READ
+            )
+        except errors.ApiError as error:
+            self._note(auth_messages.refused(error))
+        else:
+            self._expiry.start(self.principal.expires_at)
+            self._note(auth_messages.renewed(self.principal.expires_at))
+
+    def _obey(
+        self, command: watch_commands.Watch | watch_commands.Unwatch | watch_commands.Invalid
+    ) -> None:
         match command:
             case watch_commands.Invalid(rid, error):
                 self._refuse(rid, error)
@@ -228,6 +256,12 @@ class WatchConnection:
     def revoke(self) -> None:
         """The credential was revoked: close, and send nothing more."""
         self._end(close_codes.CloseCode.CREDENTIAL_REVOKED)
+
+    def _warn(self, left_s: float) -> None:
+        self._note(auth_messages.expiring(left_s))
+
+    def _expire(self) -> None:
+        self._end(close_codes.CloseCode.CREDENTIAL_EXPIRED)
 
     def _drain(self) -> None:
         delay = (hash(id(self)) % 1000) / 1000 * drain.SPREAD_S

@@ -21,7 +21,7 @@ from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
 from tailrace.protocol import ids, records, topics
-from tailrace.web import listener, middleware
+from tailrace.web import access, listener, middleware
 from tests.support import (
     gateway_parts,
     gateway_process,
@@ -31,6 +31,8 @@ from tests.support import (
     memory_redis,
     waiting,
 )
+
+OWN_PROTOCOL = websockets.Subprotocol(access.SUBPROTOCOL)
 
 
 @dataclass
@@ -637,3 +639,125 @@ class TestScopes:
             with pytest.raises(websockets.InvalidStatus) as refused:
                 await service.socket(path=path, scopes=[scope])
             assert refused.value.response.status_code == 403
+
+
+class TestCredentialsThatExpire:
+    """On connections that are open when the credential ends (security.md, row 10)."""
+
+    # Long enough to do something with it, short enough to wait for its end.
+    SHORT_S = 3
+
+    def speaking(self, service: Service, path: str, ttl: int = SHORT_S) -> Any:
+        """A socket of a client that speaks our own protocol."""
+        headers = {"authorization": f"Bearer {service.keys.token(ttl=ttl)}"}
+        url = f"ws://127.0.0.1:{service.port}{path}"
+        return websockets.connect(
+            url, additional_headers=headers, compression=None, subprotocols=[OWN_PROTOCOL]
+        )
+
+    async def after(self, opened_at: float) -> None:
+        """Wait until a credential of that time has certainly expired."""
+        await asyncio.sleep(max(0.0, opened_at + self.SHORT_S + 0.5 - time.time()))
+
+    @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
+    @pytest.mark.parametrize("how", ["credential", "ticket"])
+    async def test_a_new_one_is_shown_on_the_open_socket_and_it_stays(
+        self, keys: gateway_process.Keys, path: str, how: str
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            opened_at = time.time()
+            async with self.speaking(service, path) as socket:
+                warned = await event(socket)
+                assert warned["type"] == "auth_expiring"
+                assert 0 < warned["after_ms"] <= self.SHORT_S * 1000
+                shown = (
+                    keys.token()
+                    if how == "credential"
+                    else (await client.post("/v1/tickets")).json()["ticket"]
+                )
+                await socket.send(json.dumps({"type": "auth", how: shown}))
+                renewed = await event(socket)
+                assert renewed["type"] == "auth_renewed"
+                assert renewed["expires_at"] > opened_at + 60
+                await self.after(opened_at)
+                await socket.send(json.dumps({"type": "no such thing"}))
+                assert (await event(socket))["status"] == 400, "it is open and answers"
+
+    @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
+    async def test_without_a_new_one_it_closes_for_a_client_to_come_back(
+        self, keys: gateway_process.Keys, path: str
+    ) -> None:
+        async with serving(keys) as service, self.speaking(service, path) as socket:
+            assert (await event(socket))["type"] == "auth_expiring"
+            await asyncio.wait_for(socket.wait_closed(), 10)
+            assert socket.close_code == (4003 if path == "/v1/watch" else 1012)
+            assert "credential" in socket.close_reason
+
+    @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
+    async def test_what_is_not_this_principals_is_refused_and_the_former_one_holds(
+        self, keys: gateway_process.Keys, path: str
+    ) -> None:
+        async with (
+            serving(keys) as service,
+            service.client("bob") as bob,
+            self.speaking(service, path) as socket,
+        ):
+            await event(socket)
+            used = (await bob.post("/v1/tickets")).json()["ticket"]
+            for shown in (
+                {"credential": keys.token("bob")},
+                {"ticket": used},
+                {"ticket": "x" * 22},
+                {"credential": keys.token()[:-2]},
+                {"credential": keys.token(age_s=100, ttl=10)},
+            ):
+                await socket.send(json.dumps({"type": "auth", **shown}))
+                refused = await event(socket)
+                assert (refused["type"], refused["status"]) == ("auth_refused", 401)
+                assert refused["error"]["code"] == "invalid_api_key"
+            await asyncio.wait_for(socket.wait_closed(), 10)
+            assert "credential" in socket.close_reason
+
+    async def test_a_client_of_openais_protocol_is_told_nothing_new(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.socket(ttl=self.SHORT_S) as socket:
+            await socket.send(json.dumps({"type": "auth", "credential": keys.token()}))
+            assert (await event(socket))["error"]["code"] == "unknown_event"
+            await asyncio.wait_for(socket.wait_closed(), 10)
+            assert socket.close_code == 1012
+
+    @pytest.mark.parametrize("create", [True, False], ids=["of a create", "of a retrieve"])
+    async def test_an_event_stream_ends_with_it_and_a_new_one_resumes(
+        self, keys: gateway_process.Keys, create: bool
+    ) -> None:
+        async with serving(keys) as service, service.client() as whole:
+            async with service.client(ttl=self.SHORT_S) as client:
+                body = {"input": "hi", "stream": True}
+                if create:
+                    stream = client.stream("POST", "/v1/responses", json=body)
+                else:
+                    made = await whole.post(
+                        "/v1/responses", json={"input": "hi", "background": True}
+                    )
+                    rid = made.json()["id"]
+                    stream = client.stream("GET", f"/v1/responses/{rid}?stream=true")
+                seen = b""
+                async with asyncio.timeout(20), stream as answer:
+                    service.answer(await service.asked(), "one ", end=False)
+                    with contextlib.suppress(httpx.RemoteProtocolError):  # it is broken off
+                        async for part in answer.aiter_raw():
+                            seen += part
+                assert b"one " in seen
+                assert b"[DONE]" not in seen
+                rid = service.requests()[0].rid
+                refused = await client.get(f"/v1/responses/{rid}?stream=true")
+                assert refused.status_code == 401
+            last = max(
+                json.loads(line[6:])["sequence_number"]
+                for line in seen.decode().splitlines()
+                if line.startswith("data: ")
+            )
+            await whole.post(f"/v1/responses/{rid}/cancel")
+            rest = await whole.get(f"/v1/responses/{rid}?stream=true&starting_after={last}")
+            assert rest.text.endswith("data: [DONE]\n\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import types
 from typing import Any
 
 from starlette.websockets import WebSocketState
@@ -11,6 +12,8 @@ from starlette.websockets import WebSocketState
 from tailrace.auth.principal import Principal
 from tailrace.protocol import close_codes
 from tailrace.web import drain, watch_sender, watch_socket, write_deadline
+
+GATE: Any = types.SimpleNamespace(clock=lambda: 0.0)
 
 
 class Stuck:
@@ -41,7 +44,7 @@ async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_n
     socket: Any = Stuck()
     nothing: Any = None
     principal = Principal("issuer", "subject", None, frozenset(), 1_000)
-    connection = watch_socket.WatchConnection(socket, nothing, principal, lambda: 0.0)
+    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
     running = asyncio.create_task(connection.run(drain.Draining()))
     await asyncio.wait_for(socket.writing.wait(), 5)
     now = time.monotonic()
@@ -78,7 +81,7 @@ async def test_a_client_that_does_not_read_what_it_causes_is_closed_as_slow() ->
     socket: Any = Nagging()
     nothing: Any = None
     principal = Principal("issuer", "subject", None, frozenset(), 1_000)
-    connection = watch_socket.WatchConnection(socket, nothing, principal, lambda: 0.0)
+    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
     await asyncio.wait_for(connection.run(drain.Draining()), 5)
     assert socket.closed == [int(close_codes.CloseCode.SLOW)]
     assert socket.messages < watch_sender.MAX_NOTED_BYTES / 50

@@ -1,0 +1,67 @@
+"""The end of a credential on something that is open for longer than a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+WARNED_S: Final = 60.0
+
+
+class CredentialTimer:
+    """One timer: first for the warning, if there is one, then for the end.
+
+    Attributes:
+        _timer: the one that runs; None before `start` and after the end.
+    """
+
+    __slots__ = ("_clock", "_expires_at", "_on_expired", "_on_expiring", "_timer")
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_expired: Callable[[], None],
+        on_expiring: Callable[[float], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            clock: seconds since the epoch.
+            on_expired: called once, when the credential has expired.
+            on_expiring: called `WARNED_S` before that, or at once where less is left, with the
+                seconds that are left.
+        """
+        self._clock = clock
+        self._on_expired = on_expired
+        self._on_expiring = on_expiring
+        self._expires_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, expires_at: float) -> None:
+        """Watch a credential, and no former one."""
+        self._expires_at = expires_at
+        left = expires_at - self._clock()
+        if self._on_expiring is None:
+            self._schedule(left, self._expire)
+        else:
+            self._schedule(left - WARNED_S, self._warn)
+
+    def cancel(self) -> None:
+        """Call nothing any more; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _schedule(self, after_s: float, call: Callable[[], None]) -> None:
+        self.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, after_s), call)
+
+    def _warn(self) -> None:
+        left = self._expires_at - self._clock()
+        self._schedule(left, self._expire)
+        if self._on_expiring is not None and left > 0:
+            self._on_expiring(left)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._on_expired()
