@@ -642,7 +642,7 @@ class TestScopes:
 
 
 class TestCredentialsThatExpire:
-    """On connections that are open when the credential ends (security.md, row 10)."""
+    """On connections that are open when the credential ends."""
 
     # Long enough to do something with it, short enough to wait for its end.
     SHORT_S = 3
