@@ -20,7 +20,10 @@ from tailrace.protocol import records, topics
 
 # Finished requests to look back at. A retry comes within seconds or minutes of the first try.
 RECENT: Final = 1_000
-MAX_KEYS: Final = 4_096  # per partition; the oldest are forgotten
+# What all partitions may take; above it the oldest keys are forgotten. Each partition may keep what
+# a look back brings, however many partitions there are.
+MAX_BYTES: Final = 16 << 20
+RID_BYTES: Final = 350  # measured: a key with one response
 MAX_RIDS: Final = 16  # per key, of requests that raced; the first one stands
 _FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
 
@@ -39,14 +42,17 @@ class _Partition:
     Attributes:
         position: next offset to be read; -1 before the first look.
         rids: responses by digest of a key, in log order, each once; both bounded.
+        kept: number of responses in `rids`.
         reading: one look at a time, so that each record is folded once.
     """
 
     position: int = -1
     rids: dict[bytes, list[str]] = field(default_factory=dict)
+    kept: int = 0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def add(self, record: log.Record) -> None:
+    def add(self, record: log.Record, most: int) -> None:
+        """Note what the record says, and forget the oldest keys above `most` responses."""
         self.position = record.offset + 1
         if record.value is None or _FIELD not in record.value:
             return
@@ -57,8 +63,9 @@ class _Partition:
         # An ambiguous append is repeated under the same id.
         if request.rid not in known and len(known) < MAX_RIDS:
             known.append(request.rid)
-        if len(self.rids) > MAX_KEYS:
-            del self.rids[next(iter(self.rids))]
+            self.kept += 1
+        while self.kept > most:
+            self.kept -= len(self.rids.pop(next(iter(self.rids))))
 
 
 class IdempotencyIndex:
@@ -103,9 +110,10 @@ class IdempotencyIndex:
         async with contextlib.aclosing(
             self._replays.read(topic, partition, known.position, end)
         ) as batches:
+            most = max(RECENT, MAX_BYTES // RID_BYTES // len(self._partitions))
             async for batch in batches:
                 for record in batch:
-                    known.add(record)
+                    known.add(record, most)
 
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
         """Finished requests lie below the commit, so whatever still runs is seen."""

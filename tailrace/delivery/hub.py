@@ -64,6 +64,11 @@ class Stream:
         """Whether the end was seen."""
         return self.state.phase is fold.Phase.DONE
 
+    @property
+    def memory(self) -> int:
+        """What it takes, in bytes, by estimate."""
+        return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size
+
     def identify(self, owner: records.Owner, echo: dict[str, Any]) -> None:
         """Owner and static part are known now: the series can start."""
         if self.series is None and events.is_echo(echo, self.rid):
@@ -168,6 +173,9 @@ class Stream:
 
 UNWATCHED_S = 30.0  # how long a stream without subscribers stays
 UNWATCHED_BYTES = 64 << 20
+# Measured: what a stream and an event take beside the bodies.
+STREAM_BYTES = 8_000
+EVENT_BYTES = 210
 
 
 class Hub:
@@ -235,8 +243,8 @@ class Hub:
         for s in unwatched:
             s.idle_since = s.idle_since or now
         unwatched.sort(key=lambda s: s.idle_since)
-        total = sum(s.size for s in unwatched)
+        total = sum(s.memory for s in unwatched)
         for s in unwatched:
             if now - s.idle_since >= UNWATCHED_S or total > UNWATCHED_BYTES:
-                total -= s.size
+                total -= s.memory
                 self.drop(s.rid)

@@ -20,6 +20,7 @@ from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import local, waiting, workers
+from worker import membership
 from worker.engines import scripted
 
 AWAY_S = 1.0  # how long the broker is down
@@ -271,6 +272,31 @@ async def test_a_frozen_worker_wakes_up_as_a_zombie_and_every_record_it_still_wr
         "still serving?", partition=7, cues={"script_tokens": "3", "script_pace_ms": "1"}
     )
     assert (await bench.done(again.rid)).ended.status == "completed"
+
+
+@pytest.mark.slow
+async def test_a_worker_that_stood_still_for_longer_than_its_watchdog_waits_goes_on_serving(
+    bench: workers.Bench,
+) -> None:
+    """Symptom: its watchdog stopped the group consumer, could not start it again, and the worker
+    ended (twice of twice)."""
+    a = await bench.worker(session_ms=SESSION_MS).ready()
+    short = {"script_tokens": "5", "script_pace_ms": "1"}
+    await bench.done((await bench.ask("before", cues=short)).rid)
+
+    a.process.send_signal(signal.SIGSTOP)
+    try:
+        meanwhile = [await bench.ask(f"meanwhile {p}", partition=p, cues=short) for p in range(8)]
+        await asyncio.sleep(membership.QUIET_S + membership.WATCH_S)
+    finally:
+        a.process.send_signal(signal.SIGCONT)
+    for request in meanwhile:
+        assert (await bench.done(request.rid)).ended.status == "completed"
+    later = [await bench.ask(f"later {p}", partition=p, cues=short) for p in range(8)]
+    for request in later:
+        assert (await bench.done(request.rid)).ended.status == "completed"
+    await until_committed(bench, 7, 2)
+    assert a.process.poll() is None, a.logs()
 
 
 async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Bench) -> None:

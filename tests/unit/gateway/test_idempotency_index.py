@@ -176,12 +176,27 @@ async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(
 async def test_memory_is_bounded_and_the_oldest_keys_go_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(idempotency_index, "MAX_KEYS", 3)
+    monkeypatch.setattr(idempotency_index, "MAX_BYTES", 0)
+    monkeypatch.setattr(idempotency_index, "RECENT", 3)
     held = OneLog()
     for n in range(5):
         held.append(f"k{n}")
     by_key = over(held)
     assert [bool(await ask(by_key, f"k{n}")) for n in range(5)] == [False, False, True, True, True]
+
+
+async def test_all_partitions_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency_index, "MAX_BYTES", 4 * idempotency_index.RID_BYTES)
+    monkeypatch.setattr(idempotency_index, "RECENT", 1)
+    held = OneLog()
+    by_key = over(held)
+    for _ in range(3):
+        held.append("k")
+    assert len(await ask(by_key)) == 3
+    by_key._partitions[TOPIC, 1] = idempotency_index._Partition()
+    for n in range(3):
+        held.append(f"k{n}")
+    assert [len(await ask(by_key, key)) for key in ("k", "k0", "k1", "k2")] == [0, 0, 1, 1]
 
 
 async def test_when_retention_passes_the_place_the_next_look_finds_a_new_one() -> None:
