@@ -27,7 +27,7 @@ REDIS_USERS: Final[dict[str, str]] = {
     "push": "~ticket:* +getdel",
     "worker": (
         "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
-        "+pexpire +pttl +hset +hdel +time"
+        "+pexpire +pttl +hset +hdel +hgetall +time"
     ),
 }
 _COMMON = "+ping +hello +client|setinfo +client|setname +eval"

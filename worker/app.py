@@ -64,7 +64,9 @@ class App:
         self._metering = Metering(
             self.writer, Prefixes(self._connections.redis), pool=s.pool, worker=s.name
         )
-        self._heartbeat = Heartbeat(Workers(self._connections.redis), s, self.status, self._engine)
+        self._heartbeat = Heartbeat(
+            Workers(self._connections.redis), s, self.status, self._engine, self._incarnation
+        )
         self._leaving = asyncio.Event()
         self._context: WorkerContext | None = None
         self._servings: Servings | None = None
@@ -206,6 +208,7 @@ class App:
             partitions=layout.partitions,
         )
         self._context, self._servings, self._consumer = context, servings, consumer
+        context.drainers = lambda: self._heartbeat.drainers
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
         return context, consumer

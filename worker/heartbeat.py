@@ -1,10 +1,11 @@
-"""Tells gateways, by way of Redis, how this worker is. Best effort: Redis may be away."""
+"""Tells gateways and the pool's other workers, by way of Redis, how this worker is. Best effort:
+Redis may be away."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tailrace import telemetry
@@ -12,11 +13,21 @@ from tailrace.settings import WorkerSettings
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.workers import Workers
 from worker.engines import base
-from worker.status import Status
+from worker.status import State, Status
 from worker.worker_context import WorkerContext
 
 HEARTBEAT_S = 1.0
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
+
+
+def drainers(beats: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The incarnations that drain, by the pool's heartbeats."""
+    return frozenset(
+        incarnation
+        for beat in beats
+        if beat.get("state") == State.DRAINING.value
+        and isinstance(incarnation := beat.get("incarnation"), str)
+    )
 
 
 class Heartbeat:
@@ -25,17 +36,25 @@ class Heartbeat:
     Attributes:
         context: the worker's parts; None until the engine is ready.
         partitions: gives the partitions assigned now; none until the engine is ready.
+        drainers: incarnations of the pool's workers that drain, as of the last heartbeat.
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
     """
 
     def __init__(
-        self, workers: Workers, settings: WorkerSettings, status: Status, engine: base.Engine
+        self,
+        workers: Workers,
+        settings: WorkerSettings,
+        status: Status,
+        engine: base.Engine,
+        incarnation: str,
     ) -> None:
         self._workers = workers
         self._settings = settings
         self._status = status
         self._engine = engine
+        self._incarnation = incarnation
+        self.drainers: frozenset[str] = frozenset()
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
         self._due = asyncio.Event()
@@ -55,8 +74,11 @@ class Heartbeat:
                 newest = (tokens - tokens_before) / (now - before)
                 self._tokens_per_s += _NEWEST_WEIGHT * (newest - self._tokens_per_s)
             tokens_before, before = tokens, now
-            with contextlib.suppress(StoreUnavailable):
+            try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
+                self.drainers = drainers(await self._workers.list_workers(self._settings.pool))
+            except StoreUnavailable:
+                self.drainers = frozenset()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
             self._due.clear()
@@ -74,6 +96,7 @@ class Heartbeat:
         telemetry.ENGINE_WAITING.set(queued)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
         return {
+            "incarnation": self._incarnation,
             "state": self._status.state.value,
             "detail": self._status.detail,
             "model": self._settings.model_name,

@@ -41,6 +41,9 @@ MAX_BEGUN = 6  # attempts, those included that do not count because of their pro
 PROGRESS = 16
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
+# The grace of an owner that drains and has made no token yet: a long prompt takes its time, and the
+# worker lives, by its heartbeat. Bounded, because a heartbeat does not say that the log is reached.
+PREFILL_GRACE_MS = 30_000
 # How long a response of another model revision waits for a worker that has that revision.
 MODEL_GRACE_MS = 60_000
 
@@ -83,12 +86,13 @@ Decision = Finished | Wait | Claim | Close
 @dataclass(frozen=True, slots=True)
 class Self:
     """This process and the model it serves. `abandoned` are its fencing tokens that write no
-    more."""
+    more. `drainers` are the processes that finish what they run, by their heartbeats."""
 
     worker: str
     model_rev: str
     tokenizer_digest: str
     abandoned: Collection[str] = ()
+    drainers: Collection[str] = ()
 
 
 class Attempts(NamedTuple):
@@ -137,8 +141,10 @@ def decide(
     prev, prev_worker = state.claims[-1]
     free = prev in state.yielded or prev in me.abandoned
     quiet_ms = now_ms - state.last_active
-    if not free and quiet_ms < GRACE_MS:
-        return Wait(GRACE_MS - quiet_ms)
+    in_prefill = prev_worker in me.drainers and state.next == state.starts[-1]
+    grace_ms = PREFILL_GRACE_MS if in_prefill else GRACE_MS
+    if not free and quiet_ms < grace_ms:
+        return Wait(grace_ms - quiet_ms)
     ran = attempts(state)
     lost = not (prev in state.yielded or prev_worker == me.worker)
     then = ran.after(lost, made=state.next - state.starts[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tailrace.log import interfaces
@@ -28,6 +28,7 @@ class WorkerContext:
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
+        drainers: gives the other processes of the pool that drain, by their heartbeats.
         monotonic: local time in seconds.
     """
 
@@ -44,6 +45,7 @@ class WorkerContext:
     metering: metering.Metering
     stall_detector: stall_detector.StallDetector
     draining: bool = False
+    drainers: Callable[[], Collection[str]] = frozenset
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -58,4 +60,10 @@ class WorkerContext:
     def claimant(self, abandoned: set[str]) -> takeover.Self:
         """This process as it claims; `abandoned` are its fencing tokens that write no more."""
         engine = self.engine
-        return takeover.Self(self.incarnation, engine.model_rev, engine.tokenizer_digest, abandoned)
+        return takeover.Self(
+            self.incarnation,
+            engine.model_rev,
+            engine.tokenizer_digest,
+            abandoned,
+            self.drainers(),
+        )

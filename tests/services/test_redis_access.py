@@ -99,7 +99,8 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
     assert await worker.reachable()
     await Workers(worker).heartbeat("default", "worker-1", {"state": "ready"})
     await Prefixes(worker).publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
-    assert [w["name"] for w in await Workers(gateway).list_workers("default")] == ["worker-1"]
+    for client in (gateway, worker):  # a worker asks who drains
+        assert [w["name"] for w in await Workers(client).list_workers("default")] == ["worker-1"]
     assert await Prefixes(gateway).lookup_prefix("default", ["short"]) == PrefixHit(3, 1)
     await Workers(worker).forget_worker("default", "worker-1")
     assert await Workers(gateway).list_workers("default") == []

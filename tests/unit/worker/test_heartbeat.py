@@ -23,11 +23,12 @@ AWAY = "redis://127.0.0.1:1/0"
 def make(status: Status, workers: Workers | None = None) -> Heartbeat:
     engine = scripted.Scripted(capacity=4, max_model_len=8_192)
     chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_MODEL_NAME": MODEL})
-    return Heartbeat(workers or Workers(RedisStore(AWAY)), chosen, status, engine)
+    return Heartbeat(workers or Workers(RedisStore(AWAY)), chosen, status, engine, "this/1")
 
 
 def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
     assert make(Status(detail="loading the engine")).info() == {
+        "incarnation": "this/1",
         "state": "loading",
         "detail": "loading the engine",
         "model": MODEL,
@@ -63,6 +64,13 @@ async def test_a_change_is_told_before_the_next_heartbeat_is_due(
         async def heartbeat(self, pool: str, name: str, info: Any, ttl_s: float = 5) -> None:
             told.append(info["state"])
 
+        async def list_workers(self, pool: str) -> list[dict[str, Any]]:
+            return [
+                {"name": "b", "state": "draining", "incarnation": "b/1"},
+                {"name": "c", "state": "ready", "incarnation": "c/1"},
+                {"name": "d", "state": "draining", "incarnation": 7},
+            ]
+
     status = Status()
     heartbeat = make(status, Noting(RedisStore(AWAY)))
     running = asyncio.create_task(heartbeat.run())
@@ -70,6 +78,7 @@ async def test_a_change_is_told_before_the_next_heartbeat_is_due(
     status.change(State.DRAINING)
     heartbeat.tell_now()
     await eventually(lambda: told == ["loading", "draining"], "told at once")
+    assert heartbeat.drainers == {"b/1"}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -75,6 +75,15 @@ def test_a_fresh_owner_is_waited_for_until_its_last_record_is_older_than_the_gra
     assert story.decide(after_ms=2_000) == takeover.Claim("a")
 
 
+def test_an_owner_that_drains_may_take_longer_for_its_first_token_and_not_for_the_next() -> None:
+    me = takeover.Self("w-me", "m1", "t1", drainers={"w-a"})
+    story = Story().claim("a", "w-a")
+    assert story.decide(after_ms=5_000, me=me) == takeover.Wait(25_000)
+    assert story.decide(after_ms=5_000) == takeover.Claim("a")
+    assert story.decide(after_ms=30_000, me=me) == takeover.Claim("a")
+    assert story.token().decide(after_ms=5_000, me=me) == takeover.Claim("a")
+
+
 def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
     assert Story().claim("a", "w-a").token().yields().decide() == takeover.Claim("a")
 
