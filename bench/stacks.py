@@ -39,10 +39,13 @@ THAW_S: Final = 1.0  # until requests that timed out during the freeze have been
 
 SEQUENCES: Final = 128  # responses the engine runs at once, on both sides
 # Limits are not measured here, and one principal sends every request.
-NO_LIMITS: Final = (
-    '{"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,'
-    '"sockets_per_principal":8192}'
+_NO_LIMITS: Final = (
+    '"requests_rate":0,"tokens_rate":0,"responses_per_principal":8192,"responses":8192,'
+    '"sockets_per_principal":8192'
 )
+# Another checkout may not know the last one: it would not start.
+NO_LIMITS: Final = f'{{{_NO_LIMITS},"connections_per_address":16384}}'
+NO_LIMITS_OF_ANOTHER: Final = f"{{{_NO_LIMITS}}}"
 # For both sides; the worker's engine sets the same by itself (worker/engines/vllm.py).
 ENGINE: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -124,7 +127,7 @@ def tailrace(
     environ = environment(
         **{
             "TAILRACE_MAX_NUM_SEQS": str(SEQUENCES),
-            "TAILRACE_LIMITS": NO_LIMITS,
+            "TAILRACE_LIMITS": NO_LIMITS if tree is None else NO_LIMITS_OF_ANOTHER,
             **({} if tree is None else {"PYTHONPATH": str(tree)}),
             **(settings or {}),
         }

@@ -225,8 +225,7 @@ class Gateway:
         application = self.queries.in_front_of(self.create_routes.in_front_of(self.application()))
         http_server = server.make(
             middleware.OuterMiddleware(application, config.origins),
-            config.host,
-            config.port,
+            config,
             ws_max_bytes=config.max_ws_bytes,
             drain_s=CLOSE_S,
         )

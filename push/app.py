@@ -112,8 +112,7 @@ class Push:
         config = self._config
         http = server.make(
             self.application(),
-            config.host,
-            config.port,
+            config,
             ws_max_bytes=WS_MAX_BYTES,
             drain_s=config.drain_s,
         )

@@ -23,6 +23,7 @@ PACKAGES = (
             "auth",
             "telemetry",
             "delivery",
+            "connections",
             "web",
             "cli",
             "local",

@@ -18,11 +18,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tailrace import settings, telemetry
+from tailrace.connections import caps, http_protocol
 
 Readiness = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 READY_S: Final = 2.0
 KEEP_ALIVE_S: Final = 5
+# Probes and scrapers hold a few. Whoever reaches this port has the bounds of any client.
+MAX_CONNECTIONS: Final = 128
+MAX_CONNECTIONS_PER_ADDRESS: Final = 64
 
 
 class Server(uvicorn.Server):
@@ -63,12 +67,14 @@ class AdminServer:
             uvicorn.Config(
                 application(ready),
                 loop="none",
+                http=http_protocol.over(caps.Caps(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 date_header=False,
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
             )
         )

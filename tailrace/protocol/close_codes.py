@@ -60,6 +60,9 @@ class Closing:
 TABLE: Final[dict[CloseCode, Closing]] = {
     # The WebSocket library sends these two.
     CloseCode.INVALID_TEXT: Closing("text is not UTF-8", Reconnect.NEVER, CloseCode.INVALID_TEXT),
+    CloseCode.POLICY: Closing(
+        "too many frames, or a message without an end", Reconnect.NEVER, CloseCode.POLICY
+    ),
     CloseCode.TOO_BIG: Closing("message too big", Reconnect.NEVER, CloseCode.TOO_BIG),
     # Always a defect of the server: input of a client must never cause it.
     CloseCode.INTERNAL: Closing("internal error", Reconnect.RESUME, CloseCode.INTERNAL),

@@ -264,6 +264,16 @@ def method_not_allowed(method: str, allow: str = "") -> ApiError:
     )
 
 
+def request_timeout() -> ApiError:
+    """The request's head did not come in time."""
+    return ApiError(408, INVALID_REQUEST, "request_timeout", "The request did not arrive in time.")
+
+
+def request_head_too_large(limit_bytes: int) -> ApiError:
+    message = f"The head of the request is larger than the limit of {limit_bytes} bytes."
+    return ApiError(431, INVALID_REQUEST, "request_head_too_large", message)
+
+
 def payload_too_large(limit_bytes: int) -> ApiError:
     message = f"The request is larger than the limit of {limit_bytes} bytes."
     return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
@@ -315,6 +325,29 @@ def too_much_kept(retry_after_s: float) -> ApiError:
     )
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
+
+
+def too_many_connections(retry_after_s: float) -> ApiError:
+    """One client, or its address, holds as many connections as it may."""
+    return ApiError(
+        429,
+        "requests",
+        "too_many_connections",
+        "You hold too many connections. Close some and try again.",
+        headers=_retry_after(retry_after_s),
+    )
+
+
+def too_many_refusals(retry_after_s: float) -> ApiError:
+    """Too many credentials from this address were refused; this one was not looked at."""
+    return ApiError(
+        429,
+        "requests",
+        "too_many_refused_credentials",
+        "Too many credentials from your address were refused. "
+        f"Please try again in {_wait(retry_after_s):.1f}s.",
+        headers=_retry_after(retry_after_s),
     )
 
 

@@ -7,6 +7,7 @@ look whether the file is there.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +192,17 @@ class Origins:
             if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", origin):
                 raise ValueError(f"{shortened(origin)} is none")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Networks, separated by commas; a single address is one too."""
+
+    expected: str = "a list of networks (10.0.0.0/8), separated by commas"
+    absent: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+
+    def parse(self, text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        return tuple(ipaddress.ip_network(each) for each in _listed(text))
 
 
 @dataclass(frozen=True, slots=True)

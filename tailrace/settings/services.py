@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class EdgeSettings(ServiceSettings):
     port: int
     issuers: Path
     origins: frozenset[str]
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    limits: shapes.Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,6 @@ class GatewaySettings(EdgeSettings):
     push_urls: tuple[str, ...]
     page: Path | None
     dev_credential: Path | None
-    limits: shapes.Limits
     max_ws_bytes: int
     max_http_bytes: int
     connection_limit_s: float

@@ -103,6 +103,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Cap, msgspec.Meta(description="WebSockets of a principal, per gateway")
     ] = 1024
     sockets: Annotated[Cap, msgspec.Meta(description="WebSockets, per gateway")] = 8192
+    connections_per_address: Annotated[
+        Cap,
+        msgspec.Meta(description="connections of a client address (IPv6: of a /64), per process"),
+    ] = 2048
+    connections: Annotated[
+        Cap,
+        msgspec.Meta(
+            description="connections, per process; never more than its file descriptors allow"
+        ),
+    ] = 16_384
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,16 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_TRUSTED_PROXIES",
+        "trusted_proxies",
+        EDGES,
+        kinds.Networks(),
+        "proxies that are believed: behind them a client's address is the last one of "
+        "`X-Forwarded-For` that is no such proxy. Not set: nobody is believed, and all clients of "
+        "a proxy together have the connections of one address",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
         "TAILRACE_PUSH_URL",
         "push_urls",
         (GATEWAY,),
@@ -241,7 +251,7 @@ VARIABLES: Final = (
     Variable(
         "TAILRACE_LIMITS",
         "limits",
-        (GATEWAY,),
+        EDGES,
         shapes.LimitsKind(),
         "JSON: rates and caps per principal and in total, see below",
         "{}",

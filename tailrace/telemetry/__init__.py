@@ -20,6 +20,7 @@ from tailrace.telemetry.lines import (
 )
 from tailrace.telemetry.metrics import (
     CLAIMS,
+    CONNECTIONS_REFUSED,
     CONSUMER_LAG,
     CREDENTIAL_REFUSALS,
     DEAD_LETTERS,
@@ -72,6 +73,7 @@ from tailrace.telemetry.traces import (
 
 __all__ = [
     "CLAIMS",
+    "CONNECTIONS_REFUSED",
     "CONSUMER_LAG",
     "CREDENTIAL_REFUSALS",
     "DEAD_LETTERS",

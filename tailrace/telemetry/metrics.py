@@ -41,6 +41,11 @@ ERRORS: Final = Counter("tailrace_errors", "Errors told to clients", ["code", "s
 CREDENTIAL_REFUSALS: Final = Counter(
     "tailrace_credential_refusals", "Credentials and tickets refused", ["reason"]
 )
+CONNECTIONS_REFUSED: Final = Counter(
+    "tailrace_connections_refused",
+    "Connections ended before their client was known, by what was too much or too late",
+    ["reason"],
+)
 OPEN_SOCKETS: Final = Gauge("tailrace_open_sockets", "WebSockets open now", ["kind"])
 OPEN_STREAMS: Final = Gauge("tailrace_open_streams", "SSE streams open now")
 SOCKET_CLOSES: Final = Counter(

@@ -10,7 +10,6 @@ from tailrace.telemetry.traces import export_spans, exporting
 # Libraries that write too much at INFO, addresses of users among it.
 _QUIET_LOGGERS: Final = (
     "uvicorn.access",
-    "uvicorn.error",
     "httpx",
     "httpcore",
     "opentelemetry",
@@ -34,6 +33,8 @@ def setup(role: str, name: str, otlp_endpoint: str = "") -> None:
     logging.captureWarnings(True)
     # Every record looks them up, and no line shows them. (vLLM's own lines show the process.)
     logging.logThreads = logging.logMultiprocessing = False
+    # A line for each request that is no HTTP would be the client's to write.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)
     if otlp_endpoint and not exporting():

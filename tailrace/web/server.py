@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+import resource
+from typing import Any, Final
 
 import uvicorn
 
-from tailrace import admin
-from tailrace.web import uvicorn_protocol
+from tailrace import admin, settings
+from tailrace.connections import caps, http_protocol, websocket_protocol
+
+# Descriptors that are no client's: the log, Redis, listeners, files.
+OWN_DESCRIPTORS: Final = 256
 
 
-def make(app: Any, host: str, port: int, *, ws_max_bytes: int, drain_s: float) -> admin.Server:
+def make(
+    app: Any, config: settings.EdgeSettings, *, ws_max_bytes: int, drain_s: float
+) -> admin.Server:
     """A server of `app`, to be run by `serve(sockets=[…])` and ended by `should_exit`.
 
-    Messages are bounded and not compressed, and the shutdown takes at most `drain_s` seconds.
+    Connections, heads, frames and messages are bounded; messages are not compressed; and the
+    shutdown takes at most `drain_s` seconds.
     """
+    bounds = caps.Caps(
+        min(config.limits.connections, max(1, _descriptors() - OWN_DESCRIPTORS)),
+        config.limits.connections_per_address,
+        caps.Proxies(config.trusted_proxies),
+    )
     return admin.Server(
         uvicorn.Config(
             app,
             interface="asgi3",
-            host=host,
-            port=port,
+            host=config.host,
+            port=config.port,
             loop="uvloop",
-            http="httptools",
-            ws=uvicorn_protocol.chosen(),
+            http=http_protocol.over(bounds),
+            ws=websocket_protocol.chosen(),
             ws_max_size=ws_max_bytes,
             ws_per_message_deflate=False,
             ws_ping_interval=20.0,
@@ -32,7 +44,15 @@ def make(app: Any, host: str, port: int, *, ws_max_bytes: int, drain_s: float) -
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,  # the connection knows its client, by the setting
             timeout_keep_alive=75,
             timeout_graceful_shutdown=max(1, int(drain_s)),
         )
     )
+
+
+def _descriptors() -> int:
+    """How many files the process may open, after asking for as many as it may ask for."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

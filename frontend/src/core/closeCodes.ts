@@ -10,6 +10,7 @@ export interface CloseCode {
 /** The codes that `/v1/watch` sends. */
 export const CLOSE_CODES: Readonly<Record<number, CloseCode>> = {
   1007: { reason: "text is not UTF-8", reconnect: "never" },
+  1008: { reason: "too many frames, or a message without an end", reconnect: "never" },
   1009: { reason: "message too big", reconnect: "never" },
   1011: { reason: "internal error", reconnect: "resume" },
   1012: { reason: "restarting, come back", reconnect: "resume" },

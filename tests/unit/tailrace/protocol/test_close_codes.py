@@ -39,7 +39,7 @@ OF_THE_LIBRARY = {CloseCode.INVALID_TEXT, CloseCode.TOO_BIG}
 def test_every_code_is_sent_somewhere(code: CloseCode) -> None:
     sources = [
         path.read_text()
-        for package in ("gateway", "push", "tailrace/web")
+        for package in ("gateway", "push", "tailrace/connections", "tailrace/web")
         for path in (ROOT / package).rglob("*.py")
     ]
     assert any(f"CloseCode.{code.name}" in text for text in sources)

@@ -42,6 +42,10 @@ EVERY_ERROR = [
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
     (errors.too_much_kept(1.0), 429, "rate_limit_exceeded", None),
+    (errors.too_many_connections(1.0), 429, "too_many_connections", None),
+    (errors.too_many_refusals(1.0), 429, "too_many_refused_credentials", None),
+    (errors.request_timeout(), 408, "request_timeout", None),
+    (errors.request_head_too_large(32768), 431, "request_head_too_large", None),
     (errors.server_error(), 500, "server_error", None),
     (errors.unavailable(), 503, "service_unavailable", None),
 ]

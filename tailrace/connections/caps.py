@@ -1,0 +1,169 @@
+"""How many connections one client address, and all of them together, may hold open, and how much of
+what is not complete is kept for one address.
+
+Behind a proxy every connection has the proxy's address. A proxy whose network is configured is
+believed about its clients: the last address of `X-Forwarded-For` that is no such proxy is charged.
+Nobody else is believed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+UNKNOWN: Final = "unknown"
+# Of heads, bodies and messages that are not complete, and of what waits to be parsed. A room full
+# of people who send their longest prompts at once stays below it.
+KEPT_BYTES_PER_ADDRESS: Final = 24 * 1024 * 1024
+# What one customer of a provider gets at least: a cap for each address would be none.
+IPV6_PREFIX: Final = 64
+
+
+class Proxies:
+    """The networks of trusted proxies."""
+
+    def __init__(self, networks: Iterable[Network] = ()) -> None:
+        self._networks = tuple(networks)
+
+    def trusts(self, address: str) -> bool:
+        """Whether this is the address of a trusted proxy."""
+        if not self._networks or (parsed := _parsed(address)) is None:
+            return False
+        return any(parsed in network for network in self._networks)
+
+    def client_of(self, peer: str, forwarded: Iterable[bytes]) -> str:
+        """The address that a request came from.
+
+        Args:
+            peer: of the connection; a trusted proxy.
+            forwarded: values of the `X-Forwarded-For` headers, in order.
+        """
+        hops = b",".join(forwarded).decode("latin-1").split(",")
+        for hop in reversed(hops):
+            address = hop.strip()
+            if _parsed(address) is None:
+                return peer  # nothing that a proxy writes: what stands before it is not believed
+            if not self.trusts(address):
+                return address
+        return peer
+
+
+def key_of(address: str) -> str:
+    """What an address is counted as: itself, or its network for IPv6."""
+    parsed = _parsed(address)
+    if parsed is None:
+        return UNKNOWN
+    if parsed.version == 4:
+        return str(parsed)
+    mapped = parsed.ipv4_mapped
+    if mapped is not None:
+        return str(mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
+
+
+def _parsed(address: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
+
+
+class Caps:
+    """Counts open connections.
+
+    Attributes:
+        open: how many there are.
+        _by_address: how many of them are charged to a key; no zeros.
+        _kept: bytes that are kept for a key; no zeros.
+    """
+
+    def __init__(self, total: int, per_address: int, proxies: Proxies | None = None) -> None:
+        self._total = total
+        self._per_address = per_address
+        self.proxies = proxies or Proxies()
+        self.open = 0
+        self._by_address: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+
+    def full(self) -> bool:
+        """Whether no connection may be added."""
+        return self.open >= self._total
+
+    def charge(self, key: str) -> bool:
+        """Count one connection of this key. Returns whether there was room."""
+        if self._by_address.get(key, 0) >= self._per_address:
+            return False
+        self._by_address[key] += 1
+        return True
+
+    def release(self, key: str) -> None:
+        """One connection of this key less."""
+        self._by_address[key] -= 1
+        if self._by_address[key] <= 0:
+            del self._by_address[key]
+
+    def keep(self, key: str, more: int) -> bool:
+        """Count `more` bytes that are kept for this key; fewer when negative. Returns whether there
+        was room; if not, nothing is counted."""
+        kept = self._kept.get(key, 0) + more
+        if more > 0 and kept > KEPT_BYTES_PER_ADDRESS:
+            return False
+        if kept > 0:
+            self._kept[key] = kept
+        else:
+            self._kept.pop(key, None)
+        return True
+
+
+class Place:
+    """The place of one connection: what is counted for it, so that all of it can be given back.
+
+    Attributes:
+        key: whom the connection is charged to; None while it is charged to nobody.
+        kept: bytes that are counted for it.
+    """
+
+    __slots__ = ("_caps", "kept", "key")
+
+    def __init__(self, bounds: Caps) -> None:
+        self._caps = bounds
+        self.key: str | None = None
+        self.kept = 0
+        bounds.open += 1
+
+    def charge(self, address: str) -> bool:
+        """Charge this address, and no other any more. Returns whether there was room."""
+        key = key_of(address)
+        if key == self.key:
+            return True
+        self.discharge()
+        if not self._caps.charge(key):
+            return False
+        self.key = key
+        return True
+
+    def keep(self, size: int) -> bool:
+        """Count this many bytes, instead of those before. Returns whether there was room."""
+        if size == self.kept:
+            return True
+        if self.key is not None and not self._caps.keep(self.key, size - self.kept):
+            return False
+        self.kept = size
+        return True
+
+    def discharge(self) -> None:
+        """Charge nobody."""
+        self.keep(0)
+        if self.key is not None:
+            self._caps.release(self.key)
+            self.key = None
+
+    def leave(self) -> None:
+        """The connection is over. Call it once."""
+        self.discharge()
+        self._caps.open -= 1

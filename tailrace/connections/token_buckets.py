@@ -1,0 +1,55 @@
+"""Token buckets in this process, one for each key (pure).
+
+A bucket is one number: the time at which it will be full again. A bucket that is full is the same
+as none, so keys that nobody uses cost nothing for long.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_KEYS: Final = 16_384
+
+
+class TokenBuckets:
+    """Buckets that refill at `rate` a second and hold `burst`.
+
+    At most `most` of them are kept: an attacker with many keys pushes out the oldest ones, never
+    memory.
+
+    Attributes:
+        _full_at: when the bucket of a key is full again (seconds, by the caller's clock).
+    """
+
+    def __init__(self, rate: float, burst: float, most: int = MOST_KEYS) -> None:
+        self._rate = rate
+        self._depth_s = burst / rate
+        self._most = most
+        self._full_at: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def take(self, key: str, now: float, amount: float = 1.0) -> float:
+        """Take `amount` if it is there. Returns 0, or the seconds until it will be."""
+        full_at = max(self._full_at.get(key, now), now) + amount / self._rate
+        if (wait_s := full_at - now - self._depth_s) > 0:
+            return wait_s
+        self._full_at[key] = full_at
+        if len(self._full_at) > self._most:
+            self._drop(now)
+        return 0.0
+
+    def wait_s(self, key: str, now: float, amount: float = 1.0) -> float:
+        """The seconds until `amount` will be there; 0 when it is. Takes nothing."""
+        full_at = self._full_at.get(key)
+        if full_at is None:
+            return 0.0
+        return max(0.0, max(full_at, now) + amount / self._rate - now - self._depth_s)
+
+    def _drop(self, now: float) -> None:
+        """Forget full buckets, and the oldest quarter if that does not help."""
+        self._full_at = {key: at for key, at in self._full_at.items() if at > now}
+        if len(self._full_at) > self._most:
+            for key in list(self._full_at)[: self._most // 4]:
+                del self._full_at[key]

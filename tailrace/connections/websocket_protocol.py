@@ -1,0 +1,389 @@
+"""uvicorn's WebSocket protocol, with bounds on what a client can make it do, and less of it kept.
+
+    handshake      answered within HANDSHAKE_S, also when the library finds it malformed
+    frames         at most MAX_FRAMES a second, MAX_CONTROLS of them control frames
+    fragments      at most MAX_FRAGMENTS of one message, which comes within MESSAGE_S
+    reading        stops while a message waits for the application, and while the client does not
+                   take what is written to it (its pongs); what has come already waits as bytes
+    parsing        SLICE_BYTES at a time, at most TURN_FRAMES frames before others have their turn
+
+A client above a bound is closed with 1008. So is one that has us keep more than there is room for
+at its address (`tailrace/connections/caps.py`).
+
+There are thousands of sockets that say nothing. For each uvicorn keeps a queue of four deques for
+messages that are read one by one, and the request of the handshake, which nothing reads again:
+together 4 KiB, a sixth of what an idle socket takes. This class keeps neither.
+
+The class stands on names that uvicorn does not document. `missing` says which of them are gone;
+then `chosen` returns uvicorn's own class, which has none of these bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections import deque
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+
+from tailrace import telemetry
+from tailrace.connections import caps, refusal
+from tailrace.protocol import close_codes, errors
+
+TRIED_WITH: Final = "0.54"
+
+HANDSHAKE_S: Final = 5.0
+MAX_FRAMES: Final = 1_000
+MAX_CONTROLS: Final = 100
+MAX_FRAGMENTS: Final = 256
+MESSAGE_S: Final = 30.0
+# A frame takes 6 bytes or more, and some 8 µs: a slice of the smallest ones takes 1.4 ms.
+SLICE_BYTES: Final = 1024
+TURN_FRAMES: Final = 128
+
+_CONTROL: Final = 0x8  # opcodes from here on are control frames
+
+
+class Inbox:
+    """As much of `asyncio.Queue` as the protocol uses: one reader, no bound (the protocol pauses
+    reading by itself).
+
+    Attributes:
+        _items: what came and was not read; None while there is nothing.
+        _waiter: of the reader, while it waits; None otherwise.
+    """
+
+    __slots__ = ("_items", "_waiter")
+
+    def __init__(self) -> None:
+        self._items: deque[Any] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def empty(self) -> bool:
+        """Whether nothing waits to be read."""
+        return not self._items
+
+    def put_nowait(self, item: Any) -> None:
+        """Add an item; never waits."""
+        if self._items is None:
+            self._items = deque()
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Any:
+        """Wait for the oldest item and remove it. Safe to cancel."""
+        while not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        if not self._items:
+            self._items = None
+        return item
+
+
+class Protocol(WebSocketsSansIOProtocol):
+    """One connection.
+
+    The attributes that count stand in the class until the client sends its first frame: an idle
+    socket keeps none of them.
+
+    Attributes:
+        _place: among the server's connections; None when nobody counts them.
+        _at: where the client is, until the connection is made.
+        _held: what was read and is not parsed; empty while the parser keeps up.
+        _turn: whether the rest of `_held` is parsed in a later turn of the event loop.
+        _second, _frames, _controls: how many frames came in which second of the loop's clock.
+        _fragments: of the message that is not complete.
+        _late: ends a handshake or a message that is not complete in time; None while there is none.
+    """
+
+    takes_places = True
+
+    queue: Any
+    request: Any
+    transport: Any
+    _held: bytes = b""
+    _turn = False
+    _second = 0
+    _frames = 0
+    _controls = 0
+    _fragments = 0
+    _late: asyncio.TimerHandle | None = None
+    _place: caps.Place | None = None
+    _at: tuple[str, int] | None = None
+
+    def __init__(
+        self,
+        *args: Any,
+        place: caps.Place | None = None,
+        client: tuple[str, int] | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            place: of this connection, which counts already.
+            client: where the client is, if not where the connection comes from.
+        """
+        super().__init__(*args, **options)
+        self.queue = Inbox()
+        if place is not None:
+            self._place = place
+        if client is not None:
+            self._at = client
+
+    # ---- the connection
+
+    def connection_made(self, transport: Any) -> None:
+        """The handshake begins."""
+        super().connection_made(transport)
+        if self._at is not None:
+            self.client = self._at
+            del self._at
+        self._late = self.loop.call_later(HANDSHAKE_S, self._handshake_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._in_time()
+        self._held = b""
+        super().connection_lost(exc)
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
+
+    def handle_connect(self, event: Request) -> None:
+        """Answer the handshake. Its request is in the application's scope from then on."""
+        super().handle_connect(event)
+        self.request = None
+
+    def _handshake_is_late(self) -> None:
+        self._late = None
+        if not self.handshake_complete:
+            self._deny(errors.request_timeout(), "handshake")
+
+    def _deny(self, error: errors.ApiError, reason: str) -> None:
+        """Answer a handshake that the application does not answer."""
+        telemetry.CONNECTIONS_REFUSED.labels(reason=reason).inc()
+        if not self.transport.is_closing():
+            self.transport.write(refusal.answer(error))
+            self.close_sent = self.handshake_complete = True
+            self.transport.close()
+
+    def start_keepalive(self) -> None:
+        """The handshake is complete."""
+        self._in_time()
+        super().start_keepalive()
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    # ---- reading
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, or keep it while the application or the client is behind."""
+        if not self.handshake_initiated:
+            super().data_received(data)
+            if not self.handshake_initiated:  # malformed, and the library says nothing
+                message = "Invalid WebSocket handshake received."
+                self._deny(errors.invalid_request(message, code="invalid_http"), "malformed")
+        elif self._held:
+            self._held += data  # a read may have been under way when reading stopped
+        else:
+            self._parse(data)
+        if self._place is not None:
+            kept = len(self._held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
+            if kept != self._place.kept and not self._place.keep(kept):
+                self._abuse("bytes")
+
+    def _parse(self, data: bytes) -> None:
+        """Parse slice by slice until somebody is behind or it is the others' turn."""
+        start, frames = 0, 0
+        while start < len(data):
+            if self.close_sent or self.transport.is_closing():
+                return  # nothing is read any more
+            if self.read_paused or not self.writable.is_set():
+                self._hold(data[start:])
+                return
+            if frames >= TURN_FRAMES:
+                self._hold(data[start:])
+                self._take_turn()
+                return
+            before = self._frames
+            whole = not start and len(data) <= SLICE_BYTES
+            super().data_received(data if whole else data[start : start + SLICE_BYTES])
+            frames += max(0, self._frames - before)
+            start += SLICE_BYTES
+
+    def _hold(self, rest: bytes) -> None:
+        self._held = rest
+        self.transport.pause_reading()
+
+    def _take_turn(self) -> None:
+        if not self._turn:
+            self._turn = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = False
+        rest, self._held = self._held, b""
+        if rest and not self.transport.is_closing():
+            self._parse(rest)
+        if not self._held:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Read on, unless somebody is behind."""
+        if self.read_paused or not self.writable.is_set() or self.transport.is_closing():
+            return
+        if self._held:
+            self._take_turn()
+        else:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        """The next message for the application. Reading goes on when none is left."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self._resume()
+        return message
+
+    def pause_writing(self) -> None:
+        """The client does not take what is written: nor is anything more of it read."""
+        super().pause_writing()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client has taken what was written."""
+        super().resume_writing()
+        self._resume()
+
+    # ---- frames
+
+    def handle_events(self) -> None:
+        """Count the frames, then handle them."""
+        if not self.handshake_complete or self.close_sent:
+            super().handle_events()
+            return
+        if self.conn.events:
+            if not self._within_bounds():
+                self._abuse("frames")
+                return
+            super().handle_events()
+        if self._late is None and (self.conn.reader.buffer or self.conn.cur_size is not None):
+            self._late = self.loop.call_later(MESSAGE_S, self._message_is_late)
+
+    def _within_bounds(self) -> bool:
+        """Whether the frames that came are not too many. Counts them."""
+        second = int(self.loop.time())
+        if second != self._second:
+            self._second, self._frames, self._controls = second, 0, 0
+        for event in self.conn.events:
+            if not isinstance(event, Frame):
+                continue
+            opcode = event.opcode
+            self._frames += 1
+            if opcode >= _CONTROL:
+                self._controls += 1
+            elif opcode is Opcode.CONT and not event.fin:
+                self._fragments += 1
+                if self._fragments > MAX_FRAGMENTS:
+                    return False
+            elif event.fin:
+                if self._fragments:
+                    self._fragments = 0
+                self._in_time()
+        return self._frames <= MAX_FRAMES and self._controls <= MAX_CONTROLS
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand a whole message to the application. Reading stops until it is taken."""
+        data, self.frames = b"".join(self.frames), []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "text":
+            try:
+                message: dict[str, Any] = {"type": "websocket.receive", "text": data.decode()}
+            except UnicodeDecodeError:  # an everyday refusal, where uvicorn logs a trace
+                self.conn.fail(int(close_codes.CloseCode.INVALID_TEXT))
+                self.handle_parser_exception()
+                return
+        else:
+            message = {"type": "websocket.receive", "bytes": data}
+        self.queue.put_nowait(message)
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def _message_is_late(self) -> None:
+        self._late = None
+        if not self.close_sent and (self.conn.reader.buffer or self.conn.cur_size is not None):
+            self._abuse("message")
+
+    def _abuse(self, reason: str) -> None:
+        """Close with 1008; nothing more of the client is read."""
+        telemetry.CONNECTIONS_REFUSED.labels(reason=reason).inc()
+        code = close_codes.CloseCode.POLICY
+        self.conn.fail(int(code), close_codes.TABLE[code].reason)
+        self._held = b""
+        self.frames = []
+        self.handle_parser_exception()
+
+
+def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
+    """What `Protocol` relies on and `base` does not have; empty when all is there."""
+    try:
+        source = inspect.getsource(base)
+    except (OSError, TypeError):
+        return ["its source"]
+    methods = (
+        *("connection_made", "connection_lost", "data_received", "handle_connect"),
+        *("handle_events", "handle_parser_exception", "pause_writing", "resume_writing"),
+        *("receive", "start_keepalive"),
+    )
+    relied_on = {
+        **{name: hasattr(base, name) for name in methods},
+        "queue": "self.queue" in source,
+        "queue.put_nowait": "self.queue.put_nowait(" in source,
+        "queue.get": "await self.queue.get()" in source,
+        "request, set and not read": re.findall(r"self\.request\b( = )?", source) == [" = "],
+        "conn, which receives all data": "self.conn.receive_data(data)" in source,
+        "events, handled after each": "for event in self.conn.events_received():" in source,
+        "read_paused": "self.read_paused = True" in source,
+        "writable": "self.writable.clear()" in source,
+        "handshake_initiated": "self.handshake_initiated = True" in source,
+        "handshake_complete": "self.handshake_complete = True" in source,
+        "close_sent": "self.close_sent = True" in source,
+    }
+    used = {part.split("(")[0].split(")")[0] for part in source.split("self.queue.")[1:]}
+    others = sorted(f"queue.{name}" for name in used if not hasattr(Inbox, name))
+    connection = vars(ServerProtocol())
+    others += [
+        f"conn.{name}" for name in ("events", "reader", "cur_size") if name not in connection
+    ]
+    return [name for name, there in relied_on.items() if not there] + others
+
+
+def chosen(base: type = WebSocketsSansIOProtocol) -> Any:
+    """The class of WebSocket connections: `Protocol`, or uvicorn's own where it has changed."""
+    if changed := missing(base):
+        telemetry.log(
+            telemetry.Action.NOTE,
+            part="websocket_protocol",
+            version=uvicorn.__version__,
+            tried_with=TRIED_WITH,
+            changed=changed,
+        )
+        return "websockets-sansio"
+    return Protocol

@@ -1,0 +1,206 @@
+"""What a client can have before it is known: on real sockets, with short deadlines."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tailrace.connections import caps, http_protocol, websocket_protocol
+from tests.support import waiting
+from tests.unit.tailrace.connections.serving import GET, HANDSHAKE, serving
+
+
+async def test_a_request_is_answered_and_the_connection_is_kept() -> None:
+    async with serving() as server, server.client() as client:
+        for _ in range(3):
+            client.send(GET)
+            assert b"200 OK" in await client.read(b"127.0.0.2")
+        assert server.bounds.open == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 40_000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 8_000,
+        b"GET /" + b"a" * 40_000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 8_000 + b"\r\n",
+    ],
+    ids=["a header without an end", "many headers", "a long path", "complete"],
+)
+async def test_a_head_above_the_bound_is_refused_with_431(head: bytes) -> None:
+    async with serving() as server, server.client() as client:
+        client.send(head)
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+        assert not server.app.seen
+
+
+async def test_a_head_of_half_the_bound_passes_also_behind_another_request() -> None:
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nx: " + b"a" * 15_000 + b"\r\n\r\n"
+    async with serving() as server, server.client() as client:
+        client.send(GET + head + GET)
+        for _ in range(3):
+            assert b"200 OK" in await client.read(b"127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nHo", b"HTTP/1.1 408 "),
+        (HANDSHAKE.encode(), b"HTTP/1.1 408 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\ncontent-length: 10\r\n\r\n1", b"HTTP/1.1 200 "),
+    ],
+    ids=["silent", "half a head", "half a handshake", "half a body"],
+)
+async def test_what_does_not_come_in_time_is_closed(
+    sent: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(http_protocol, "HEAD_S", 0.2)
+    monkeypatch.setattr(http_protocol, "BODY_S", 0.2)
+    async with serving() as server, server.client() as client:
+        client.send(sent)
+        assert (await client.rest()).startswith(answer)
+
+
+async def test_a_second_head_that_does_not_come_is_closed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_protocol, "HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(http_protocol, "HEAD_S", 0.2)
+    async with serving() as server, server.client() as client:
+        client.send(GET)
+        assert b"200 OK" in await client.read(b"127.0.0.2")
+        client.send(GET[:10])
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"\x16\x03\x01", b"GET\r\n\r\n", b"NO SUCH\r\n\r\n"], ids=["tls", "get", "no"]
+)
+async def test_what_is_no_http_is_answered_with_400_in_the_api_s_shape(
+    request_bytes: bytes,
+) -> None:
+    async with serving() as server, server.client() as client:
+        client.send(request_bytes)
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b'"code": "invalid_http"' in answer
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("x: y\r\n" * 200, b"400"),
+        (f"x: {'y' * 9_000}\r\n", b"400"),
+        ("Sec-WebSocket-Key: again\r\n", b"400"),
+        ("Content-Length: 3\r\n", b"400"),
+    ],
+    ids=["200 headers", "a header of 9 KB", "two keys", "a body"],
+)
+async def test_a_malformed_handshake_gets_an_answer(more: str, status: bytes) -> None:
+    async with serving() as server, server.client() as client:
+        client.send(f"{HANDSHAKE}{more}\r\n".encode())
+        assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_a_handshake_that_the_application_does_not_answer_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(websocket_protocol, "HANDSHAKE_S", 0.1)
+    async with serving() as server, server.client() as client:
+        server.app.accepting.clear()
+        client.send(HANDSHAKE.encode() + b"\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        server.app.accepting.set()
+
+
+async def test_too_many_connections_of_one_address_are_refused_and_another_address_is_served() -> (
+    None
+):
+    async with serving(per_address=2) as server:
+        async with server.client() as one, server.socket(), server.client() as third:
+            one.send(GET)
+            await one.read(b"127.0.0.2")
+            assert (await third.rest()).startswith(b"HTTP/1.1 429 ")
+            async with server.client("127.0.0.3") as other:
+                other.send(GET)
+                assert b"200 OK" in await other.read(b"127.0.0.3")
+        await waiting.eventually(lambda: server.bounds.open == 0, "places are given back")
+        async with server.client() as again:
+            again.send(GET)
+            assert b"200 OK" in await again.read(b"127.0.0.2")
+
+
+async def test_too_many_connections_of_all_are_refused_with_503() -> None:
+    async with serving(total=1) as server, server.socket(), server.client("127.0.0.3") as second:
+        assert (await second.rest()).startswith(b"HTTP/1.1 503 ")
+
+
+async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caps, "KEPT_BYTES_PER_ADDRESS", 20_000)
+    async with serving() as server, server.client() as first, server.client() as second:
+        first.send(GET[:-2] + b"x: " + b"a" * 15_000)
+        await waiting.eventually(lambda: server.bounds._kept, "the head is counted")
+        second.send(GET[:-2] + b"x: " + b"a" * 15_000)
+        assert (await second.rest()).startswith(b"HTTP/1.1 429 ")
+        first.send(b"\r\n\r\n")
+        assert b"200 OK" in await first.read(b"127.0.0.2")
+
+
+async def test_behind_a_trusted_proxy_the_client_s_address_counts() -> None:
+    proxies = caps.Proxies([ipaddress.ip_network("127.0.0.2")])
+
+    def asked(address: str) -> bytes:
+        return GET[:-2] + f"X-Forwarded-For: 6.6.6.6, {address}\r\n\r\n".encode()
+
+    async with (
+        serving(per_address=1, proxies=proxies) as server,
+        server.client() as one,
+        server.client() as two,
+        server.client() as three,
+    ):
+        one.send(asked("9.9.9.1"))
+        assert b"200 OK" in await one.read(b"9.9.9.1")
+        two.send(asked("9.9.9.2"))
+        assert b"200 OK" in await two.read(b"9.9.9.2")
+        three.send(asked("9.9.9.1"))
+        assert (await three.rest()).startswith(b"HTTP/1.1 429 ")
+        two.send(asked("9.9.9.3"))
+        assert b"200 OK" in await two.read(b"9.9.9.3")
+        assert server.app.seen == ["9.9.9.1", "9.9.9.2", "9.9.9.3"]
+
+
+async def test_nobody_else_is_believed_about_an_address() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(GET[:-2] + b"X-Forwarded-For: 9.9.9.9\r\n\r\n")
+        assert b"200 OK" in await client.read(b"127.0.0.2")
+
+
+async def test_pipelined_requests_are_bounded() -> None:
+    async with serving() as server, server.client() as client:
+        client.send(GET * 1_000)
+        await client.rest()
+        assert len(server.app.seen) <= http_protocol.MAX_PIPELINED + 1
+
+
+def test_the_installed_uvicorn_has_all_that_the_class_relies_on() -> None:
+    assert http_protocol.missing() == []
+    made = http_protocol.over(caps.Caps(1, 1))
+    assert issubclass(made, http_protocol.HttpProtocol)
+
+
+class Renamed(HttpToolsProtocol):
+    """A uvicorn that parses elsewhere."""
+
+
+def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "tailrace"):
+        assert http_protocol.over(caps.Caps(1, 1), Renamed) == "httptools"
+    (record,) = caplog.records
+    assert "a parser that is fed" in record.__dict__["fields"]["changed"]

@@ -1,0 +1,187 @@
+"""The queue between uvicorn's protocol and the application, and the bounds on frames."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from tailrace.connections import caps, websocket_protocol
+from tests.support import waiting
+from tests.unit.tailrace.connections.serving import Server, frame, serving
+
+CONT, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+
+
+async def test_items_come_in_order_also_those_put_before_anybody_reads() -> None:
+    box = websocket_protocol.Inbox()
+    assert box.empty()
+    for i in range(3):
+        box.put_nowait(i)
+    assert not box.empty()
+    assert [await box.get() for _ in range(3)] == [0, 1, 2]
+    assert box.empty()
+
+
+async def test_a_reader_that_waits_is_woken_and_reads_what_came_meanwhile() -> None:
+    box = websocket_protocol.Inbox()
+    reading = asyncio.create_task(box.get())
+    await asyncio.sleep(0)
+    box.put_nowait("a")
+    box.put_nowait("b")
+    assert await asyncio.wait_for(reading, 5) == "a"
+    assert await asyncio.wait_for(box.get(), 5) == "b"
+
+
+async def test_a_reader_that_is_cancelled_takes_nothing_with_it() -> None:
+    box = websocket_protocol.Inbox()
+    reading = asyncio.create_task(box.get())
+    await asyncio.sleep(0)
+    box.put_nowait("a")
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await asyncio.wait_for(box.get(), 5) == "a"
+
+
+def test_the_installed_uvicorn_has_all_that_the_class_relies_on() -> None:
+    assert websocket_protocol.missing() == []
+    assert websocket_protocol.chosen() is websocket_protocol.Protocol
+
+
+class Renamed:
+    """A uvicorn whose protocol keeps its messages elsewhere and reads the request later."""
+
+    def handle_connect(self, event: object) -> None:
+        self.request = event
+        self.queue = [event]
+        self.queue.append(self.request)
+
+
+def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("INFO", "tailrace"):
+        assert websocket_protocol.chosen(Renamed) == "websockets-sansio"
+    (record,) = caplog.records
+    assert set(record.__dict__["fields"]["changed"]) >= {
+        *("handle_events", "queue.put_nowait", "queue.get", "queue.append"),
+        *("request, set and not read", "read_paused"),
+    }
+
+
+# ---- on real sockets
+
+
+async def test_messages_come_to_the_application_whole_and_in_order() -> None:
+    long = "x" * 100_000
+    async with serving() as server, server.socket() as client:
+        client.send(frame(TEXT, b"one") + frame(TEXT, b"t", fin=False) + frame(CONT, b"wo"))
+        client.send(frame(TEXT, long.encode()) + frame(BINARY, b"\xff"))
+        await waiting.eventually(lambda: len(server.app.messages) == 4, "four messages came")
+        assert server.app.messages == ["one", "two", long, b"\xff"]
+        client.send(frame(CLOSE, (1000).to_bytes(2, "big")))
+        assert await client.close_code() == 1000
+
+
+async def test_what_the_application_does_not_take_waits_as_bytes() -> None:
+    """All messages of one read were once decoded and queued: 43,000 of the shortest."""
+    async with serving() as server, server.socket() as client:
+        server.app.taking.clear()
+        client.send(frame(TEXT, b"x"))
+        await waiting.eventually(lambda: len(server.app.messages) == 1, "the first is taken")
+        client.send(frame(TEXT, b"y" * 600) * 300)
+        (protocol,) = connections()
+        await waiting.eventually(lambda: protocol._held, "the rest waits")
+        assert len(protocol.queue._items) <= 2
+        server.app.taking.set()
+        await waiting.eventually(lambda: len(server.app.messages) == 301, "all are taken")
+
+
+@pytest.mark.parametrize(
+    ("sent", "repeated"),
+    [
+        (frame(PING), websocket_protocol.MAX_CONTROLS + 1),
+        (frame(PONG), websocket_protocol.MAX_CONTROLS + 1),
+        (frame(TEXT), 3 * websocket_protocol.MAX_FRAMES),
+        (frame(TEXT, fin=False), 2),
+        (frame(CONT, fin=False), websocket_protocol.MAX_FRAGMENTS + 1),
+    ],
+    ids=["pings", "pongs", "empty messages", "two beginnings", "empty fragments"],
+)
+async def test_too_many_frames_are_closed(sent: bytes, repeated: int) -> None:
+    async with serving() as server, server.socket() as client:
+        if sent[0] == CONT:
+            client.send(frame(TEXT, b"a", fin=False))
+        client.send(sent * repeated)
+        code = await client.close_code()
+        assert code == (1002 if repeated == 2 else 1008)
+
+
+async def test_a_message_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "MESSAGE_S", 0.1)
+    for part in (frame(TEXT, b"a", fin=False), frame(TEXT, b"a" * 200)[:100], frame(PING)[:3]):
+        async with serving() as server, server.socket() as client:
+            client.send(part)
+            assert await client.close_code() == 1008
+
+
+async def test_messages_that_end_may_go_on_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "MESSAGE_S", 0.3)
+    whole = frame(TEXT, b"a" * 50)
+    async with serving() as server, server.socket() as client:
+        client.send(whole[:20])
+        for sent in range(1, 11):
+            client.send(whole[20:] + whole[:20])
+            await came(server, sent)
+            await asyncio.sleep(0.05)
+        client.send(whole[20:] + frame(CLOSE, (1000).to_bytes(2, "big")))
+        assert await client.close_code() == 1000
+
+
+async def test_a_client_that_pings_and_does_not_read_is_not_read() -> None:
+    """Its pongs were kept without a bound: 276 MB in 19 s."""
+    async with serving() as server, server.socket() as client:
+        (protocol,) = connections()
+        protocol.pause_writing()
+        client.send(frame(TEXT, b"x") * 3)
+        await asyncio.sleep(0.1)
+        assert not server.app.messages
+        protocol.resume_writing()
+        await waiting.eventually(lambda: len(server.app.messages) == 3, "it is read again")
+
+
+async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caps, "KEPT_BYTES_PER_ADDRESS", 100_000)
+    part = frame(TEXT, b"a" * 120_000)[:60_000]
+    async with serving() as server, server.socket() as first, server.socket() as second:
+        first.send(part)
+        await waiting.eventually(
+            lambda: any(kept > 50_000 for kept in server.bounds._kept.values()), "counted"
+        )
+        second.send(part)
+        assert await second.close_code() == 1008
+
+
+async def test_text_that_is_no_utf_8_is_closed_without_a_trace_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as server, server.socket() as client:
+        client.send(frame(TEXT, b"\xff\xfe"))
+        assert await client.close_code() == 1007
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def came(server: Server, count: int) -> None:
+    await waiting.eventually(lambda: len(server.app.messages) >= count, f"{count} messages")
+
+
+def connections() -> list[Any]:
+    """All of this process that are open."""
+    return [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, websocket_protocol.Protocol) and not each.disconnected
+    ]
