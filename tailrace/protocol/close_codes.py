@@ -58,7 +58,7 @@ class Closing:
 
 
 TABLE: Final[dict[CloseCode, Closing]] = {
-    # The WebSocket library sends these two.
+    # The connection sends these three by itself, for what no application should see.
     CloseCode.INVALID_TEXT: Closing("text is not UTF-8", Reconnect.NEVER, CloseCode.INVALID_TEXT),
     CloseCode.POLICY: Closing(
         "too many frames, or a message without an end", Reconnect.NEVER, CloseCode.POLICY
