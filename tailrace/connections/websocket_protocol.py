@@ -197,10 +197,12 @@ class Protocol(WebSocketsSansIOProtocol):
             if not self.handshake_initiated:  # malformed, and the library says nothing
                 message = "Invalid WebSocket handshake received."
                 self._deny(errors.invalid_request(message, code="invalid_http"), "malformed")
-        elif self._held:
+        elif self._held and not self.close_sent:
             self._held += data  # a read may have been under way when reading stopped
         else:
-            self._parse(data)
+            # Once a close frame was sent, the client's is still to come, behind what waits.
+            rest, self._held = self._held + data, b""
+            self._parse(rest)
         if self._place is not None:
             kept = len(self._held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
             if kept != self._place.kept and not self._place.keep(kept):
@@ -210,7 +212,7 @@ class Protocol(WebSocketsSansIOProtocol):
         """Parse slice by slice until somebody is behind or it is the others' turn."""
         start, frames = 0, 0
         while start < len(data):
-            if self.close_sent or self.transport.is_closing():
+            if self.transport.is_closing():
                 return  # nothing is read any more
             if self.read_paused or not self.writable.is_set():
                 self._hold(data[start:])
@@ -274,7 +276,7 @@ class Protocol(WebSocketsSansIOProtocol):
 
     def handle_events(self) -> None:
         """Count the frames, then handle them."""
-        if not self.handshake_complete or self.close_sent:
+        if not self.handshake_complete:
             super().handle_events()
             return
         if self.conn.events:
@@ -282,6 +284,8 @@ class Protocol(WebSocketsSansIOProtocol):
                 self._abuse("frames")
                 return
             super().handle_events()
+        if self.close_sent:
+            return
         if self._late is None and (self.conn.reader.buffer or self.conn.cur_size is not None):
             self._late = self.loop.call_later(MESSAGE_S, self._message_is_late)
 
@@ -328,12 +332,15 @@ class Protocol(WebSocketsSansIOProtocol):
 
     def _message_is_late(self) -> None:
         self._late = None
-        if not self.close_sent and (self.conn.reader.buffer or self.conn.cur_size is not None):
+        if self.conn.reader.buffer or self.conn.cur_size is not None:
             self._abuse("message")
 
     def _abuse(self, reason: str) -> None:
         """Close with 1008; nothing more of the client is read."""
         telemetry.CONNECTIONS_REFUSED.labels(reason=reason).inc()
+        if self.close_sent:
+            self.transport.abort()
+            return
         code = close_codes.CloseCode.POLICY
         self.conn.fail(int(code), close_codes.TABLE[code].reason)
         self._held = b""

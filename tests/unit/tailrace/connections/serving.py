@@ -31,11 +31,13 @@ class App:
     Attributes:
         seen: addresses of clients.
         messages: what came over sockets.
+        closing: whether a message is answered with a close.
     """
 
     seen: list[str] = field(default_factory=list)
     messages: list[Any] = field(default_factory=list)
     taking: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: bool = False
     accepting: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -59,6 +61,8 @@ class App:
             if message["type"] == "websocket.disconnect":
                 return
             self.messages.append(message.get("text") or message.get("bytes"))
+            if self.closing:
+                await send({"type": "websocket.close", "code": 4000})
 
 
 @dataclass

@@ -153,6 +153,25 @@ async def test_a_client_that_pings_and_does_not_read_is_not_read() -> None:
         await waiting.eventually(lambda: len(server.app.messages) == 3, "it is read again")
 
 
+async def test_a_close_that_the_service_began_is_complete_when_the_client_answers() -> None:
+    """Also when messages still wait to be parsed before the client's close frame."""
+    async with serving() as server, server.socket() as client:
+        server.app.closing = True
+        client.send(frame(TEXT, b"y" * 600) * 100)
+        await client.read((4000).to_bytes(2, "big"))
+        client.send(frame(CLOSE, (4000).to_bytes(2, "big")))
+        assert await client.rest() == b""
+
+
+async def test_a_flood_behind_a_close_ends_the_connection() -> None:
+    async with serving() as server, server.socket() as client:
+        server.app.closing = True
+        client.send(frame(TEXT, b"y"))
+        await client.read((4000).to_bytes(2, "big"))
+        client.send(frame(TEXT) * 3 * websocket_protocol.MAX_FRAMES)
+        await client.rest()
+
+
 async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caps, "KEPT_BYTES_PER_ADDRESS", 100_000)
     part = frame(TEXT, b"a" * 120_000)[:60_000]
