@@ -16,7 +16,7 @@ import type { Store } from "./edge/store";
 export interface ControllerParts {
   store: Store;
   api: { ask(ask: Ask): Promise<string>; cancel(responseId: string): Promise<void>; engine(): Promise<Engine | null> };
-  watchSocket: { send(message: object): void; replace(): void; draining(afterMs: number): void };
+  watchSocket: { send(message: object): void; replace(): void; draining(afterMs: number): void; expiring(): void };
   now(): number;
   newId(): string;
   /** Resolves after `ms`; a test makes it pass at once. */
@@ -147,6 +147,8 @@ export class Controller {
     const message = readMessage(raw);
     if (message === null) return this.parts.warn("a message on the watch socket could not be read");
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
+    if (message.kind === "expiring") return this.parts.watchSocket.expiring();
+    if (message.kind === "renewed") return;
     const effects = this.watchlist.receive(message, this.parts.now());
     for (const words of effects.warnings) this.parts.warn(words);
     this.send(effects.send);

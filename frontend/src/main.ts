@@ -67,6 +67,7 @@ async function begin(): Promise<void> {
         throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(error.message) : error;
       }),
     renew: () => credentials.renew(),
+    refresh: () => credentials.refresh(),
     connect: (url, protocols) => new WebSocket(url, protocols),
     later,
     now: () => Date.now(),
@@ -81,7 +82,7 @@ async function begin(): Promise<void> {
   const controller = new Controller({
     store: new BrowserStore(local),
     api,
-    watchSocket: { send: (message) => watchSocket.send(message), replace: () => watchSocket.replace(), draining: (afterMs) => watchSocket.draining(afterMs) },
+    watchSocket: { send: (message) => watchSocket.send(message), replace: () => watchSocket.replace(), draining: (afterMs) => watchSocket.draining(afterMs), expiring: () => void watchSocket.expiring() },
     now: () => Date.now(),
     newId,
     pause: (ms) => new Promise((done) => setTimeout(done, ms)),

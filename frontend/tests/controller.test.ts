@@ -414,4 +414,12 @@ describe("the reader is told", () => {
     one.say({ type: "watch.draining", after_ms: 900 });
     expect(one.drains).toEqual([900]);
   });
+
+  it("nothing of a credential that is about to expire, which is handed to the watch socket", () => {
+    const one = tab();
+    one.say({ type: "auth_expiring", after_ms: 60_000 });
+    one.say({ type: "auth_renewed", expires_at: 2_000_000_000 });
+    one.say({ type: "auth_refused", status: 401, error: { code: "invalid_api_key", message: "no" } });
+    expect([one.expiries, one.warnings]).toEqual([1, []]);
+  });
 });

@@ -140,6 +140,7 @@ export class Tab {
   readonly warnings: string[] = [];
   replaced = 0;
   drains: number[] = [];
+  expiries = 0;
   /** Response ids that this tab's socket watches. */
   private watching = new Set<string>();
   open = false;
@@ -157,7 +158,7 @@ export class Tab {
     this.controller = new Controller({
       store: this.store,
       api: server,
-      watchSocket: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms) },
+      watchSocket: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms), expiring: () => (this.expiries += 1) },
       now: () => clock.now,
       newId: () => `${name}${(ids += 1)}-${clock.now}`,
       pause: () => Promise.resolve(),

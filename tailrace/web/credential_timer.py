@@ -28,8 +28,9 @@ class CredentialTimer:
         Args:
             clock: seconds since the epoch.
             on_expired: called once, when the credential has expired.
-            on_expiring: called `WARNED_S` before that, or at once where less is left, with the
-                seconds that are left.
+            on_expiring: called with the seconds that are left: `WARNED_S` before the end, or at
+                half of the time, if that is later. So credentials of a short life, or the same one
+                again, cause no endless exchange.
         """
         self._clock = clock
         self._on_expired = on_expired
@@ -44,7 +45,7 @@ class CredentialTimer:
         if self._on_expiring is None:
             self._schedule(left, self._expire)
         else:
-            self._schedule(left - WARNED_S, self._warn)
+            self._schedule(max(left - WARNED_S, left / 2), self._warn)
 
     def cancel(self) -> None:
         """Call nothing any more; idempotent."""

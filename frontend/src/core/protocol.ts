@@ -24,7 +24,9 @@ export type Incoming =
   | { kind: "events"; responseId: string; events: ResponseEvent[] }
   | { kind: "done"; responseId: string }
   | { kind: "error"; responseId: string | null; status: number; fault: Fault }
-  | { kind: "draining"; afterMs: number };
+  | { kind: "draining"; afterMs: number }
+  | { kind: "expiring" }
+  | { kind: "renewed" };
 
 type Fields = Record<string, unknown>;
 
@@ -61,6 +63,12 @@ export function readMessage(raw: string): Incoming | null {
       return { kind: "error", responseId, status: count(message["status"]) ?? 0, fault: readFault(message["error"]) ?? unnamed };
     case "watch.draining":
       return { kind: "draining", afterMs: count(message["after_ms"]) ?? 0 };
+    case "auth_expiring":
+      return { kind: "expiring" };
+    // After a refusal the socket closes when the former credential ends, and then a new one is asked for.
+    case "auth_renewed":
+    case "auth_refused":
+      return { kind: "renewed" };
     default:
       return null;
   }

@@ -40,6 +40,11 @@ export class Credential {
     return false;
   }
 
+  /** Looks for a newer credential without asking the reader. */
+  async refresh(): Promise<void> {
+    await this.askGateway();
+  }
+
   private async askGateway(): Promise<"given" | "none" | "away"> {
     try {
       const answer = await fetch(`${this.base}/dev/credential`, { cache: "no-store", credentials: "omit" });

@@ -26,6 +26,8 @@ export interface WatchSocketParts {
   ticket(): Promise<string>;
   /** Gets a new credential after the old one expired or was refused; false: the reader has to enter one. */
   renew(): Promise<boolean>;
+  /** Looks for a newer credential without asking the reader. */
+  refresh(): Promise<void>;
   connect(url: string, protocols: string[]): Socket;
   later(run: () => void, ms: number): () => void;
   now(): number;
@@ -77,6 +79,18 @@ export class WatchSocket {
     this.later(() => {
       if (this.current === old) this.replace();
     }, drainDelay(afterMs, this.parts.chance()));
+  }
+
+  /** The server ends this socket with its credential; a newer one, shown in time, keeps it open. */
+  async expiring(): Promise<void> {
+    const socket = this.current;
+    try {
+      await this.parts.refresh();
+      const ticket = await this.parts.ticket();
+      if (this.current === socket) this.send({ type: "auth", ticket });
+    } catch {
+      // Without a ticket the socket ends in order, and a new credential is asked for then.
+    }
   }
 
   /** Closes every socket, as when the reader signs out. */

@@ -42,6 +42,7 @@ let heard: string[];
 let opened: number;
 let tickets: number;
 let renewals: number;
+let refreshes: number;
 let renewable: boolean;
 let ticketFails: unknown;
 let watchSocket: WatchSocket;
@@ -51,7 +52,7 @@ beforeEach(() => {
   sockets = [];
   states = [];
   heard = [];
-  opened = tickets = renewals = 0;
+  opened = tickets = renewals = refreshes = 0;
   renewable = true;
   ticketFails = null;
   watchSocket = new WatchSocket({
@@ -64,6 +65,10 @@ beforeEach(() => {
     renew: () => {
       renewals += 1;
       return Promise.resolve(renewable);
+    },
+    refresh: () => {
+      refreshes += 1;
+      return Promise.resolve();
     },
     connect: (url, protocols) => {
       const socket = new FakeSocket(url, protocols);
@@ -195,6 +200,23 @@ describe("the watch socket", () => {
     old.dies(4002);
     await clock.pass(60_000);
     expect(sockets).toHaveLength(2);
+  });
+
+  it("shows a new ticket on the open connection when its credential is about to expire", async () => {
+    const socket = await connected();
+    await watchSocket.expiring();
+    expect(socket.sent).toEqual([JSON.stringify({ type: "auth", ticket: "t2" })]);
+    expect([refreshes, renewals, sockets.length]).toEqual([1, 0, 1]);
+  });
+
+  it("asks the reader only after a connection has ended for want of a credential", async () => {
+    const socket = await connected();
+    ticketFails = new TicketRefused("expired");
+    await watchSocket.expiring();
+    expect([socket.sent, renewals, watchSocket.isOpen]).toEqual([[], 0, true]);
+    socket.dies(4003);
+    await settled();
+    expect(renewals).toBe(1);
   });
 
   it("survives that the server closes before the replacement stands", async () => {
