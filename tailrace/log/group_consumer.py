@@ -16,9 +16,9 @@ from tailrace.protocol import log_words
 
 # A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
 WAIT_MS = 200
-# A member learns of a rebalance by its next heartbeat. Until then the partitions of a member that
-# left have no owner.
-HEARTBEAT_MS = 1_000
+# A member learns of a rebalance by its next heartbeat. Until the last one has, no partition of the
+# group has an owner that reads it.
+HEARTBEAT_MS = 300
 COMMIT_DEADLINE_S = 5.0
 
 

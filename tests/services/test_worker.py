@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,7 @@ async def test_requests_placed_during_a_drain_start_at_once_and_what_runs_is_not
         await bench.tokens(request.rid, 5)
     b = await bench.worker(session_ms=SESSION_MS).ready()
 
+    began_ms = time.time() * 1000
     a.terminate()
     placed = [
         await bench.ask(f"short {p}", partition=p, cues={"script_tokens": "5", **FAST})
@@ -260,6 +262,8 @@ async def test_requests_placed_during_a_drain_start_at_once_and_what_runs_is_not
     short = [await bench.done(request.rid) for request in placed]
     long_ones = [await bench.done(request.rid, 60.0) for request in running]
 
+    waited_ms = max(s.times[0] for s in short) - began_ms
+    print(f"\n{count} questions during a drain: the last claimed {waited_ms:.0f} ms after SIGTERM")
     assert await a.exit_code() == 0, a.logs()
     assert max(s.ended.timestamp for s in short) < min(x.ended.timestamp for x in long_ones)
     assert {worker.split("/")[0] for s in short for _, worker in s.fold.claims} == {b.name}
