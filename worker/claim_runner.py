@@ -146,7 +146,8 @@ class ClaimRunner:
         )
         try:
             with telemetry.span("generate", so_far=len(so_far)):
-                await attempt.run(engine, job, self._context.stall_detector, last=self._plan.last)
+                last = self._plan.last or self._plan.alone
+                await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:
             return await self._engine_failed(error)
         finally:
