@@ -32,6 +32,7 @@ from gateway import (
     revocation_routes,
     stream_keeper,
     submission,
+    withdrawals,
     worker_registry,
 )
 from tailrace import admin, log, settings, telemetry
@@ -82,6 +83,7 @@ def over_network(config: settings.GatewaySettings) -> Clients:
         log.Writer(
             config.kafka,
             client_id=config.name,
+            deadline_s=request_writer.APPEND_DEADLINE_S,
             on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
         ),
         log_clients.over_kafka(config.kafka, config.name),
@@ -146,6 +148,7 @@ class Gateway:
             gate.admitted,
             rates.settle,
         )
+        withdrawn = withdrawals.Withdrawals(operations, self.spawn)
         self.submission = submission.Submission(
             config.limits,
             request_builder.RequestBuilder(
@@ -154,11 +157,12 @@ class Gateway:
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,
             idempotency.Idempotency(
-                cached, self.idempotency_index, streams, operations, self.spawn
+                cached, self.idempotency_index, streams, operations, withdrawn, self.spawn
             ),
             streams,
             self.workers,
             gate.permit,
+            withdrawn,
         )
         self.sockets = endpoint.Sockets(
             config,

@@ -1,8 +1,9 @@
 """One response per idempotency key (log rule §10).
 
 Redis maps (principal, key) to the first response and answers fast, but may have forgotten. The log
-decides: of two requests with one key the first in the log stands, and the other is cancelled. A
-key stands for one request: another body with it is refused, by the digests in the request records.
+decides: of two requests with one key the first in the log stands, and the other is withdrawn. A
+request that was withdrawn leaves its key to the next one. A key stands for one request: another
+body with it is refused, by the digests in the request records.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gateway import (
     response_operations,
     response_stream,
     stream_keeper,
+    withdrawals,
 )
 from tailrace import log
 from tailrace.delivery import delivery
@@ -29,6 +31,7 @@ from tailrace.retry import retry_until
 KEY_TTL_S: Final = 24 * 3600.0
 ATTACH_DEADLINE_S: Final = 2.0
 ATTACH_RETRY_S: Final = 0.2
+STAND_DOWN_S: Final = 5.0
 
 Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
 
@@ -79,6 +82,7 @@ class Idempotency:
         index: idempotency_index.IdempotencyIndex,
         streams: stream_keeper.StreamKeeper,
         operations: response_operations.ResponseOperations,
+        withdrawn: withdrawals.Withdrawals,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -88,6 +92,7 @@ class Idempotency:
         self._index = index
         self._streams = streams
         self._operations = operations
+        self._withdrawals = withdrawn
         self._spawn = spawn
         self._clock = clock
         self._sleep = sleep
@@ -103,7 +108,9 @@ class Idempotency:
 
         Raises:
             errors.ApiError: 409, the earlier request had another body. Nothing runs for this one.
-            log.LogUnavailable
+            log.LogUnavailable: nothing was appended.
+            log.AppendFailed: like `append`; also when it is in the log, and it cannot be said
+                whether another request is ahead of it.
         """
         try:
             return await self._append_once(asked, append)
@@ -126,6 +133,9 @@ class Idempotency:
                 # Before the answer: a refused request must not run.
                 await self._stand_down(asked, error.rid)
                 raise
+            except (log.LogUnavailable, errors.ApiError) as error:
+                subscription.close()
+                raise log.AppendFailed(str(error)) from error
             except BaseException:
                 subscription.close()
                 raise
@@ -194,12 +204,13 @@ class Idempotency:
         return await self._index.rids(asked.pool, asked.priority, asked.partition, key, end)
 
     async def _stand_down(self, asked: KeyedRequest, first: str) -> None:
-        """Cancel this request, because `first` came before it."""
-        request = asked.request
-        # A CANCEL that cannot be written costs compute; no client ever learns the id.
-        with contextlib.suppress(log.LogUnavailable):
-            await self._operations.append_cancel(request.rid, request.owner, request.echo)
-        await self._remap(asked, request.rid, first)
+        """Withdraw this request, because `first` came before it. Returns when its CANCEL is in the
+        log, or soon; the withdrawal goes on."""
+        self._withdrawals.begin(asked.request)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STAND_DOWN_S):
+                await self._withdrawals.settled(asked.rid)
+        await self._remap(asked, asked.rid, first)
 
     async def _remap(self, asked: KeyedRequest, old: str, new: str) -> None:
         """Have the cache say `new` where it says `old`."""
@@ -209,7 +220,8 @@ class Idempotency:
     async def _attach(
         self, asked: KeyedRequest, rid: str, *, logged: bool = False
     ) -> response_stream.ResponseStream | None:
-        """The stream of the earlier response `rid`, or None when it cannot be followed.
+        """The stream of the earlier response `rid`, or None when it cannot be followed or was
+        withdrawn.
 
         Args:
             logged: its request is known to be in the log.
@@ -220,6 +232,7 @@ class Idempotency:
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
             return None
+        await self._withdrawals.settled(rid)
         try:
             # Another gateway may have claimed the key and not yet appended.
             return await retry_until(
@@ -230,7 +243,7 @@ class Idempotency:
                 clock=self._clock,
                 sleep=self._sleep,
             )
-        except (delivery.NotFound, log.HistoryLost):
+        except (delivery.NotFound, log.HistoryLost, response_operations.Withdrawn):
             return None
 
     async def _follow(self, asked: KeyedRequest, rid: str) -> response_stream.ResponseStream:

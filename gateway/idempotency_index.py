@@ -59,6 +59,8 @@ class _Partition:
         request = records.decode_request(record.value)
         if request is None or request.idempotency_key is None or record.key != request.rid.encode():
             return
+        if request.late(record.timestamp):
+            return
         known = self.rids.setdefault(_digest((request.owner, request.idempotency_key)), [])
         # An ambiguous append is repeated under the same id.
         if request.rid not in known and len(known) < MAX_RIDS:

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.log import interfaces
 from tailrace.protocol import errors, records
+from tailrace.protocol.broker_clock import BrokerClock
 
 # The rest of a Kafka record is for key, headers and the batch around it.
 MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536
+# Deadline of one append. There are two, so an answer comes about 10 s after the request.
+APPEND_DEADLINE_S: Final = 5.0
+# What the broker appends later does not count. It is no later than the answer that a client gets.
+APPEND_WITHIN_MS: Final = 10_000
 
 
 class RequestWriter:
-    """Appends request records and subscribes to their responses."""
+    """Appends request records and subscribes to their responses.
 
-    def __init__(self, deliver: delivery.Delivery, writer: interfaces.RecordWriter) -> None:
+    Attributes:
+        _clock: bound on the broker's time, by its acknowledgements.
+    """
+
+    def __init__(
+        self,
+        deliver: delivery.Delivery,
+        writer: interfaces.RecordWriter,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._delivery = deliver
         self._writer = writer
+        self._monotonic = monotonic
+        self._clock = BrokerClock()
 
     @property
     def ready(self) -> bool:
@@ -32,6 +50,9 @@ class RequestWriter:
     ) -> tuple[delivery.Subscription, int]:
         """Append with acks=all.
 
+        The response is registered before the append, so that the tail cannot miss its first record.
+        It becomes visible when the append succeeds, and is forgotten when it fails.
+
         Returns:
             A subscription to the response, and the offset after the request record. The offset is
             -1 when the client library does not know it: it knows none for a retry that the broker
@@ -39,44 +60,73 @@ class RequestWriter:
 
         Raises:
             errors.ApiError: the record is too large, or too much is kept for its owner.
-            log.AppendFailed
+            log.NotAppended: the request is not in the log and never will be.
+            log.AppendFailed: it may be in the log, or get there until `append_by`.
         """
+        request = msgspec.structs.replace(request, append_by=self._append_by())
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
             raise errors.record_too_large()
-        async with self._registered(request, value) as subscription:
-            appended = await self._append_twice(topic, partition, request.rid, value)
-        return subscription, appended.offset + 1 or -1
-
-    @contextlib.asynccontextmanager
-    async def _registered(
-        self, request: records.Request, value: bytes
-    ) -> AsyncIterator[delivery.Subscription]:
-        """Register the response before the append, so that the tail cannot miss its first record.
-
-        The response becomes visible when the block succeeds. It is forgotten when the block fails;
-        should the request be in the log after all, a look-up finds it.
-        """
         self._delivery.open(request, value)
         try:
-            yield await self._delivery.watch(request.rid, request.owner)
+            subscription = await self._delivery.watch(request.rid, request.owner)
+            offset = await self._append_or_find(request, topic, partition, value)
         except BaseException:
             self._delivery.discard(request.rid)
             raise
         self._delivery.acknowledged(request.rid)
+        return subscription, offset + 1 or -1
+
+    def _append_by(self) -> int:
+        """0 before the first acknowledgement: the broker's time is not known."""
+        if not self._clock.settled:
+            return 0
+        return int(self._clock.now_ms(self._monotonic())) + APPEND_WITHIN_MS
+
+    async def _append_or_find(
+        self, request: records.Request, topic: str, partition: int, value: bytes
+    ) -> int:
+        """The offset of the record; -1 when it is in the log at an offset that is not known."""
+        try:
+            return await self._append_twice(request, topic, partition, value)
+        except log.NotAppended:
+            raise
+        except log.AppendFailed:
+            # A worker may have claimed it: then it is in the log, whatever the append says.
+            if self._delivery.logged(request.rid):
+                return -1
+            raise
 
     async def _append_twice(
-        self, topic: str, partition: int, rid: str, value: bytes
-    ) -> log.Appended:
+        self, request: records.Request, topic: str, partition: int, value: bytes
+    ) -> int:
         """Append; after a failure append the same record once more.
 
         If both appends reach the log it is still one response, because both records have one id and
         one claim wins.
         """
-        headers = telemetry.trace_headers()
         try:
-            return await self._writer.append(topic, partition, rid, value, headers)
+            return await self._append_once(request, topic, partition, value)
         except log.TooLarge as error:
             raise errors.record_too_large() from error
+        except log.NotAppended:
+            return await self._append_once(request, topic, partition, value)
         except log.AppendFailed:
-            return await self._writer.append(topic, partition, rid, value, headers)
+            try:
+                return await self._append_once(request, topic, partition, value)
+            except log.NotAppended as error:  # that is so of the second record only
+                raise log.AppendFailed(str(error)) from error
+
+    async def _append_once(
+        self, request: records.Request, topic: str, partition: int, value: bytes
+    ) -> int:
+        headers = telemetry.trace_headers()
+        appended = await self._writer.append(topic, partition, request.rid, value, headers)
+        now = self._monotonic()
+        if appended.timestamp > 0:
+            self._clock.acknowledged(appended.timestamp, now)
+            if request.late(appended.timestamp):
+                raise log.NotAppended("the broker took it too late")
+        elif request.late(int(self._clock.now_ms(now))):
+            raise log.AppendFailed("the broker does not say when it took it")
+        return appended.offset

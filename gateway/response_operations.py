@@ -16,6 +16,10 @@ CANCEL_DEADLINE_S: Final = 5.0
 _AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscriber gets no events
 
 
+class Withdrawn(Exception):
+    """The gateway that wrote a request has withdrawn it."""
+
+
 class ResponseOperations:
     """Cancels, deletes and lists responses for their owner. Other principals get `NotFound`."""
 
@@ -49,13 +53,18 @@ class ResponseOperations:
         finally:
             subscription.close()
 
-    async def append_cancel(self, rid: str, owner: records.Owner, echo: dict[str, Any]) -> None:
+    async def append_cancel(
+        self, rid: str, owner: records.Owner, echo: dict[str, Any], *, withdrawn: bool = False
+    ) -> None:
         """Append a CANCEL record. The terminal event reaches every subscriber through the log.
+
+        Args:
+            withdrawn: no client was told that the request was taken.
 
         Raises:
             log.AppendFailed
         """
-        value = records.encode(records.Cancel(rid, owner, echo))
+        value = records.encode(records.Cancel(rid, owner, echo, withdrawn=withdrawn))
         await self._writer.append(
             topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
         )
@@ -78,7 +87,9 @@ class ResponseOperations:
 
     async def body_digest(self, rid: str, owner: records.Owner) -> str | None:
         """Digest of the body that asked for a response; None where the log does not tell. Raises
-        like `cancel`."""
+        like `cancel`, and Withdrawn."""
+        if (await self._delivery.find(rid, owner)).withdrawn:
+            raise Withdrawn(rid)
         try:
             return (await self._delivery.request_of(rid, owner)).body_digest
         except log.HistoryLost:

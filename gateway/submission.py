@@ -2,6 +2,9 @@
 
 A client gets no answer before the broker has acknowledged the request record. From then on the
 response belongs to the log, and the `StreamKeeper` follows it to its end.
+
+An error says what became of the request: `outcome_unknown` that it may be in the log, and is being
+withdrawn; every other one that nothing was written or will be.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from gateway import (
     request_writer,
     response_stream,
     stream_keeper,
+    withdrawals,
     worker_registry,
 )
 from tailrace import log, telemetry
@@ -29,7 +33,7 @@ from tailrace.delivery import delivery
 from tailrace.protocol import errors, records, topics
 from tailrace.settings.shapes import Limits
 
-SUBMIT_DEADLINE_S: Final = 10.0
+PREPARE_DEADLINE_S: Final = 10.0  # for everything before the append, which has its own deadline
 _INGRESS_SECONDS = telemetry.STAGE_SECONDS.labels(stage="ingress")
 
 
@@ -53,6 +57,7 @@ class Submission:
         streams: stream_keeper.StreamKeeper,
         workers: worker_registry.WorkerRegistry,
         permit: Callable[[Principal], None],
+        withdrawn: withdrawals.Withdrawals,
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
@@ -62,6 +67,7 @@ class Submission:
         self._keys = keys
         self._workers = workers
         self._permit = permit
+        self._withdrawals = withdrawn
         self.streams = streams
         self.leaving = False
         self.refusing = False
@@ -107,7 +113,7 @@ class Submission:
         charge: rate_limits.Charge | None = None
         appended: delivery.Subscription | response_stream.ResponseStream | None = None
         try:
-            async with asyncio.timeout(SUBMIT_DEADLINE_S):
+            async with asyncio.timeout(PREPARE_DEADLINE_S) as preparing:
                 if create.previous is not None:
                     # The builder may look into the log. A refused principal must not cause that.
                     await charged
@@ -116,7 +122,7 @@ class Submission:
                 if create.previous is not None:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
                 self._permit(principal)  # what came before may have taken seconds
-                appended = await self._append(create, principal, request, partition)
+                appended = await self._append(create, principal, request, partition, preparing)
         except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
             raise errors.unavailable("The log cannot be written right now.") from error
@@ -169,11 +175,35 @@ class Submission:
         principal: Principal,
         request: records.Request,
         partition: int,
+        preparing: asyncio.Timeout,
     ) -> delivery.Subscription | response_stream.ResponseStream:
         """A subscription to the new response; or the stream of an earlier one with the same key."""
+        try:
+            return await self._append_once(create, principal, request, partition, preparing)
+        except log.NotAppended:
+            raise
+        except log.AppendFailed as error:
+            telemetry.REQUESTS.labels(outcome="unknown").inc()
+            self._withdrawals.begin(request)
+            raise errors.outcome_unknown(request.rid) from error
+
+    async def _append_once(
+        self,
+        create: request_parsing.Create,
+        principal: Principal,
+        request: records.Request,
+        partition: int,
+        preparing: asyncio.Timeout,
+    ) -> delivery.Subscription | response_stream.ResponseStream:
         topic = topics.requests(create.pool, create.priority)
+
+        async def append() -> tuple[delivery.Subscription, int]:
+            # A cancelled append would not say what became of the record.
+            preparing.reschedule(None)
+            return await self._writer.append(request, topic, partition)
+
         if create.idempotency_key is None or request.idempotency_key is None:
-            subscription, _ = await self._writer.append(request, topic, partition)
+            subscription, _ = await append()
             return subscription
         keyed = idempotency.KeyedRequest(
             request,
@@ -184,9 +214,7 @@ class Submission:
             create.priority,
             partition,
         )
-        return await self._keys.append_once(
-            keyed, lambda: self._writer.append(request, topic, partition)
-        )
+        return await self._keys.append_once(keyed, append)
 
 
 def consume_exception(task: asyncio.Future[Any]) -> None:

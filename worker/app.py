@@ -12,10 +12,10 @@ from typing import Any
 from tailrace import admin, engines, log, settings, telemetry
 from tailrace.fair_queue import weight_in
 from tailrace.log.identity import LogIdentity
+from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
-from worker.clock import BrokerClock
 from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import records, topics
-from worker import clock, flush_scheduler, generation
+from tailrace.protocol.broker_clock import BrokerClock
+from worker import flush_scheduler, generation
 from worker.engines import base
 from worker.stall_detector import StallDetector
 
@@ -59,7 +60,7 @@ class Attempt:
         partition: int,
         writer: interfaces.RecordWriter,
         scheduler: flush_scheduler.FlushScheduler,
-        broker_clock: clock.BrokerClock,
+        broker_clock: BrokerClock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.generation = made

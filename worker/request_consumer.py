@@ -231,11 +231,13 @@ class RequestConsumer:
 
 
 def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None, str]:
-    """The request in a record, or None and the reason why it is none. A record that is no request
-    is skipped, so that it stalls no other."""
+    """The request in a record, or None and the reason why it is none. A record that is no request,
+    or that its gateway gave up before the broker had it, is skipped, so that it stalls no other."""
     request = records.decode_request(r.value)
     if request is None:
         return None, "garbage"
+    if request.late(r.timestamp):
+        return None, "late"
     try:
         address = ids.parse(request.rid, partitions)
     except ids.InvalidId:

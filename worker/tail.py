@@ -16,8 +16,8 @@ from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records, topics
+from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
-from worker import clock
 from worker.tail_state import MAX_BYTES, Entry, Partition
 
 WAIT_MS = 50
@@ -41,7 +41,7 @@ class Tail:
         replays: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
         identity: LogIdentity,
-        broker_clock: clock.BrokerClock,
+        broker_clock: BrokerClock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
-from worker import clock, flush_scheduler, metering, slots, stall_detector, tail, takeover
+from tailrace.protocol.broker_clock import BrokerClock
+from worker import flush_scheduler, metering, slots, stall_detector, tail, takeover
 from worker.engines import base
 
 
@@ -38,7 +39,7 @@ class WorkerContext:
     writer: interfaces.RecordWriter
     tail: tail.Tail
     identity: LogIdentity
-    clock: clock.BrokerClock
+    clock: BrokerClock
     engine_slots: slots.Slots
     trials: slots.Slots
     scheduler: flush_scheduler.FlushScheduler

@@ -136,6 +136,12 @@ class Delivery:
         if stream is not None:
             stream.show()
 
+    def logged(self, rid: str) -> bool:
+        """Whether a record of this response was read, which proves that its request is in the
+        log."""
+        stream = self._streams.get(rid)
+        return stream is not None and not stream.hidden
+
     def discard(self, rid: str) -> None:
         """The append failed. If the request is in the log all the same, a look-up finds it."""
         self._streams.drop(rid)
@@ -178,7 +184,12 @@ class Delivery:
                 raise NotFound(rid)
             state = stream.state
             return Found(
-                stream.series.snapshot(), state.phase, stream.series.base, state.first, stream.owner
+                stream.series.snapshot(),
+                state.phase,
+                stream.series.base,
+                state.first,
+                stream.owner,
+                withdrawn=state.ended is not None and state.ended.reason == "withdrawn",
             )
 
     async def request_of(self, rid: str, owner: records.Owner) -> records.Request:

@@ -224,6 +224,10 @@ class LookUp:
                     if record.key != rid.encode():
                         continue
                     request = records.decode_request(record.value)
-                    if request is not None and request.rid == rid:
+                    if (
+                        request is not None
+                        and request.rid == rid
+                        and not request.late(record.timestamp)
+                    ):
                         return record.value
         return None

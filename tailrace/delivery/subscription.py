@@ -29,6 +29,7 @@ class Found:
         echo: the static part of the Response object, as the request record holds it.
         claim: the first accepted claim; None before there is one.
         owner: the principal whose response it is.
+        withdrawn: the gateway that wrote its request has withdrawn it.
     """
 
     response: dict[str, Any]
@@ -36,6 +37,7 @@ class Found:
     echo: dict[str, Any]
     claim: records.Claim | None
     owner: records.Owner
+    withdrawn: bool = False
 
 
 class Subscription:

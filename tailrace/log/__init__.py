@@ -31,6 +31,7 @@ from tailrace.protocol.log_words import (
     HistoryLost,
     LogChanged,
     LogUnavailable,
+    NotAppended,
     Record,
     TooLarge,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Layout",
     "LogChanged",
     "LogUnavailable",
+    "NotAppended",
     "Offsets",
     "Reader",
     "Record",

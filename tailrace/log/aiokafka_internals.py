@@ -1,9 +1,11 @@
 """The only module that uses private parts of aiokafka, and the check that they are as expected.
 
-Three things rest on them:
+Four things rest on them:
 
 - A producer whose send failed is discarded without a flush. aiokafka's `stop` would go on sending
   records that were told to have failed.
+- Every produce request is announced before it goes onto a connection. So it is known of each record
+  whether it was ever sent, and what was given up is never sent.
 - A sender task that ended by itself is noticed within a second, instead of by the append deadline.
 - A consumer that does not stop in time loses its connections at once.
 
@@ -14,10 +16,12 @@ Three things rest on them:
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable, Set
+from typing import Any, Final
 
 import aiokafka
 import aiokafka.errors
+from aiokafka.protocol.produce import ProduceRequest
 
 from tailrace.log.deadlines import finishes_within
 from tailrace.private_parts import Part
@@ -46,6 +50,22 @@ PARTS: Final = (
     Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.__init__", names=("_client",)),
     Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.stop", names=("_client",)),
     Part("aiokafka.client", "AIOKafkaClient.close", ("self",)),
+    # Every produce request goes through `send` of the producer's own client.
+    Part("aiokafka.client", "AIOKafkaClient.send", ("self", "node_id", "request"), ("ready",)),
+    Part("aiokafka.client", "AIOKafkaClient.ready", ("self", "node_id")),
+    Part(
+        "aiokafka.producer.sender",
+        "SendProduceReqHandler.__init__",
+        ("self", "sender", "batches"),
+        ("client", "_client"),
+    ),
+    Part("aiokafka.producer.sender", "SendProduceReqHandler.do", names=("_client", "send")),
+    Part(
+        "aiokafka.producer.sender",
+        "SendProduceReqHandler.create_request",
+        names=("ProduceRequest",),
+    ),
+    Part("aiokafka.protocol.produce", "ProduceRequest.__init__", names=("_topics",)),
 )
 
 # How the lines begin that aiokafka logs while its broker is away.
@@ -64,6 +84,29 @@ class InternalApi:
     """`client_api.ClientApi` over private parts."""
 
     waits_for_former_producer: Final = False
+
+    def guard_sending(
+        self,
+        producer: aiokafka.AIOKafkaProducer,
+        may_send: Callable[[Set[tuple[str, int]]], bool],
+    ) -> bool:
+        """Ask `may_send` before each produce request. One that may not go is kept back, as if the
+        broker could not be reached."""
+        client = producer.client
+        send = client.send
+
+        async def guarded(node_id: int, request: Any, **how: Any) -> Any:
+            if isinstance(request, ProduceRequest):
+                # Nothing is sent before there is a connection. From here to the write in `send`
+                # nothing awaits.
+                ready = await client.ready(node_id, **how)
+                named = {(topic, p) for topic, parts in request._topics for p, _ in parts}
+                if not ready or not may_send(named):
+                    raise aiokafka.errors.NodeNotReadyError(f"node {node_id}")
+            return await send(node_id, request, **how)
+
+        client.send = guarded
+        return True
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop within the deadline; afterwards at least the connections are closed."""

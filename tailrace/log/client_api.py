@@ -8,7 +8,7 @@ in time closes its connections later.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final, Protocol
 
 import aiokafka
@@ -20,12 +20,23 @@ from tailrace.log.deadlines import finishes_within
 FLUSH_S: Final = 15.0
 
 
+# Gets the partitions of a produce request. Returns whether the request may go.
+MaySend = Callable[[Set[tuple[str, int]]], bool]
+
+
 class ClientApi(Protocol):
     """Ends and watches clients."""
 
     @property
     def waits_for_former_producer(self) -> bool:
         """Whether a new producer may send only after the former one was discarded."""
+
+    def guard_sending(self, producer: aiokafka.AIOKafkaProducer, may_send: MaySend) -> bool:
+        """Ask `may_send` before each produce request of a started producer goes to a broker.
+
+        Returns False when that cannot be done; then a record counts as sent once the producer has
+        it.
+        """
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop a consumer; returns at the deadline."""
@@ -41,6 +52,10 @@ class PublicApi:
     """`ClientApi` on public API only."""
 
     waits_for_former_producer: Final = True
+
+    def guard_sending(self, producer: aiokafka.AIOKafkaProducer, may_send: MaySend) -> bool:
+        """False: public API does not tell what was sent."""
+        return False
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop a consumer; its connections may close after the deadline."""

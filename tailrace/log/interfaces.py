@@ -103,6 +103,10 @@ class RecordWriter(Protocol):
         """Whether the writer has a producer."""
 
     @property
+    def stalled(self) -> bool:
+        """Whether an acknowledgement is overdue by far."""
+
+    @property
     def backlog(self) -> int:
         """Number of records accepted but not acknowledged."""
 
@@ -115,8 +119,8 @@ class RecordWriter(Protocol):
     ) -> asyncio.Future[log_words.Appended]:
         """Append one record. Never waits.
 
-        The future fails with AppendFailed when the outcome is unknown, and with TooLarge when the
-        record was not sent.
+        The future fails with NotAppended (TooLarge is one) when the record was not sent and never
+        will be, and with AppendFailed when its outcome is unknown.
         """
 
     async def run(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import aiokafka
 import aiokafka.errors
@@ -17,6 +19,8 @@ from tailrace.retry import retry_until
 
 # What the framing of a batch and a record may add. The broker's bound is on the whole batch.
 RECORD_OVERHEAD_BYTES = 1024
+# An acknowledgement takes milliseconds. A broker that pauses for its garbage is not away.
+STALLED_S: Final = 3.0
 
 
 class _Pending(NamedTuple):
@@ -29,18 +33,38 @@ class _Pending(NamedTuple):
     deadline: float
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A record that a producer has.
+
+    Attributes:
+        sent: it may be on its way to a broker, or there. Until then it can be given up for certain.
+    """
+
+    topic: str
+    partition: int
+    done: asyncio.Future[log_words.Appended]
+    began: float
+    sent: bool = False
+
+
 class Writer:
     """Appends records in the order they were given, through one sender.
+
+    An append that fails says whether the record was ever sent: `NotAppended` if not, and then it
+    never will be.
 
     Attributes:
         incarnation: number of producers made; a change means that everything in flight has failed.
         _queue: records not yet handed to the producer, oldest first. Only `append` adds, only the
             sender removes.
-        _flight: (deadline, future) of sends not yet acknowledged, oldest first.
+        _flight: records not yet acknowledged, oldest first.
         _wake: set while `_queue` may hold something.
         _producer: the current producer; None while there is none.
         _sender: the task that hands records to the current producer.
         _broken: set by a failed send; the sender then replaces the producer.
+        _fenced: a producer that sends nothing any more, because its records were given up.
+        _guarded: the current producer asks before it sends.
         _stopping: set by `stop` and when `run` is over; nothing is accepted any more.
         _retired: tasks that discard former producers.
     """
@@ -60,13 +84,13 @@ class Writer:
         self._on_replaced = on_replaced
         self._api = api or client_api.default()
         self._queue: collections.deque[_Pending] = collections.deque()
-        self._flight: collections.deque[tuple[float, asyncio.Future[log_words.Appended]]] = (
-            collections.deque()
-        )
+        self._flight: collections.deque[_Flight] = collections.deque()
         self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
         self._sender: asyncio.Task[None] | None = None
         self._broken: str | None = None
+        self._fenced: aiokafka.AIOKafkaProducer | None = None
+        self._guarded = False
         self._stopping = False
         self._retired: set[asyncio.Task[None]] = set()
         self.incarnation = 0
@@ -75,6 +99,12 @@ class Writer:
     def connected(self) -> bool:
         """Whether a producer is up (its broker may still have died since)."""
         return self._producer is not None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the broker owes an acknowledgement for longer than `STALLED_S`."""
+        self._drop_acknowledged()
+        return bool(self._flight) and time.monotonic() - self._flight[0].began > STALLED_S
 
     @property
     def backlog(self) -> int:
@@ -86,13 +116,13 @@ class Writer:
     ) -> asyncio.Future[log_words.Appended]:
         """Append one record. Never waits.
 
-        The future fails with AppendFailed when the outcome is unknown, and with TooLarge when the
-        record was not sent.
+        The future fails with NotAppended (TooLarge is one) when the record was not sent and never
+        will be, and with AppendFailed when its outcome is unknown.
         """
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
         size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
-            done.set_exception(log_words.AppendFailed("the writer is stopping"))
+            done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
             # The producer would refuse it too, as a failed send that fails all records in flight.
             done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
@@ -120,8 +150,11 @@ class Writer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch())
                 while True:
-                    self._producer = await self._connect()
+                    self._producer = producer = await self._connect()
                     self._broken = None
+                    self._guarded = self._api.guard_sending(
+                        producer, functools.partial(self._may_send, producer)
+                    )
                     self._sender = tasks.create_task(self._send_until_broken(self._producer))
                     await asyncio.wait({self._sender})
                     self._retire(self._broken or "unknown")
@@ -183,7 +216,9 @@ class Writer:
                     await self._send(producer, pending)
 
     async def _send(self, producer: aiokafka.AIOKafkaProducer, p: _Pending) -> None:
-        self._flight.append((time.monotonic() + self._deadline_s, p.done))
+        self._flight.append(
+            _Flight(p.topic, p.partition, p.done, time.monotonic(), sent=not self._guarded)
+        )
         try:
             sent = await producer.send(
                 p.topic,
@@ -198,6 +233,17 @@ class Writer:
             self._break(f"send: {type(error).__name__}")
             return
         sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
+
+    def _may_send(
+        self, producer: aiokafka.AIOKafkaProducer, partitions: Set[tuple[str, int]]
+    ) -> bool:
+        """Whether a produce request may go. Its records are then sent: those of its partitions that
+        the producer has by now, perhaps a few more."""
+        if producer is not self._producer or producer is self._fenced:
+            return False
+        for flight in self._flight:
+            flight.sent = flight.sent or (flight.topic, flight.partition) in partitions
+        return True
 
     def _acknowledged(
         self,
@@ -217,7 +263,10 @@ class Writer:
         if not done.done():
             meta = sent.result()
             done.set_result(log_words.Appended(meta.offset, meta.timestamp or 0))
-        while self._flight and self._flight[0][1].done():
+        self._drop_acknowledged()
+
+    def _drop_acknowledged(self) -> None:
+        while self._flight and self._flight[0].done.done():
             self._flight.popleft()
 
     def _break(self, reason: str) -> None:
@@ -241,15 +290,17 @@ class Writer:
         task.add_done_callback(self._retired.discard)
 
     def _fail_all(self, reason: str) -> None:
-        failed = log_words.AppendFailed(reason)
-        for _, done in self._flight:
-            if not done.done():
-                done.set_exception(failed)
+        """Give up every record, for good: what was not sent so far is not sent any more."""
+        self._fenced = self._producer
+        for flight in self._flight:
+            if not flight.done.done():
+                failure = log_words.AppendFailed if flight.sent else log_words.NotAppended
+                flight.done.set_exception(failure(reason))
         self._flight.clear()
         while self._queue:
             done = self._queue.popleft().done
             if not done.done():
-                done.set_exception(failed)
+                done.set_exception(log_words.NotAppended(reason))
 
     def _fail_expired(self) -> None:
         """Fail records that waited for a producer until their deadline."""
@@ -258,7 +309,7 @@ class Writer:
         ):
             done = self._queue.popleft().done
             if not done.done():
-                done.set_exception(log_words.AppendFailed("not sent within the deadline"))
+                done.set_exception(log_words.NotAppended("not sent within the deadline"))
 
     async def _watch(self) -> None:
         """Look once a second for what aiokafka does not report: with idempotence on it has no
@@ -266,9 +317,8 @@ class Writer:
         while True:
             await asyncio.sleep(min(1.0, self._deadline_s / 4))
             self._fail_expired()
-            while self._flight and self._flight[0][1].done():
-                self._flight.popleft()
-            if self._flight and self._flight[0][0] < time.monotonic():
+            self._drop_acknowledged()
+            if self._flight and self._flight[0].began + self._deadline_s < time.monotonic():
                 self._break("deadline")
             if self._producer is not None and self._api.sender_ended(self._producer):
                 self._break("sender task ended")

@@ -372,6 +372,23 @@ def _wait(seconds: float) -> float:
     return 1.0 if math.isnan(seconds) else min(max(0.0, seconds), MAX_WAIT_S)
 
 
+def outcome_unknown(response_id: str, retry_after_s: float = 1.0) -> ApiError:
+    """The log did not say whether it took a request, and the request is being withdrawn. Every
+    other 503 of a create says that nothing was written or will be."""
+    message = (
+        "The log did not confirm this request, so it is not known whether it was taken. It is "
+        f"being withdrawn: {_quoted(response_id)} ends as cancelled, or does not exist. Look it "
+        "up, or send the request again with the same idempotency key."
+    )
+    return ApiError(
+        503,
+        SERVER_ERROR,
+        "outcome_unknown",
+        message,
+        headers={**_retry_after(retry_after_s), "x-tailrace-response-id": response_id},
+    )
+
+
 def _retry_after(seconds: float) -> dict[str, str]:
     """`Retry-After` in whole seconds, at least 1, and in exact milliseconds, which SDKs prefer."""
     seconds = _wait(seconds)

@@ -62,8 +62,8 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end. `status` is the one clients see: completed, incomplete, failed or cancelled.
-    `timestamp` is the broker's, in ms."""
+    """The end. `reason` is END's, or cancelled, or withdrawn. `status` is the one clients see:
+    completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms."""
 
     reason: str
     status: str
@@ -165,7 +165,7 @@ class Fold:
             case records.End():
                 return self._end(record, timestamp)
             case records.Cancel():
-                return self._cancel(timestamp)
+                return self._cancel(record, timestamp)
             case records.Yield():
                 return self._yield(record)
 
@@ -204,11 +204,12 @@ class Fold:
             Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
         )
 
-    def _cancel(self, timestamp: int) -> Outcome:
+    def _cancel(self, record: records.Cancel, timestamp: int) -> Outcome:
         usage = records.Usage(
             input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
         )
-        return self._finish(Ended("cancelled", "cancelled", "", usage, None, timestamp))
+        reason = "withdrawn" if record.withdrawn else "cancelled"
+        return self._finish(Ended(reason, "cancelled", "", usage, None, timestamp))
 
     def _finish(self, ended: Ended) -> Ended:
         self.phase = Phase.DONE

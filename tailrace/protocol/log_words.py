@@ -13,13 +13,16 @@ class LogUnavailable(Exception):
 
 
 class AppendFailed(LogUnavailable):
-    """An append failed or is ambiguous: the record may or may not be in the log. The fencing token
-    in it must never be used again (log rule W4)."""
+    """An append failed or is ambiguous: the record may be in the log, or may still get there. The
+    fencing token in it must never be used again (log rule W4)."""
 
 
-class TooLarge(AppendFailed):
-    """The record is larger than the log accepts. It is not in the log, and no other append is
-    affected."""
+class NotAppended(AppendFailed):
+    """The record is not in the log and never will be: it was not sent, and is not sent any more."""
+
+
+class TooLarge(NotAppended):
+    """The record is larger than the log accepts. No other append is affected."""
 
 
 class HistoryLost(Exception):

@@ -84,6 +84,9 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     this turn's items as the client gave them. With `generate` false the response is a warm-up: it
     ends at once and has no output. `body_digest` is of what the client sent, and is there only with
     an idempotency key; records of version 0.1 have none.
+
+    `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
+    does not count: its client was told that the request failed (log rule §10).
     """
 
     rid: str
@@ -100,7 +103,12 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     idempotency_key: str | None = None
     prefix: list[str] = []
     body_digest: str | None = None
+    append_by: Count = 0
     v: int = VERSION
+
+    def late(self, timestamp: int) -> bool:
+        """Whether a record with this broker time came too late, and does not count."""
+        return 0 < self.append_by < timestamp
 
 
 class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaults=True):
@@ -155,11 +163,16 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
 
 class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defaults=True):
     """The response's owner `by` cancels it. With `echo`, a response that was cancelled before any
-    CLAIM can be read from `llm.tokens` alone."""
+    CLAIM can be read from `llm.tokens` alone.
+
+    `withdrawn`: the gateway cancels a request that no client was told to be taken. It leaves its
+    idempotency key to the next request (log rule §10).
+    """
 
     rid: str
     by: Owner
     echo: dict[str, Any] = {}
+    withdrawn: bool = False
     v: int = VERSION
 
 

@@ -42,6 +42,7 @@ class Action(enum.StrEnum):
     RESPONSE_CLAIMED = "response_claimed"
     RESPONSE_TAKEN_OVER = "response_taken_over"
     RESPONSE_LOST = "response_lost"  # another worker has claimed it
+    RESPONSE_WITHDRAWN = "response_withdrawn"  # its client was told that the outcome is unknown
     RESPONSE_ENDED = "response_ended"
     DEAD_LETTER = "dead_letter"
 

@@ -50,6 +50,8 @@ def judge(
     _keys(out, outcomes.values())
     for topic, n in found.garbage.items():
         out.figures[f"garbage records in {topic}"] += n
+    if found.late:
+        out.figures["requests that came too late to count"] += found.late
     return out, outcomes
 
 
@@ -155,11 +157,18 @@ def _folds_from(response: history.Response, commit: history.Commit) -> str | Non
 
 
 def _keys(out: Report, outcomes: Iterable[Outcome]) -> None:
-    """R2 in the log. Equal keys of one user share a partition, so one history holds them all."""
+    """R2 in the log: of the responses of one key, all but one are cancelled.
+
+    Of two requests that raced at two gateways one is withdrawn; so is one of unknown outcome. The
+    answers say whether a client was told of two (`request_checks.check_keys`). Equal keys of one
+    user share a partition, so one history holds them all.
+    """
     by_key: dict[tuple[str, str], set[str]] = defaultdict(set)
     for outcome in outcomes:
         if outcome.key is not None and outcome.owner is not None and outcome.requests:
-            by_key[(outcome.owner.key, outcome.key)].add(outcome.rid)
+            rids = by_key[(outcome.owner.key, outcome.key)]
+            if outcome.status != "cancelled":
+                rids.add(outcome.rid)
     for rids in by_key.values():
         out.judged("R2")
         if len(rids) > 1:

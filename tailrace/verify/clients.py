@@ -35,7 +35,7 @@ def judge(
     watch_checks.check_isolation(out, watches, outcomes)
     submits = [o for o in operations if o.invoke.op == "submit"]
     request_checks.check_accepted(out, submits, found, outcomes, settle_s)
-    request_checks.check_keys(out, submits)
+    request_checks.check_keys(out, submits, outcomes)
     request_checks.check_refused(out, submits, outcomes, complete=found.complete)
     request_checks.check_cancels(out, [o for o in operations if o.invoke.op == "cancel"], outcomes)
     worker_checks.check_acknowledged(

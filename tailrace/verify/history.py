@@ -107,6 +107,7 @@ class History:
         committed: by request (topic, partition).
         has_usage, has_dead: whether these topics are part of the input.
         garbage: records that every reader ignores, by topic.
+        late: requests that the broker appended after their `append_by`. They do not count.
         newest: highest broker time seen, ms.
         complete: it holds every partition of the log. Otherwise a missing response proves
             nothing.
@@ -124,6 +125,7 @@ class History:
     has_usage: bool = False
     has_dead: bool = False
     garbage: Counter[str] = field(default_factory=Counter)
+    late: int = 0
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
@@ -175,6 +177,9 @@ class History:
         address = self._address(request.rid, r.topic) if request is not None else None
         if request is None or address is None or address.partition != r.partition:
             self.garbage[r.topic] += request is None or address is not None
+            return
+        if request.append_by and r.timestamp > request.append_by:
+            self.late += 1
             return
         place[r.offset] = request.rid
         self.response(request.rid, address).asked.append(

@@ -40,7 +40,8 @@ class Outcome:
         events: (type, delta) by sequence_number, as far as the log goes.
         times: by sequence_number, the broker time (ms) of the record that the event follows from;
             0 for the events that follow from the request alone.
-        requests: number of request records.
+        requests: number of request records that count.
+        claimed: a worker claimed it.
         cancels: number of CANCEL records, ignored ones included.
         whole: the log still has every record of it.
         ignored: records that had no effect.
@@ -63,6 +64,12 @@ class Outcome:
     takeovers: tuple[Takeover, ...] = ()
     ignored: int = 0
     dead: int = 0
+    claimed: bool = False
+
+    @property
+    def withdrawn(self) -> bool:
+        """A gateway took the request back, and nothing came before that."""
+        return self.reason == "withdrawn"
 
 
 def outcome_of(response: history.Response, account: reference_fold.Account) -> Outcome:
@@ -101,6 +108,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         ignored=sum(not isinstance(e.record, records.Yield) for e in account.entries)
         - len(account.accepted()),
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
+        claimed=bool(account.epochs),
     )
 
 

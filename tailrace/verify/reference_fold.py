@@ -103,10 +103,13 @@ class Account:
 
     @property
     def reason(self) -> str | None:
-        """END's reason, or `cancelled`."""
+        """END's reason, or `cancelled`, or `withdrawn`."""
         if self.ended_at is None:
             return None
-        return self.end.reason if self.end else "cancelled"
+        last = self.entries[self.ended_at].record
+        if isinstance(last, records.Cancel):
+            return "withdrawn" if last.withdrawn else "cancelled"
+        return last.reason if isinstance(last, records.End) else None
 
     @property
     def takeovers(self) -> list[tuple[Epoch, int]]:

@@ -37,12 +37,18 @@ def check_accepted(
                 out.note("response still open")
 
 
-def check_keys(out: Report, submits: list[transcript.Operation]) -> None:
-    """R2 in the answers: one idempotency key is answered with one response."""
+def check_keys(
+    out: Report, submits: list[transcript.Operation], outcomes: Mapping[str, Outcome]
+) -> None:
+    """R2 in the answers: one idempotency key is answered with one response. One that was withdrawn
+    leaves its key to the next."""
     answered: dict[tuple[str, str], set[str]] = defaultdict(set)
     for o in submits:
         if o.invoke.key is not None and o.done is not None and o.done.f == "ok":
-            answered[(o.invoke.user, o.invoke.key)].add(o.done.rid)
+            rids = answered[(o.invoke.user, o.invoke.key)]
+            outcome = outcomes.get(o.done.rid)
+            if outcome is None or not outcome.withdrawn:
+                rids.add(o.done.rid)
     for rids in answered.values():
         out.judged("R2")
         if len(rids) > 1:
@@ -62,10 +68,14 @@ def check_refused(
     complete: bool,
 ) -> None:
     """R3, by the mark in the request's metadata. Retries with one key share a mark, so they are
-    judged together."""
+    judged together.
+
+    A request of another body (409) that was refused after a race of two gateways is in the log, and
+    withdrawn. Nothing else that was refused may be there, or have been claimed.
+    """
     in_log: dict[str, set[str]] = defaultdict(set)
     for outcome in outcomes.values():
-        if outcome.mark is not None and outcome.requests:
+        if outcome.mark is not None and (outcome.requests or outcome.claimed):
             in_log[outcome.mark].add(outcome.rid)
     tries: dict[str, list[transcript.Operation]] = defaultdict(list)
     for o in submits:
@@ -74,16 +84,19 @@ def check_refused(
     for mark, group in tries.items():
         out.judged("R3")
         rids, ends = in_log[mark], {o.done.f if o.done else "info" for o in group}
+        kept = {rid for rid in rids if not outcomes[rid].withdrawn}
+        if all(o.done is not None and o.done.code == 409 for o in group):
+            rids = kept
         out.figures["submits of unknown outcome"] += sum(
             o.done is None or o.done.f == "info" for o in group
         )
         if ends == {"fail"} and rids:
             out.fail("R3", Counterexample("refused, and in the log", sorted(rids)[0], 1))
-        elif len(rids) > 1 and (len(group) == 1 or group[0].invoke.key is not None):
+        elif len(kept) > 1 and (len(group) == 1 or group[0].invoke.key is not None):
             out.fail(
                 "R3",
                 Counterexample(
-                    f"one request became {len(rids)} responses", sorted(rids)[0], len(rids)
+                    f"one request became {len(kept)} responses", sorted(kept)[0], len(kept)
                 ),
             )
         elif "ok" in ends and not rids and complete:

@@ -73,6 +73,7 @@ def check_watches(
             lost in ABSENT
             and outcome is not None
             and outcome.owner is not None
+            and not outcome.withdrawn
             and o.invoke.user in (outcome.owner.subject, outcome.owner.key)
         ):
             out.fail("C1", _counterexample(o, f"refused as {lost}, though it is in the log"))

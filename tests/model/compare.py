@@ -34,12 +34,19 @@ def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
     return records.End(RID, own, len(ids), reason, second_fold.chain(ids))
 
 
-def cancel() -> records.Cancel:
-    return records.Cancel(RID, OWNER)
+def cancel(*, withdrawn: bool = False) -> records.Cancel:
+    return records.Cancel(RID, OWNER, withdrawn=withdrawn)
 
 
 def yield_(own: str, seq: int = 0) -> records.Yield:
     return records.Yield(RID, own, seq)
+
+
+def _reason(last: records.TokenRecord) -> str:
+    if isinstance(last, records.End):
+        return last.reason
+    assert isinstance(last, records.Cancel)
+    return "withdrawn" if last.withdrawn else "cancelled"
 
 
 def word(outcome: fold.Outcome) -> str:
@@ -67,9 +74,7 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert (real.ended is None) == (ended is None)
     if real.ended is not None and ended is not None:
         last = history.entries[ended]
-        assert real.ended.reason == (
-            last.record.reason if isinstance(last.record, records.End) else "cancelled"
-        )
+        assert real.ended.reason == _reason(last.record)
         assert real.ended.timestamp == last.timestamp
 
 

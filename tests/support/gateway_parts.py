@@ -20,6 +20,7 @@ from gateway import (
     response_stream,
     stream_keeper,
     submission,
+    withdrawals,
     worker_registry,
 )
 from tailrace import settings
@@ -101,8 +102,9 @@ class Parts:
             self.workers,
             self.broker.layout.partitions,
         )
+        self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)
         self.keys = idempotency.Idempotency(
-            self.cache, self.index, self.streams, self.operations, self.spawn
+            self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
         self.submission = self.submission_with(self.keys)
 
@@ -117,6 +119,7 @@ class Parts:
             self.streams,
             self.workers,
             self.permit,
+            self.withdrawals,
         )
 
     def permit(self, principal: Principal) -> None:
@@ -199,8 +202,9 @@ async def running(
     """The parts of one gateway; its delivery is ready inside."""
     broker = broker or memory_log.MemoryLog("one", 1)
     made = memory_delivery.over(broker, preferred=[0], kept=kept)
+    more.setdefault("writer", broker.writer())
     async with memory_delivery.running(made):
-        parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, broker.writer(), **more)
+        parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, **more)
         try:
             yield parts
             await parts.settled()

@@ -345,6 +345,10 @@ class _Writer:
         return not self._broker.away and not self._stopping
 
     @property
+    def stalled(self) -> bool:
+        return bool(self._unacknowledged) and not self._broker.acknowledging
+
+    @property
     def backlog(self) -> int:
         waiting = [entry[-1] for entry in self._queue] + [done for done, _ in self._unacknowledged]
         return sum(not done.done() for done in waiting)
@@ -357,7 +361,7 @@ class _Writer:
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
         size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
-            done.set_exception(log_words.AppendFailed("the writer is stopping"))
+            done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - log.RECORD_OVERHEAD_BYTES:
             done.set_exception(log_words.TooLarge(f"a record of {size} bytes"))
         else:
@@ -416,16 +420,22 @@ class _Writer:
             self._on_replaced(reason)
 
     def _fail_all(self, reason: str) -> None:
-        waiting = [entry[-1] for entry in self._queue] + [done for done, _ in self._unacknowledged]
+        never_sent = [entry[-1] for entry in self._queue]
+        sent = [done for done, _ in self._unacknowledged]
         self._queue.clear()
         self._unacknowledged.clear()
-        for done in waiting:
-            if not done.done():
-                done.set_exception(log_words.AppendFailed(reason))
+        for waiting, error in ((never_sent, log_words.NotAppended), (sent, log_words.AppendFailed)):
+            for done in waiting:
+                if not done.done():
+                    done.set_exception(error(reason))
 
     def _expire(self, done: asyncio.Future[log_words.Appended]) -> None:
-        if not done.done():
-            done.set_exception(log_words.AppendFailed("not sent within the deadline"))
+        if done.done():
+            return
+        if any(entry[-1] is done for entry in self._queue):
+            done.set_exception(log_words.NotAppended("not sent within the deadline"))
+        else:
+            self._replace("deadline")
 
 
 class _Reader:

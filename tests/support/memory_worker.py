@@ -14,11 +14,11 @@ from typing import Any
 
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import events, fold, ids, records, topics
+from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.protocol.fold import Ended, Fold
 from tailrace.protocol.records import Claim, TokenRecord
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
-from worker.clock import BrokerClock
 from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base, scripted

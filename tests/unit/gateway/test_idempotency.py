@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gateway import idempotency, response_stream
+from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records, topics
 from tests.support import gateway_parts, log_contract, memory_log, memory_redis
@@ -82,6 +83,7 @@ async def retrying(parts: gateway_parts.Parts, waited: list[float]) -> str:
         parts.index,
         parts.streams,
         parts.operations,
+        parts.withdrawals,
         parts.spawn,
         clock=lambda: now,
         sleep=sleep,
@@ -270,3 +272,51 @@ async def test_of_two_gateways_with_two_bodies_the_second_is_withdrawn_and_then_
         # Already here, not some time later.
         assert [r.rid for r in two.tokens(records.Cancel)] == [loser]
         one.answer(winner)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
+@pytest.mark.parametrize("landed", [False, True], ids=["lost", "in the log"])
+async def test_a_request_of_unknown_outcome_leaves_its_key_to_the_next_try(
+    away: bool, landed: bool
+) -> None:
+    """The client was told to send it again with the same key. It is not answered with the one that
+    was withdrawn."""
+    redis = memory_redis.MemoryRedis()
+    redis.away = away
+    async with gateway_parts.running(redis=redis) as parts:
+        parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
+        parts.broker.fail_next_append(log.AppendFailed("deadline"))
+        with pytest.raises(errors.ApiError) as refused:
+            await submitted(parts)
+        assert refused.value.code == "outcome_unknown"
+        unknown = refused.value.headers["x-tailrace-response-id"]
+        rid = await retrying(parts, [])
+        assert rid != unknown
+        assert [r.rid for r in parts.tokens(records.Cancel)] == [unknown]
+        assert [r.rid for r in parts.requests()] == [unknown] * landed + [rid]
+        parts.answer(rid)
+
+
+async def test_a_keyed_request_whose_place_is_not_known_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is in the log. Whether another is ahead of it cannot be read, so no answer can be given:
+    a plain refusal would be a lie, since the request would run."""
+    redis = memory_redis.MemoryRedis()
+    redis.away = True
+    async with gateway_parts.running(redis=redis) as parts:
+        looks: list[int] = []
+
+        async def rids(*asked: object) -> list[str]:
+            looks.append(1)
+            if len(looks) > 1:
+                raise log.LogUnavailable("no answer")
+            return []
+
+        monkeypatch.setattr(parts.index, "rids", rids)
+        with pytest.raises(errors.ApiError) as refused:
+            await submitted(parts)
+        assert refused.value.code == "outcome_unknown"
+        await parts.settled()
+        (request,) = parts.requests()
+        assert [r.rid for r in parts.tokens(records.Cancel)] == [request.rid]

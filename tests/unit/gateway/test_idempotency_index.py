@@ -37,6 +37,8 @@ class OneLog:
         owner: records.Owner = ALICE,
         rid: str = "",
         body: bytes | None = None,
+        append_by: int = 0,
+        at: int = 0,
     ) -> str:
         rid = rid or ids.mint(ids.Address(TAG, 0, 0), self.end.to_bytes(ids.RANDOM_BYTES, "big"))
         made = records.Request(
@@ -47,13 +49,14 @@ class OneLog:
             records.Sampling(1),
             {},
             idempotency_key=key,
+            append_by=append_by,
         )
         self.records.append(
             log.Record(
                 TOPIC,
                 0,
                 self.end,
-                0,
+                at,
                 rid.encode(),
                 body if body is not None else records.encode(made),
                 (),
@@ -116,6 +119,7 @@ async def test_records_that_no_worker_would_take_hold_no_key() -> None:
     held.append("k", rid="resp_other", body=taken)  # key and body disagree
     held.append("k", body=b'{"idempotency_key":"k"')
     held.append("k", body=(taken or b"").replace(b'"t":"REQUEST"', b'"t":"UNKNOWN"'))
+    held.append("k", append_by=5, at=6)  # its gateway had given it up
     assert await ask(over(held)) == []
     assert held.append("k", rid=rid) in await ask(over(held))
 

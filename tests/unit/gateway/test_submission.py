@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from gateway import lanes
+from gateway import lanes, request_writer
 from tailrace import log, telemetry
+from tailrace.delivery import delivery
 from tailrace.protocol import errors, ids, records
 from tailrace.settings.shapes import Limits
 from tailrace.store import redis_store
-from tailrace.web import error_mapping
-from tests.support import gateway_parts, log_contract, memory_redis
+from tailrace.web import access, error_mapping
+from tests.support import gateway_parts, log_contract, memory_log, memory_redis
 from tests.support.gateway_parts import ALICE, BOB, create
+
+OWNER = access.owner_of(ALICE)
 
 
 def ingress_count() -> float:
@@ -94,14 +98,92 @@ async def test_a_failed_append_is_tried_once_more_with_the_same_record() -> None
             parts.answer(stream.rid)
 
 
-async def test_an_append_that_fails_twice_is_unavailable_and_leaves_no_stream_behind() -> None:
+async def refused_by(parts: gateway_parts.Parts, key: str | None = None) -> errors.ApiError:
+    """What a create that fails is told."""
+    with pytest.raises(errors.ApiError) as refused:
+        await parts.submission.submit(create(key=key), ALICE)
+    assert (len(parts.streams.running), parts.delivery.load(0)) == (0, 0), "nothing is left behind"
+    return refused.value
+
+
+async def test_a_request_that_was_never_sent_is_refused_for_certain() -> None:
+    """The answer says that nothing was or will be written; nothing has to be taken back."""
     async with gateway_parts.running() as parts:
-        parts.broker.fail_next_append()
-        parts.broker.fail_next_append()
+        for _ in range(2):
+            parts.broker.fail_next_append(log.NotAppended("not sent within the deadline"))
+        assert (await refused_by(parts)).code == "service_unavailable"
+        await parts.settled()
+        assert parts.requests() == []
+        assert parts.tokens(records.Cancel) == []
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["lost", "in the log"])
+@pytest.mark.parametrize("second", [log.AppendFailed, log.NotAppended])
+async def test_a_request_of_unknown_outcome_is_said_to_be_one_and_is_withdrawn(
+    landed: bool, second: type[log.AppendFailed]
+) -> None:
+    """Also when the second try certainly failed: that says nothing about the first."""
+    async with gateway_parts.running() as parts:
+        parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
+        parts.broker.fail_next_append(second("deadline"))
+        refused = await refused_by(parts)
+        assert (refused.status, refused.code) == (503, "outcome_unknown")
+        rid = refused.headers["x-tailrace-response-id"]
+        assert rid in refused.message
+        assert [r.rid for r in parts.requests()] == [rid] * landed
+        await parts.settled()
+        (cancel,) = parts.tokens(records.Cancel)
+        assert (cancel.rid, cancel.withdrawn) == (rid, True)  # type: ignore[union-attr]
+        found = await parts.delivery.find(rid, OWNER)
+        assert (found.response["status"], found.withdrawn) == ("cancelled", True)
+
+
+async def test_a_request_is_withdrawn_as_soon_as_the_log_can_be_written_again() -> None:
+    async with gateway_parts.running() as parts:
+        parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=True)
+        for _ in range(3):
+            parts.broker.fail_next_append(log.AppendFailed("deadline"))
+        refused = await refused_by(parts)
+        rid = refused.headers["x-tailrace-response-id"]
+        assert parts.tokens(records.Cancel) == []
+        await log_contract.until(lambda: parts.tokens(records.Cancel), 10)
+        assert parts.tokens(records.Cancel)[0].rid == rid
+        await log_contract.until(lambda: len(parts.withdrawals) == 0, 5)
+
+
+async def test_a_claim_proves_that_a_request_is_in_the_log_whatever_its_append_says() -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    async with gateway_parts.running(broker, writer=broker.writer(deadline_s=0.3)) as parts:
+        broker.hold_acknowledgements()
+        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        await log_contract.until(parts.requests, 5)
+        parts.answer(parts.requests()[0].rid, "text")
+        with await asked as stream:
+            seen = await gateway_parts.all_events(stream)
+        assert seen[-1].type == "response.completed"
+        assert parts.tokens(records.Cancel) == []
+        broker.release_acknowledgements()
+
+
+async def test_a_request_that_the_broker_takes_too_late_does_not_count() -> None:
+    """A broker that was stopped takes what lies in its sockets when it goes on, after the answer
+    that the request failed."""
+    jump_s = 0.0
+    broker = memory_log.MemoryLog("one", 1, clock=lambda: time.time() + jump_s)
+    async with gateway_parts.running(broker) as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            parts.answer(stream.rid)
+        jump_s = 2 * request_writer.APPEND_WITHIN_MS / 1000
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(create(), ALICE)
-        assert refused.value.status == 503
-        assert (len(parts.streams.running), parts.delivery.load(0)) == (0, 0)
+        assert refused.value.code == "service_unavailable"
+        late = parts.requests()[-1].rid
+        assert late != stream.rid
+        with pytest.raises(delivery.NotFound):
+            await parts.delivery.find(late, OWNER)
+        # What the broker said of its time is believed from then on.
+        with await parts.submission.submit(create(), ALICE) as stream:
+            parts.answer(stream.rid)
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
@@ -257,14 +339,32 @@ async def test_a_stored_response_is_continued_from_the_cache_and_from_the_log_wi
         assert asked == [["one", "two", "three"]] * 2
 
 
-async def test_the_deadline_of_a_submission_ends_in_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.submission.SUBMIT_DEADLINE_S", 0.05)
+async def test_what_comes_before_the_append_has_a_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def build(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.submission.PREPARE_DEADLINE_S", 0.05)
+    async with gateway_parts.running() as parts:
+        monkeypatch.setattr(parts.builder, "build", build)
+        assert (await refused_by(parts)).code == "service_unavailable"
+        assert parts.requests() == []
+
+
+async def test_the_deadline_of_the_preparation_does_not_cut_an_append_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cancelled append leaves its record with the client library, which sends it later."""
+    monkeypatch.setattr("gateway.submission.PREPARE_DEADLINE_S", 0.05)
     async with gateway_parts.running() as parts:
         parts.broker.hold_acknowledgements()
-        with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, len(parts.streams.running)) == (503, 0)
+        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        await log_contract.until(parts.requests, 5)
+        await asyncio.sleep(0.1)  # past the deadline
         parts.broker.release_acknowledgements()
+        with await asked as stream:
+            parts.answer(stream.rid)
 
 
 async def test_the_log_keeps_a_digest_of_the_key_and_never_the_key() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import records, topics
+from tailrace.protocol.broker_clock import BrokerClock
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import ENDLESS, Time, cues, new_request
 from tests.support.waiting import eventually
 from worker import attempt
 from worker.attempt import Attempt, Stop
-from worker.clock import BrokerClock
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
 from worker.generation import Generation, Phase

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from tailrace.protocol import ids, records, topics
@@ -157,6 +158,15 @@ def test_a_request_in_another_partition_than_its_id_names_is_none() -> None:
     assert read_request(record, 2) == (request, "")
     assert read_request(record._replace(partition=0), 2) == (None, "wrong_partition")
     assert read_request(record, 1) == (None, "invalid_id")
+
+
+def test_a_request_that_the_broker_took_after_its_gateway_gave_it_up_is_none() -> None:
+    memory = MemoryLog(partitions=1)
+    request = msgspec.structs.replace(ask(memory), append_by=5_000)
+    (record,) = memory.records(REQUESTS, 0)
+    record = record._replace(value=records.encode(request))
+    assert read_request(record._replace(timestamp=5_000), 1) == (request, "")
+    assert read_request(record._replace(timestamp=5_001), 1) == (None, "late")
 
 
 async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room() -> None:

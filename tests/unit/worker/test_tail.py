@@ -11,9 +11,10 @@ import pytest
 from tailrace import log
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import fold, ids, records, topics
+from tailrace.protocol.broker_clock import BrokerClock
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
-from worker import clock, tail
+from worker import tail
 from worker.tail import Tail
 
 OWNER = records.Owner("i", "s")
@@ -25,7 +26,7 @@ def make(memory: MemoryLog) -> Tail:
         memory.replays(),
         memory.offsets(),
         LogIdentity(memory.layout, memory.read_layout),
-        clock.BrokerClock(),
+        BrokerClock(),
     )
 
 

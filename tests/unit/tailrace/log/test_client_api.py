@@ -30,7 +30,9 @@ def test_a_part_that_was_renamed_is_named() -> None:
     def load(name: str) -> Any:
         if name != "aiokafka.producer.sender":
             return importlib.import_module(name)
-        return type("module", (), {"Sender": Sender})
+        whole = importlib.import_module(name)
+        handler = whole.SendProduceReqHandler
+        return type("module", (), {"Sender": Sender, "SendProduceReqHandler": handler})
 
     assert private_parts.changes(aiokafka_internals.PARTS, load) == [
         "Sender.__init__ does not use _sender_task",

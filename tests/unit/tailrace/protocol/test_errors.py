@@ -48,6 +48,7 @@ EVERY_ERROR = [
     (errors.request_head_too_large(32768), 431, "request_head_too_large", None),
     (errors.server_error(), 500, "server_error", None),
     (errors.unavailable(), 503, "service_unavailable", None),
+    (errors.outcome_unknown("resp_x"), 503, "outcome_unknown", None),
 ]
 each_error = pytest.mark.parametrize(
     ("error", "status", "code", "param"),

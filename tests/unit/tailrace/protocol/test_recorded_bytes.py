@@ -28,11 +28,12 @@ RECORDED: list[tuple[Any, bytes]] = [
             idempotency_key="k",
             prefix=["d"],
             body_digest="b",
+            append_by=8,
         ),
         b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
         b'"messages":[{"role":"user","content":"h"}],"sampling":{"max_tokens":9,"stop":["x"]},'
         b'"echo":{"id":"resp_a"},"previous":"resp_b","idempotency_key":"k","prefix":["d"],'
-        b'"body_digest":"b"}',
+        b'"body_digest":"b","append_by":8}',
     ),
     (
         records.Claim(
@@ -56,6 +57,10 @@ RECORDED: list[tuple[Any, bytes]] = [
     (
         records.Cancel("resp_a", OWNER, {"id": "resp_a"}),
         b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"echo":{"id":"resp_a"}}',
+    ),
+    (
+        records.Cancel("resp_a", OWNER, withdrawn=True),
+        b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"withdrawn":true}',
     ),
     (
         records.Yield("resp_a", "n1", 6),

@@ -67,9 +67,12 @@ class World:
         n: int = 20,
         key: str | None = None,
         ttl_ms: int = 600_000,
+        append_by: int = 0,
+        answer: str = "ok",
+        mark: str = "",
         **cues: str,
     ) -> records.Request:
-        mark = f"mark-{next(self.numbers)}"
+        mark = mark or f"mark-{next(self.numbers)}"
         operation = next(self.numbers)
         self.line("client", op="submit", f="invoke", n=operation, user=user, mark=mark, key=key)
         end = sum(1 for r in self.log if r.topic == topics.TOKENS)
@@ -84,9 +87,13 @@ class World:
             echo=events.echo(rid, T0 // 1000, "m", background=True, metadata=metadata),
             idempotency_key=key,
             ttl_ms=ttl_ms,
+            append_by=append_by,
         )
         self.append(REQUESTS, PARTITION, rid, request)
-        self.line("client", op="submit", f="ok", n=operation, rid=rid)
+        told: dict[str, Any] = {"code": 503}
+        if answer == "ok":
+            told = {"rid": rid}
+        self.line("client", op="submit", f=answer, n=operation, **told)
         return request
 
     def writer(
@@ -326,10 +333,14 @@ class Good:
     failed: records.Request  # three attempts, a closing claim, one dead letter
     expired: records.Request
     keyed: records.Request
+    late: records.Request  # refused; the broker took it when its gateway had given it up
+    unknown: records.Request  # of unknown outcome, with a key; withdrawn before any claim
+    again: records.Request  # the same request with the same key once more
 
 
 def good() -> Good:
-    """Six responses; two watchers each, one of which reconnects twice."""
+    """Responses that were taken, with two watchers each, one of which reconnects twice; and some
+    that were not."""
     w = World()
     plain = w.ask("plain")
     w.writer(plain, "worker-1/a").frames(20).end()
@@ -374,7 +385,21 @@ def good() -> Good:
     w.writer(expired, "worker-1/a").end("expired")
     keyed = w.ask("once", key="k-1")
     w.writer(keyed, "worker-1/a").frames(20).end()
-    for request in (plain, taken, cancelled, failed, expired, keyed):
+    late = w.ask("too late to count", append_by=w.now, answer="fail")
+    unknown = w.ask("perhaps", key="k-2", answer="info", mark="mark-perhaps")
+    w.token(records.Cancel(unknown.rid, unknown.owner, unknown.echo, withdrawn=True))
+    again = w.ask("perhaps", key="k-2", mark="mark-perhaps")
+    racing = w.ask("perhaps", key="k-2", answer="info", mark="mark-perhaps")
+    loser = w.writer(racing, "worker-2/b").frames(2)  # claimed before it stood down
+    w.token(records.Cancel(racing.rid, racing.owner, racing.echo, withdrawn=True))
+    w.bill(
+        racing,
+        "cancelled",
+        records.Usage(2, 2),
+        reference_fold.link(reference_fold.START, loser.ids[:2]).hex(),
+    )
+    w.writer(again, "worker-1/a").frames(20).end()
+    for request in (plain, taken, cancelled, failed, expired, keyed, again):
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
             request,
@@ -401,4 +426,4 @@ def good() -> Good:
         offset=6,
         metadata="0",
     )
-    return Good(w, plain, taken, cancelled, failed, expired, keyed)
+    return Good(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again)

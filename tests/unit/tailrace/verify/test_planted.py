@@ -339,6 +339,12 @@ def one_key_has_two_responses_in_the_log(g: worlds.Good, _: random.Random) -> No
 
 
 @planted("R2")
+def a_request_that_lost_its_race_runs_to_its_end(g: worlds.Good, _: random.Random) -> None:
+    """Nobody was told of it. But its key is answered by another one."""
+    g.world.writer(g.world.ask("once", key="k-1", answer="info"), "worker-2/b").frames(20).end()
+
+
+@planted("R2")
 def one_key_is_answered_with_two_responses(g: worlds.Good, _: random.Random) -> None:
     w, n = g.world, next(g.world.numbers)
     w.line("other", op="submit", f="invoke", n=n, user="alice", key="k-1")
@@ -351,6 +357,27 @@ def a_refused_request_runs(g: worlds.Good, _: random.Random) -> None:
         line for line in g.world.lines["client"] if line.op == "submit" and line.rid == g.plain.rid
     )
     done.f, done.rid = "fail", ""
+
+
+@planted("R3")
+def a_refused_request_that_came_too_late_runs(g: worlds.Good, _: random.Random) -> None:
+    g.world.writer(g.late, "worker-1/a").frames(20).end()
+
+
+@planted("R3")
+def a_refused_request_is_in_the_log_and_withdrawn(g: worlds.Good, _: random.Random) -> None:
+    """Nothing ran. But the answer said that nothing was written."""
+    w = g.world
+    refused = w.ask("refused", answer="fail")
+    w.token(records.Cancel(refused.rid, refused.owner, refused.echo, withdrawn=True))
+
+
+@planted("R3")
+def a_request_of_unknown_outcome_is_not_withdrawn_and_its_retry_runs_too(
+    g: worlds.Good, _: random.Random
+) -> None:
+    drop(g.world, g.world.find(g.unknown.rid, records.Cancel))
+    g.world.writer(g.unknown, "worker-2/b").frames(20).end()
 
 
 @planted("R3")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from worker import clock
+from tailrace.protocol.broker_clock import WINDOW_S, BrokerClock
 
 
 def test_nothing_is_known_before_the_first_timestamp() -> None:
-    assert clock.BrokerClock().now_ms(123.0) == 0.0
+    assert BrokerClock().now_ms(123.0) == 0.0
 
 
 def test_the_bound_never_runs_ahead_of_the_broker_and_follows_the_tightest_observation() -> None:
-    broker = clock.BrokerClock()
+    broker = BrokerClock()
     broker.observe(1_000, 10.0)  # an old record: its lead is small
     assert broker.now_ms(10.0) == 1_000
     broker.observe(5_000, 10.5)  # a fresh one
@@ -22,7 +22,7 @@ def test_the_bound_never_runs_ahead_of_the_broker_and_follows_the_tightest_obser
 def test_a_flood_of_old_records_does_not_hide_a_fresh_one() -> None:
     """A successor reads a long stretch of old log after the record that matters. With a clock that
     forgot that record, no owner would ever be silent for longer than the grace."""
-    broker = clock.BrokerClock()
+    broker = BrokerClock()
     broker.observe(1_000_000, 10.0)
     for i in range(100_000):
         broker.observe(500_000 + i, 10.1)
@@ -30,17 +30,17 @@ def test_a_flood_of_old_records_does_not_hide_a_fresh_one() -> None:
 
 
 def test_observations_are_forgotten_by_their_age() -> None:
-    broker = clock.BrokerClock()
+    broker = BrokerClock()
     broker.observe(100_000, 1.0)
     broker.observe(2_000, 2.0)
     assert broker.now_ms(2.0) == 101_000
-    broker.observe(300_000, 2.0 + clock.WINDOW_S)
-    assert broker.now_ms(2.0 + clock.WINDOW_S) == 2_000 + clock.WINDOW_S * 1000
+    broker.observe(300_000, 2.0 + WINDOW_S)
+    assert broker.now_ms(2.0 + WINDOW_S) == 2_000 + WINDOW_S * 1000
     assert broker.now_ms(1e6) > 1e8, "the last thing known is never forgotten"
 
 
 def test_a_broker_set_back_is_believed_at_the_next_acknowledgement() -> None:
-    broker = clock.BrokerClock()
+    broker = BrokerClock()
     broker.acknowledged(100_000, 1.0)
     broker.acknowledged(90_000, 2.0)  # a late one
     assert broker.now_ms(2.0) == 101_000
@@ -49,7 +49,7 @@ def test_a_broker_set_back_is_believed_at_the_next_acknowledgement() -> None:
 
 
 def test_only_an_acknowledgement_settles_the_clock() -> None:
-    broker = clock.BrokerClock()
+    broker = BrokerClock()
     broker.observe(5, 1.0)
     assert not broker.settled
     broker.acknowledged(6, 1.0)

@@ -1,4 +1,4 @@
-"""The broker's clock as a worker can know it (pure).
+"""The broker's clock as a process can know it (pure).
 
 Deadlines and freshness depend on the broker's clock alone (LogAppendTime). A record with timestamp
 `ts` that was read at local time `t` proves that the broker's clock was at least `ts` at that time.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import collections
 
-WINDOW_S = 300.0  # longer than any wait by this clock (`takeover.MODEL_GRACE_MS`)
+WINDOW_S = 300.0  # longer than any wait by this clock (worker.takeover.MODEL_GRACE_MS)
 # An acknowledgement so far behind the bound is not late: the broker's clock was set back.
 SET_BACK_MS = 30_000.0
 
@@ -44,7 +44,7 @@ class BrokerClock:
             self._leads.popleft()
 
     def acknowledged(self, timestamp_ms: int, local_s: float) -> None:
-        """The broker has just stamped a record of this worker."""
+        """The broker has just stamped a record of this process."""
         self.settled = True
         if timestamp_ms > 0 and self.now_ms(local_s) - timestamp_ms > SET_BACK_MS:
             self._leads.clear()

@@ -1,0 +1,156 @@
+"""What a failed append says: whether its record was ever sent. Over a producer whose requests are
+let through by hand, with aiokafka's own accumulator and sender left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiokafka.errors
+import pytest
+from aiokafka.protocol.produce import ProduceRequest
+
+from tailrace import log
+from tailrace.log import aiokafka_internals, client_api
+from tests.support.waiting import eventually
+
+TOPIC = "t"
+
+
+class Client:
+    """The producer's client: `sent` are the partitions of each produce request that went out."""
+
+    def __init__(self) -> None:
+        self.reachable = True
+        self.sent: list[list[int]] = []
+
+    async def ready(self, node_id: int) -> bool:
+        return self.reachable
+
+    async def send(self, node_id: int, request: Any) -> None:
+        self.sent.append([p for _, parts in request._topics for p, _ in parts])
+
+    async def produce(self, *partitions: int) -> None:
+        """As aiokafka's sender does with a batch of each of these partitions."""
+        parts = [(p, b"batch") for p in partitions]
+        await self.send(0, ProduceRequest(None, -1, 1000, [(TOPIC, parts)]))
+
+
+class Producer:
+    """Takes records and never acknowledges one by itself."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.taken: list[asyncio.Future[Any]] = []
+
+    async def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+        self.taken.append(asyncio.get_running_loop().create_future())
+        return self.taken[-1]
+
+
+class Api(client_api.PublicApi):
+    """Nothing to stop. `guard_sending` is the one over private parts."""
+
+    def __init__(self, *, guards: bool) -> None:
+        self.guards = guards
+
+    def guard_sending(self, producer: Any, may_send: client_api.MaySend) -> bool:
+        if self.guards:
+            return aiokafka_internals.InternalApi().guard_sending(producer, may_send)
+        return super().guard_sending(producer, may_send)
+
+    async def discard_producer(self, producer: Any) -> None: ...
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *, guards: bool = True, deadline_s: float = 60.0
+) -> AsyncIterator[tuple[log.Writer, list[Producer]]]:
+    writer = log.Writer("nowhere:1", deadline_s=deadline_s, api=Api(guards=guards))
+    made: list[Producer] = []
+
+    async def start() -> Any:
+        made.append(Producer())
+        return made[-1]
+
+    writer._start_producer = start  # type: ignore[method-assign]
+    task = asyncio.create_task(writer.run())
+    try:
+        await eventually(lambda: writer.connected, "it is connected", within_s=5)
+        yield writer, made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def handed_over(producer: Producer, count: int) -> None:
+    await eventually(lambda: len(producer.taken) == count, "the producer has them", within_s=5)
+
+
+async def outcomes(*appends: asyncio.Future[log.Appended]) -> list[type[BaseException]]:
+    results = await asyncio.gather(*appends, return_exceptions=True)
+    return [type(result) for result in results if isinstance(result, BaseException)]
+
+
+async def test_a_record_that_was_not_sent_is_certainly_not_appended_and_never_sent() -> None:
+    async with running() as (writer, made):
+        sent = writer.append(TOPIC, 0, "k", b"sent")
+        await handed_over(made[0], 1)
+        await made[0].client.produce(0)
+        waiting = writer.append(TOPIC, 0, "k", b"behind it")
+        elsewhere = writer.append(TOPIC, 1, "k", b"of another partition")
+        await handed_over(made[0], 3)
+        made[0].taken[0].set_exception(aiokafka.errors.RequestTimedOutError())
+        assert await outcomes(sent, waiting, elsewhere) == [
+            log.AppendFailed,
+            log.NotAppended,
+            log.NotAppended,
+        ]
+        # The former producer still has both, and is not yet stopped.
+        with pytest.raises(aiokafka.errors.NodeNotReadyError):
+            await made[0].client.produce(0, 1)
+        assert made[0].client.sent == [[0]]
+        await eventually(lambda: len(made) == 2, "there is a new one", within_s=5)
+
+
+async def test_a_request_without_a_connection_is_not_sent() -> None:
+    async with running(deadline_s=0.2) as (writer, made):
+        made[0].client.reachable = False
+        append = writer.append(TOPIC, 0, "k", b"v")
+        await handed_over(made[0], 1)
+        with pytest.raises(aiokafka.errors.NodeNotReadyError):
+            await made[0].client.produce(0)
+        assert await outcomes(append) == [log.NotAppended]
+
+
+async def test_without_private_parts_what_the_producer_has_counts_as_sent() -> None:
+    async with running(guards=False) as (writer, made):
+        append = writer.append(TOPIC, 0, "k", b"v")
+        await handed_over(made[0], 1)
+        made[0].taken[0].set_exception(aiokafka.errors.RequestTimedOutError())
+        assert await outcomes(append) == [log.AppendFailed]
+
+
+async def test_a_stop_gives_records_up_for_good() -> None:
+    async with running() as (writer, made):
+        append = writer.append(TOPIC, 0, "k", b"v")
+        await handed_over(made[0], 1)
+        await writer.stop(0.0)
+        assert await outcomes(append) == [log.NotAppended]
+        with pytest.raises(aiokafka.errors.NodeNotReadyError):
+            await made[0].client.produce(0)
+
+
+async def test_an_acknowledgement_that_is_overdue_shows_before_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailrace.log.writer.STALLED_S", 0.05)
+    async with running() as (writer, made):
+        writer.append(TOPIC, 0, "k", b"v")
+        assert not writer.stalled
+        await eventually(lambda: writer.stalled, "it is overdue", within_s=5)
+        made[0].taken[0].set_result(log.Appended(0, 1))
+        await eventually(lambda: not writer.stalled, "it has come", within_s=5)
