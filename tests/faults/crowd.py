@@ -90,6 +90,8 @@ class Crowd:
 
     Attributes:
         asked: accepted requests.
+        refused: marks of requests that were refused.
+        unknown: ids of requests of unknown outcome, or their marks where the answer names none.
         watchers: tasks under way.
         ended: (rid, watcher) that saw the end; in_vain: those that gave up; lost: those that were
             told that the log lost it.
@@ -100,6 +102,8 @@ class Crowd:
     name: str
     rng: random.Random
     asked: list[Asked] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
     watchers: list[asyncio.Task[None]] = field(default_factory=list)
     ended: int = 0
     in_vain: int = 0
@@ -191,11 +195,15 @@ class Crowd:
             rid = str(answer.json()["id"])
             self.scribe.line(op="submit", f="ok", n=n, rid=rid)
             return rid
-        ambiguous = answer.status_code >= 500  # the append may have worked all the same
+        code = _refusal(answer.status_code, answer.content).code
+        certain = answer.status_code < 500 or code == "service_unavailable"
+        rid = answer.headers.get("x-tailrace-response-id", "")
+        (self.refused if certain else self.unknown).append(rid or mark)
         self.scribe.line(
             op="submit",
-            f="info" if ambiguous else "fail",
+            f="fail" if certain else "info",
             n=n,
+            rid=rid,
             code=answer.status_code,
             error=answer.text[:200],
         )
