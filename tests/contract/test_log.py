@@ -7,7 +7,9 @@ import concurrent.futures
 import contextlib
 import gc
 import itertools
+import os
 import secrets
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -232,6 +234,9 @@ class Mortal:
     async def start(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.start)
 
+    def send(self, signum: signal.Signals) -> None:
+        os.kill(self._broker.pid, signum)
+
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Mortal]:
@@ -300,14 +305,15 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
         ]
         async with asyncio.timeout(BOUNDED_S):
             results = await asyncio.gather(*doomed, return_exceptions=True)
-        assert {type(result) for result in results} == {log.AppendFailed}
+        assert {type(result) for result in results} <= {log.AppendFailed, log.NotAppended}
+        assert log.NotAppended in {type(result) for result in results}, "most were never sent"
         late = writer.append(topic, 0, "k", b"late")
         async with asyncio.timeout(BOUNDED_S):
             await writer.stop(1)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        assert isinstance(late.exception(), log.AppendFailed)
+        assert isinstance(late.exception(), log.NotAppended)
         await log_contract.until(lambda: asyncio.all_tasks() == before, 5)
     finally:
         await mortal.start()
@@ -321,6 +327,36 @@ async def test_while_the_broker_is_away_appends_fail_in_time_and_stopping_is_bou
     # Nothing that had failed was written before the later record.
     found = (await read_all(mortal.bootstrap, topic, [0]))[0]
     assert [r.value for r in found] == [b"v", b"after"]
+
+
+@pytest.mark.timeout(120)
+async def test_what_was_not_sent_to_a_broker_that_was_stopped_is_never_written(
+    mortal: Mortal,
+) -> None:
+    """A stopped broker takes what lies in its sockets when it goes on. Only what was sent may
+    be there."""
+    topic = await create(mortal.bootstrap, log_contract.unique())
+    async with log_contract.writing(KafkaBackend(mortal.bootstrap), deadline_s=2.0) as writer:
+        await writer.append(topic, 0, "k", b"before")
+        mortal.send(signal.SIGSTOP)
+        try:
+            sent = writer.append(topic, 0, "k", b"sent")
+            await asyncio.sleep(0.3)  # it is on its way; one request at a time goes to a broker
+            waiting = [writer.append(topic, p, "k", b"waiting") for p in range(PARTITIONS)]
+            with pytest.raises(log.AppendFailed) as unknown:
+                await sent
+            assert type(unknown.value) is log.AppendFailed
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {type(result) for result in results} == {log.NotAppended}
+        finally:
+            mortal.send(signal.SIGCONT)
+        assert (await asyncio.wait_for(writer.append(topic, 0, "k", b"after"), 30)).offset >= 1
+    found = await read_all(mortal.bootstrap, topic)
+    assert [r.value for r in found.pop(0)] in (
+        [b"before", b"after"],
+        [b"before", b"sent", b"after"],
+    )
+    assert all(held == [] for held in found.values())
 
 
 async def test_a_reader_says_how_far_it_is_behind_and_forgets_what_it_left(
