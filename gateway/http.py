@@ -164,9 +164,10 @@ class Api:
         """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
         return {
             "ready": self._submit.accepting
+            and self._submit.answered
             and self._gate.revocations.ready
             and not self._submit.leaving,
-            "kafka": self._delivery.ready,
+            "kafka": self._submit.answered,
             "redis": await self._redis.reachable(),
             "draining": self._submit.leaving,
             "engine": self._workers.state(),

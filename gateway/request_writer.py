@@ -45,6 +45,11 @@ class RequestWriter:
         """Whether a request can be appended and its response be read now."""
         return self._writer.connected and self._delivery.ready
 
+    @property
+    def answered(self) -> bool:
+        """Whether `ready`, and the broker answers: questions in time, appends not overdue."""
+        return self.ready and self._delivery.answered and not self._writer.stalled
+
     async def append(
         self, request: records.Request, topic: str, partition: int
     ) -> tuple[delivery.Subscription, int]:

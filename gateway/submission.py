@@ -77,6 +77,11 @@ class Submission:
         """Whether a request could be taken now."""
         return self._writer.ready and not self.refusing
 
+    @property
+    def answered(self) -> bool:
+        """Whether the log took and answered what it was last asked."""
+        return self._writer.answered
+
     async def submit(
         self,
         create: request_parsing.Create,

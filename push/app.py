@@ -97,8 +97,8 @@ class Push:
         """The JSON of `/ready`. Without Redis push is ready: streams go on, only browser tickets
         fail."""
         return {
-            "ready": self.delivery.ready and self.revocations.ready and not self.draining.begun,
-            "kafka": self.delivery.ready,
+            "ready": self.delivery.answered and self.revocations.ready and not self.draining.begun,
+            "kafka": self.delivery.answered,
             "redis": await self.redis.reachable(),
             "draining": self.draining.begun,
         }

@@ -11,7 +11,9 @@ from typing import Any
 
 from tailrace import admin, engines, log, settings, telemetry
 from tailrace.fair_queue import weight_in
+from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
+from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
@@ -136,6 +138,11 @@ class App:
         context, consumer = self._compose(layout, tasks)
         background.append(tasks.create_task(context.writer.run(), name="writer"))
         background.append(tasks.create_task(context.tail.run(), name="tail"))
+        health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
+        background.append(tasks.create_task(health.run(), name="health"))
+        self.status.kafka = lambda: (
+            health.answers and self.writer.connected and not self.writer.stalled
+        )
         self.status.change(State.READY)
         await consumer.run()
 

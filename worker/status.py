@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,13 @@ class Status:
 
     Attributes:
         detail: what the worker does or waits for; empty when READY.
+        kafka: whether the broker answered what it was last asked; not asked before the engine is
+            ready.
     """
 
     state: State = State.LOADING
     detail: str = "starting"
+    kafka: Callable[[], bool] = lambda: False
 
     @property
     def failed(self) -> bool:
@@ -46,8 +50,10 @@ class Status:
 
     def readiness(self) -> dict[str, Any]:
         """The JSON of `/ready`."""
+        kafka = self.kafka()
         return {
-            "ready": self.state is State.READY,
+            "ready": self.state is State.READY and kafka,
             "state": self.state.value,
             "detail": self.detail,
+            "kafka": kafka,
         }

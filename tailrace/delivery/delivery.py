@@ -24,8 +24,9 @@ from tailrace.delivery.log_clients import LogClients
 from tailrace.delivery.look_up import LookUp
 from tailrace.delivery.subscription import Found, NotFound, Subscription
 from tailrace.delivery.token_tail import TokenTail
+from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
-from tailrace.protocol import ids, records
+from tailrace.protocol import ids, records, topics
 
 SWEEP_S = 5.0
 
@@ -70,6 +71,8 @@ class Delivery:
             self._live, clients.replays, clients.offsets, pools, self.kept, clock
         )
         self._deletions = Deletions(clients.conversations, clients.offsets)
+        # Any partition will do; there is always a first one.
+        self._health = Health(lambda: clients.offsets.ends(topics.TOKENS, [0]))
         self._running = False
 
     # ---- the process -----------------------------------------------------------------------------
@@ -78,6 +81,11 @@ class Delivery:
     def ready(self) -> bool:
         """Whether `run` runs, follows the preferred partitions and knows all deletions."""
         return self._running and self._live.ready and self._deletions.ready
+
+    @property
+    def answered(self) -> bool:
+        """Whether `ready`, and the broker answered when it was last asked."""
+        return self.ready and self._health.answers
 
     async def run(self) -> None:
         """Deliver until cancelled; stops the log clients at the end.
@@ -89,7 +97,7 @@ class Delivery:
             await self._clients.replays.start()
             self._running = True
             async with asyncio.TaskGroup() as tasks:
-                for part in (self._live, self._deletions, self._identity):
+                for part in (self._live, self._deletions, self._identity, self._health):
                     tasks.create_task(part.run())
         finally:
             self._running = False

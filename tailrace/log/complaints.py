@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.log import aiokafka_internals
-from tailrace.telemetry import KAFKA_AWAY, Action, log
+from tailrace.telemetry import Action, log
 
 # After this time without a complaint the broker is back: the client complains several times a
 # second while it is away.
@@ -72,7 +72,6 @@ class KafkaHandler(logging.Handler):
         self._check_back()
         verdict = self._complaints.complain(str(record.msg), self._clock())
         if verdict is Action.KAFKA_AWAY:
-            KAFKA_AWAY.set(1)
             log(Action.KAFKA_AWAY, reason=record.getMessage())
             self._check_later()
         elif verdict is Action.NOTE:
@@ -82,7 +81,6 @@ class KafkaHandler(logging.Handler):
         away_s = self._complaints.back(self._clock())
         if away_s is None:
             return False
-        KAFKA_AWAY.set(0)
         log(Action.KAFKA_BACK, seconds=round(away_s, 1), complaints=self._complaints.complaints)
         return True
 

@@ -125,7 +125,7 @@ CONSUMER_LAG: Final = Gauge(
     "Consumer lag: records between this process's position and the end, at its last fetch",
     ["topic", "partition"],
 )
-KAFKA_AWAY: Final = Gauge("tailrace_kafka_away", "1 while the Kafka client cannot reach the broker")
+KAFKA_AWAY: Final = Gauge("tailrace_kafka_away", "1 while the broker does not answer")
 REDIS_FAILURES: Final = Counter(
     "tailrace_redis_failures", "Redis calls without an answer in time, or with an error"
 )

@@ -64,6 +64,7 @@ class MemoryLog:
     Attributes:
         layout: which log this is; `replace` changes it.
         away: no client gets an answer while it is set; use `go_away` and `come_back`.
+        questions_fail: questions about offsets get no answer; use `unanswered`.
         appended: every record that landed, in the order of arrival.
         reads: (topic, partition, start, end) of every replay that got a connection.
         layout_reads: how often the layout was asked for.
@@ -82,7 +83,7 @@ class MemoryLog:
         answer_deadline_s: float = ANSWER_DEADLINE_S,
     ) -> None:
         self.layout = log.Layout(incarnation, ids.incarnation_tag(incarnation), partitions)
-        self.away = False
+        self.away = self.questions_fail = False
         self.appended: list[log_words.Record] = []
         self.reads: list[tuple[str, int, int, int]] = []
         self.layout_reads = 0
@@ -198,6 +199,15 @@ class MemoryLog:
         self._failures.append(
             _Failure(error or log_words.AppendFailed("the broker said no"), landed)
         )
+
+    def unanswered(self) -> Callable[[], None]:
+        """Questions about offsets fail; returns what ends that. Everything else goes on."""
+        self.questions_fail = True
+
+        def answered() -> None:
+            self.questions_fail = False
+
+        return answered
 
     def hold_acknowledgements(self) -> None:
         """Records land, and their appends stay unanswered."""
@@ -586,6 +596,8 @@ class _Offsets:
     async def _ask(self, topic: str, partitions: Iterable[int]) -> dict[int, _Partition]:
         await asyncio.sleep(0)
         self._broker.require_answer()
+        if self._broker.questions_fail:
+            raise log_words.LogUnavailable("no answer")
         return {p: self._broker.partition(topic, p) for p in partitions}
 
 

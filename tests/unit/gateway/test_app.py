@@ -20,6 +20,7 @@ from tailrace import log, settings
 from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
+from tailrace.log import health
 from tailrace.protocol import ids, records, topics
 from tailrace.web import access, listener, middleware
 from tests.support import (
@@ -31,6 +32,7 @@ from tests.support import (
     memory_redis,
     waiting,
 )
+from tests.support.waiting import eventually
 
 OWN_PROTOCOL = websockets.Subprotocol(access.SUBPROTOCOL)
 
@@ -123,7 +125,7 @@ async def serving(
         task = asyncio.ensure_future(made.run(bound, stop, hurry))
         await log_contract.until(
             lambda: (
-                not ready or (made.submission.accepting and made.revocations.ready) or task.done()
+                not ready or (made.submission.answered and made.revocations.ready) or task.done()
             ),
             10,
         )
@@ -259,6 +261,36 @@ class TestHttp:
             assert (ready.status_code, ready.json()["redis"]) == (200, False)
             service.broker.go_away()
             assert (await client.get("/ready")).status_code == 503
+
+    async def test_readiness_follows_what_the_broker_last_answered_and_recovers_by_itself(
+        self, keys: gateway_process.Keys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found with a broker that was dead for 25 s: every create failed, and the gateway said
+        that Kafka was there."""
+        monkeypatch.setattr(health, "ASK_EVERY_S", 0.02)
+        async with serving(keys) as service, service.client() as client:
+
+            async def kafka() -> bool:
+                state = (await client.get("/ready")).json()
+                assert state["ready"] == state["kafka"]
+                return bool(state["kafka"])
+
+            async def not_kafka() -> bool:
+                return not await kafka()
+
+            assert await kafka()
+            service.broker.hold_acknowledgements()  # an append without an answer
+            asked = asyncio.ensure_future(
+                client.post("/v1/responses", json={"model": "m", "input": "x", "background": True})
+            )
+            await eventually(not_kafka, "an overdue append shows", within_s=5)
+            service.broker.release_acknowledgements()
+            assert (await asked).status_code == 200
+            await eventually(kafka, "its acknowledgement shows", within_s=5)
+            ends = service.broker.unanswered()  # nothing is asked of the log but by readiness
+            await eventually(not_kafka, "a question without an answer shows", within_s=5)
+            ends()
+            await eventually(kafka, "its answer shows", within_s=5)
 
 
 class TestSocket:
@@ -497,7 +529,7 @@ class TestRevoked:
         broker.put_record(topics.REVOCATIONS, 0, record, record.id)
         broker.lag(topics.REVOCATIONS, 0, 0)
         async with serving(keys, broker, ready=False) as service, service.client() as client:
-            await log_contract.until(lambda: service.gateway.delivery.ready, 5)
+            await log_contract.until(lambda: service.gateway.submission.answered, 5)
             assert (await client.get("/ready")).status_code == 503
             assert (await client.get("/v1/models")).status_code == 503
             broker.catch_up(topics.REVOCATIONS, 0)

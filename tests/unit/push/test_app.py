@@ -102,7 +102,7 @@ async def running(push: app.Push) -> AsyncIterator[tuple[int, asyncio.Event, asy
     port: int = bound.getsockname()[1]
     try:
         await log_contract.until(
-            lambda: (push.delivery.ready and push.revocations.ready) or task.done(), 10
+            lambda: (push.delivery.answered and push.revocations.ready) or task.done(), 10
         )
         yield port, stop, task
     finally:

@@ -127,7 +127,13 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
     async with running() as it:
         assert it.app.status.readiness()["ready"] is False
         await it.ready()
-        assert it.app.status.readiness() == {"ready": True, "state": "ready", "detail": ""}
+        await eventually(lambda: it.app.status.kafka(), "the broker answered")
+        assert it.app.status.readiness() == {
+            "ready": True,
+            "state": "ready",
+            "detail": "",
+            "kafka": True,
+        }
         request = it.ask(metadata=cues(5))
         await it.tokens(request.rid, 5)
         await eventually(lambda: it.committed() == 1, "committed")

@@ -87,4 +87,9 @@ def test_a_failure_is_told_with_its_reason() -> None:
     status = Status()
     status.fail("the engine died")
     assert status.failed
-    assert status.readiness() == {"ready": False, "state": "failed", "detail": "the engine died"}
+    assert status.readiness() == {
+        "ready": False,
+        "state": "failed",
+        "detail": "the engine died",
+        "kafka": False,
+    }
