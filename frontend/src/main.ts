@@ -6,7 +6,9 @@ import { Api, ApiError, type Config } from "./edge/api";
 import { Credential, takeFragment } from "./edge/credential";
 import { WatchSocket, TicketRefused } from "./edge/watchSocket";
 import { BrowserStore, storageOf } from "./edge/store";
+import { Account } from "./view/account";
 import { App } from "./view/app";
+import { LinkSignIn } from "./view/linkSignIn";
 import { SignIn } from "./view/signin";
 
 function newId(): string {
@@ -41,7 +43,26 @@ async function begin(): Promise<void> {
     credentials.give(credential);
     watchSocket.hurry();
   });
-  const credentials = new Credential("", local, () => signIn.ask("This server needs a credential that it accepts."));
+  let begun = false;
+  const linkSignIn = new LinkSignIn();
+  const account = new Account(() => {
+    credentials.signOut();
+    signIn.ask("You are signed out. Your chats are still kept in this browser.");
+  });
+  const credentials = new Credential({
+    base: "",
+    storage: local,
+    wanted: () => signIn.ask("This server needs a credential that it accepts."),
+    switches: (who, instead) => linkSignIn.ask(who, instead),
+    changed: (who) => {
+      account.show(who);
+      if (!begun) return;
+      // What is open was opened for somebody else.
+      watchSocket.stop();
+      if (who !== null) watchSocket.hurry();
+      else app.setConnection({ kind: "refused", words: "You are signed out." });
+    },
+  });
   const api = new Api("", credentials);
 
   let config: Promise<Config> | null = null;
@@ -93,13 +114,14 @@ async function begin(): Promise<void> {
 
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no #app");
-  const app = new App(root, controller, local, () => watchSocket.hurry());
-  document.body.append(signIn.element);
+  const app = new App(root, controller, local, () => watchSocket.hurry(), account.element);
+  document.body.append(signIn.element, linkSignIn.element);
 
   window.addEventListener("online", () => watchSocket.hurry());
   window.addEventListener("offline", () => {
     if (!watchSocket.isOpen) app.setConnection({ kind: "offline" });
   });
+  window.addEventListener("storage", (event) => credentials.heard(event));
   window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "hidden") controller.flush();
@@ -110,6 +132,7 @@ async function begin(): Promise<void> {
   controller.load();
   app.start();
   await credentials.start(fragment);
+  begun = true;
   controller.start();
   watchSocket.hurry();
 }

@@ -579,15 +579,65 @@ def test_a_credential_in_the_address_leaves_it_at_once(
     assert "credential" not in chat.page.url
 
 
-def test_without_a_credential_the_page_asks_for_one(
-    tabs: Callable[..., Opener], scripted_stack: Stack
-) -> None:
-    """As on a deployment that hands out none."""
-    chat = tabs(scripted_stack)()
+def handing_out_none(chat: Chat) -> Chat:
+    """As on a deployment whose gateways hand out no credentials."""
     chat.page.route(
         "**/dev/credential",
         lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}),
     )
+    return chat
+
+
+def test_a_link_changes_who_the_reader_is_only_when_the_reader_agrees(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    chat = handing_out_none(tabs(scripted_stack)())
+    who, page = chat.page.locator(".account"), chat.page
+    page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('alice')}")
+    page.get_by_role("button", name="Sign in as alice").click()
+    chat.connected()
+    sync_api.expect(who).to_contain_text("alice")
+    page.goto("about:blank")
+    page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('mallory')}")
+    sync_api.expect(page.get_by_role("dialog")).to_contain_text("You are signed in as alice.")
+    page.get_by_role("button", name="Stay alice").click()
+    chat.connected()
+    sync_api.expect(who).to_contain_text("alice")
+    chat.ask("Who am I?")
+    chat.status("completed")
+    chat.check_plain()
+    theirs = {"Authorization": f"Bearer {scripted_stack.token('mallory')}"}
+    url = f"{scripted_stack.api}/responses/{chat.kept()['answer']['responseId']}"
+    assert httpx.get(url, headers=theirs).status_code == 404
+
+
+def test_whoever_signs_out_asks_nothing_more_until_they_sign_in(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    chat = handing_out_none(tabs(scripted_stack)())
+    page = chat.page
+    page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('alice')}")
+    page.get_by_role("button", name="Sign in as alice").click()
+    chat.connected()
+    page.get_by_role("button", name="Sign out").click()
+    field = page.get_by_label("Credential")
+    sync_api.expect(field).to_be_visible()
+    assert scripted_stack.token("alice")[:20] not in json.dumps(
+        page.evaluate("Object.entries(localStorage)")
+    )
+    page.reload()
+    sync_api.expect(field).to_be_visible()
+    field.fill(scripted_stack.token("bob"))
+    page.get_by_role("button", name="Sign in").click()
+    chat.connected()
+    sync_api.expect(page.locator(".account")).to_contain_text("bob")
+
+
+def test_without_a_credential_the_page_asks_for_one(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    """As on a deployment that hands out none."""
+    chat = handing_out_none(tabs(scripted_stack)())
     chat.page.goto(scripted_stack.url)
     field = chat.page.get_by_label("Credential")
     field.fill("not.a.credential")
@@ -609,13 +659,10 @@ def test_without_a_credential_the_page_asks_for_one(
 def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
-    chat = tabs(scripted_stack)()
-    chat.page.route(
-        "**/dev/credential",
-        lambda route: route.fulfill(status=404, json={"error": {"message": "not found"}}),
-    )
+    chat = handing_out_none(tabs(scripted_stack)())
     short = scripted_stack.command("token", "--sub", "someone", "--ttl", "20s").strip()
     chat.page.goto(f"{scripted_stack.url}/#credential={short}")
+    chat.page.get_by_role("button", name="Sign in as someone").click()
     chat.connected()
     slowly(chat, 900, 30)
     chat.ask("Tell me very much.")

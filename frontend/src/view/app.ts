@@ -47,6 +47,7 @@ export class App {
     private readonly controller: Controller,
     private readonly storage: Storage | null,
     hurry: () => void,
+    account: HTMLElement,
   ) {
     this.status = new Status(hurry);
     this.composer = new Composer({
@@ -56,7 +57,7 @@ export class App {
     });
     this.side = new Side(
       { fresh: () => this.open(null), open: (id) => this.open(id), remove: (id) => this.remove(id) },
-      h("div", { class: "side-foot" }, new Theme(storage).element),
+      h("div", { class: "side-foot" }, account, new Theme(storage).element),
     );
     this.welcome = h(
       "div",
