@@ -30,6 +30,7 @@ from gateway import (
     response_operations,
     response_routes,
     revocation_routes,
+    session_routes,
     stream_keeper,
     submission,
     withdrawals,
@@ -52,6 +53,7 @@ from tailrace.web import (
     query_routes,
     runner,
     server,
+    session_cookie,
     write_deadline,
 )
 
@@ -130,12 +132,16 @@ class Gateway:
         self.revocations = revocations.Revocations(
             clients.delivery.revocations, clients.delivery.offsets
         )
+        sessions = session_cookie.SessionCookies(
+            config.session_key or os.urandom(session_cookie.MIN_KEY_BYTES)
+        )
         gate = access.Access(
             self.key_sets,
             Tickets(self.redis),
             self.revocations,
             admitted.Admitted(self.revocations),
             config.origins,
+            sessions=sessions,
         )
         operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
         rates = rate_limits.RateLimiter(cached, config.limits, self.spawn)
@@ -185,6 +191,7 @@ class Gateway:
             self.create_routes,
             response_routes.ResponseRoutes(gate, operations),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
+            session_routes.SessionRoutes(gate, sessions),
             self.delivery,
             self.redis,
             self.workers,

@@ -18,6 +18,7 @@ from gateway import (
     create_routes,
     response_routes,
     revocation_routes,
+    session_routes,
     submission,
     worker_registry,
 )
@@ -42,6 +43,7 @@ class Api:
         create: create_routes.CreateRoutes,
         responses: response_routes.ResponseRoutes,
         revocations: revocation_routes.RevocationRoutes,
+        sessions: session_routes.SessionRoutes,
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
@@ -55,6 +57,7 @@ class Api:
         self._create = create
         self._responses = responses
         self._revocations = revocations
+        self._sessions = sessions
         self._delivery = deliver
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
@@ -76,6 +79,9 @@ class Api:
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
+            ("POST", "/v1/session", self._sessions.begin),
+            ("GET", "/v1/session", self._sessions.show),
+            ("DELETE", "/v1/session", self._sessions.end),
             ("POST", "/v1/admin/revocations", self._revocations.create),
             ("GET", "/v1/admin/revocations", self._revocations.listed),
             ("DELETE", "/v1/admin/revocations/{revocation_id}", self._revocations.lift),

@@ -1,5 +1,5 @@
-"""The Secrets that no operator makes: Redis users with fresh passwords, and the issuers' public
-keys.
+"""The Secrets that no operator makes: Redis users with fresh passwords, the key of the browsers'
+sessions, and the issuers' public keys.
 
     python -m k8s.make_secrets --issuers issuers.json | kubectl apply -n tailrace -f -
 
@@ -35,6 +35,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "redis-acl": ("users.acl",),
     **{f"redis-{user}": ("url",) for user in REDIS_USERS},
     "issuers": ("issuers.json",),
+    "session-key": ("key",),
 }
 
 
@@ -60,6 +61,7 @@ def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, s
         "redis-acl": {"users.acl": users_acl(passwords)},
         **{f"redis-{user}": {"url": url} for user, url in urls.items()},
         "issuers": {"issuers.json": issuers},
+        "session-key": {"key": password()},
     }
 
 

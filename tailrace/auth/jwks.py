@@ -102,6 +102,10 @@ class KeySets:
             self._verified.popitem(last=False)
         return principal
 
+    def knows(self, iss: str) -> bool:
+        """Whether credentials of this issuer are accepted at all."""
+        return iss in self._issuers.by_name
+
     async def _verify(self, token: str, now: float) -> Principal:
         try:
             return verify(token, self._issuers, now)

@@ -24,6 +24,7 @@ class Reason(enum.StrEnum):
     SIGNATURE = "signature"
     INTERNAL = "internal"
     TICKET = "ticket"  # unknown, used or expired one-time ticket (tailrace.store.tickets)
+    SESSION = "session"  # a browser's cookie that is none of ours (tailrace.web.session_cookie)
     TICKET_ORIGIN = "ticket_origin"  # the ticket was minted for another origin
     REVOKED = "revoked"
     OTHER_PRINCIPAL = "other_principal"  # shown on a socket that is open for somebody else

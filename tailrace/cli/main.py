@@ -90,7 +90,7 @@ def _wipe(data: paths.Data) -> None:
         raise _refuse(f"{data.root} is not a data folder of Tailrace; --wipe leaves it alone", 2)
     for folder in (data.kafka, data.redis, data.logs):
         shutil.rmtree(folder, ignore_errors=True)
-    for file in (data.dev_key, data.issuers, data.credential):
+    for file in (data.dev_key, data.issuers, data.credential, data.session_key):
         file.unlink(missing_ok=True)
 
 

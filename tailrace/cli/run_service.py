@@ -42,6 +42,7 @@ def defaults(
         shared |= {
             "TAILRACE_PAGE": str(page or ""),
             "TAILRACE_DEV_CREDENTIAL": str(data.credential),
+            "TAILRACE_SESSION_KEY": str(data.session_key) if data.session_key.exists() else "",
         }
         if running:
             shared["TAILRACE_PUSH_URL"] = ",".join(running.push_urls)

@@ -112,7 +112,11 @@ def mint(
 
 
 def ensure(data: paths.Data) -> None:
-    """Write a new key and issuers file if one of the two is missing."""
+    """Write a new key and issuers file if one of the two is missing, and the gateways' session
+    key."""
+    if not data.session_key.exists():
+        data.make()
+        _write_private(data.session_key, secrets.token_urlsafe(32))
     if data.dev_key.exists() and data.issuers.exists():
         return
     data.make()

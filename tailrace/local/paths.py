@@ -89,6 +89,11 @@ class Data:
         """The page's development credential. The supervisor renews it, the gateway reads it."""
         return self.root / "dev-credential"
 
+    @property
+    def session_key(self) -> Path:
+        """Seals the sessions of browsers."""
+        return self.root / "session-key"
+
     def make(self) -> None:
         for folder in (self.root, self.kafka, self.redis, self.logs):
             folder.mkdir(parents=True, exist_ok=True)

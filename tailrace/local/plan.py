@@ -79,6 +79,7 @@ class Surroundings:
     redis: str
     issuers: Path
     credential: Path
+    session_key: Path
     page: Path | None
     python: Path  # the services' environment
     engine_python: Path  # the model engine's
@@ -193,6 +194,7 @@ def services(
         "TAILRACE_PUSH_URL": ",".join(url(port) for port in push_ports),
         "TAILRACE_PAGE": str(around.page or ""),
         "TAILRACE_DEV_CREDENTIAL": str(around.credential),
+        "TAILRACE_SESSION_KEY": str(around.session_key),
     }
 
     def service(

@@ -220,6 +220,7 @@ class Supervisor:
             redis=self._state.redis,
             issuers=self._data.issuers,
             credential=self._data.credential,
+            session_key=self._data.session_key,
             page=page,
             python=Path(sys.executable),
             engine_python=paths.ENGINE_ENVIRONMENT / "bin" / "python",

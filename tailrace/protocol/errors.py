@@ -218,6 +218,16 @@ def insufficient_scope(scope: str) -> ApiError:
     )
 
 
+def session_token_missing() -> ApiError:
+    """The cookie alone changes nothing: another site's page could have caused the request."""
+    return ApiError(
+        403,
+        INVALID_REQUEST,
+        "session_token_missing",
+        "A request with a session's cookie needs the session's token in x-tailrace-session.",
+    )
+
+
 def forbidden_tenant() -> ApiError:
     return ApiError(
         403, INVALID_REQUEST, "forbidden_tenant", "This credential acts within its own tenant."

@@ -227,6 +227,28 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretFile:
+    """The content of a file that holds a secret of at least `least` bytes; surrounding white space
+    is no part of it."""
+
+    least: int
+    absent: None = None
+
+    @property
+    def expected(self) -> str:
+        return f"a file that holds at least {self.least} random bytes"
+
+    def parse(self, text: str) -> bytes:
+        try:
+            content = Path(text).read_bytes().strip()
+        except OSError as error:
+            raise ValueError(error.strerror) from error
+        if len(content) < self.least:
+            raise ValueError(f"{len(content)} bytes")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
 class Folder:
     """A path. `must_exist`: of a folder."""
 

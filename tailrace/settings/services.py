@@ -56,6 +56,7 @@ class GatewaySettings(EdgeSettings):
     push_urls: tuple[str, ...]
     page: Path | None
     dev_credential: Path | None
+    session_key: bytes | None = field(repr=False)
     max_ws_bytes: int
     max_http_bytes: int
     connection_limit_s: float

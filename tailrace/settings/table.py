@@ -257,6 +257,15 @@ VARIABLES: Final = (
         "{}",
     ),
     Variable(
+        "TAILRACE_SESSION_KEY",
+        "session_key",
+        (GATEWAY,),
+        kinds.SecretFile(32),
+        "file with the key that seals the sessions of browsers, the same for all gateways; not "
+        "set: a session holds at one gateway, until it ends",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
         "TAILRACE_DEV_CREDENTIAL",
         "dev_credential",
         (GATEWAY,),

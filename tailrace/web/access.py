@@ -24,6 +24,7 @@ from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.tickets import Tickets
 from tailrace.web import auth_messages
 from tailrace.web.admitted import Admitted
+from tailrace.web.session_cookie import SessionCookies
 
 SUBPROTOCOL = "tailrace.v1"
 TICKET_PREFIX = "ticket."
@@ -62,6 +63,7 @@ class Access:
     Attributes:
         admitted: what is open for them.
         clock: gives seconds since the epoch.
+        sessions: opens the sessions of browsers; None where there are none.
     """
 
     keys: jwks.KeySets
@@ -70,6 +72,7 @@ class Access:
     admitted: Admitted
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
+    sessions: SessionCookies | None = None
 
     def check_origin(self, connection: HTTPConnection) -> None:
         """A browser names its origin and may come only from a listed one; other clients name none.
@@ -81,14 +84,28 @@ class Access:
         if origin is not None and origin not in self.origins:
             raise errors.forbidden_origin()
 
+    def check_same_origin(self, connection: HTTPConnection) -> None:
+        """Only pages of this very origin, and callers that are no browser.
+
+        Raises:
+            errors.ApiError: 403.
+        """
+        origin = connection.headers.get("origin")
+        host = connection.headers.get("host", "")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise errors.forbidden_origin()
+        if connection.headers.get("sec-fetch-site") not in (None, "same-origin"):
+            raise errors.forbidden_origin()
+
     async def principal(
         self, connection: HTTPConnection, scope: CredentialScope | None = None
     ) -> Principal:
-        """The caller, by `Authorization` header or, on a WebSocket, by ticket. `scope`: what the
-        credential must allow; None when any credential will do.
+        """The caller: by `Authorization` header; or by ticket on a WebSocket, and by session's
+        cookie elsewhere. `scope`: what the credential must allow; None when any credential will do.
 
         Raises:
-            errors.ApiError: 401 for every cause alike, 403 without the scope, 503 when tickets or
+            errors.ApiError: 401 for every cause alike, 403 without the scope or for a change by
+                cookie alone, 503 when tickets or
                 revocations cannot be checked.
         """
         principal = await self._checked(self._principal(connection))
@@ -158,4 +175,19 @@ class Access:
                     return await self.tickets.consume_ticket(
                         protocol[len(TICKET_PREFIX) :], connection.headers.get("origin")
                     )
+            raise InvalidCredential(Reason.MISSING)
+        if self.sessions is not None and (value := self.sessions.value(connection)) is not None:
+            return self._of_session(self.sessions, connection, value)
         raise InvalidCredential(Reason.MISSING)
+
+    def _of_session(
+        self, sessions: SessionCookies, connection: HTTPConnection, value: str
+    ) -> Principal:
+        principal = sessions.open(value, self.clock())
+        if not self.keys.knows(principal.issuer):  # its issuer was removed since
+            raise InvalidCredential(Reason.ISSUER)
+        if connection.scope["method"] not in ("GET", "HEAD") and not sessions.shows_token(
+            connection, value
+        ):
+            raise errors.session_token_missing()
+        return principal

@@ -163,31 +163,29 @@ async def test_what_is_open_for_a_revoked_user_ends_everywhere(
     mallory = deployment.headers("mallory-open")
     admin = deployment.headers("root", scopes=("admin",))
     everywhere = [deployment.gateway(n) for n in (1, 2)] + [deployment.push(n) for n in (1, 2)]
-    with attack("a revoked user's sockets and streams", "all closed within 2 s") as row:
-        async with client(deployment.gateway(1), mallory) as http:
-            made = await http.post("/v1/responses", json={**LONG, "background": True})
-            rid = made.json()["id"]
-        async with everything_open(deployment, mallory, [rid]) as opened:
+    async with client(deployment.gateway(1), mallory) as http:
+        made = await http.post("/v1/responses", json={**LONG, "background": True})
+        rid = made.json()["id"]
+    async with everything_open(deployment, mallory, [rid]) as opened:
+        with attack("a revoked user's sockets and streams", "all closed within 2 s") as row:
             async with client(deployment.gateway(1), admin) as http:
                 begun = time.monotonic()
                 done = await http.post("/v1/admin/revocations", json={"subject": "mallory-open"})
                 assert done.status_code == 201, done.text
             ended = await opened.ended()
-        longest = max(at - begun for _, at, _ in ended)
-        row.note = f"{len(ended)} ended, the last after {1000 * longest:.0f} ms"
-        print(row.note)
-        codes = {(kind, code) for kind, _, code in ended}
-        assert codes == {
-            ("watch socket", WATCH_CLOSE),
-            ("followed stream", 0),
-            ("socket", RESPONSES_CLOSE),
-            ("stream", 0),
-        }
-        if room.FULL:
-            assert longest <= WITHIN_S
-        for service in everywhere:
-            assert await status(service, mallory) == 401, service.name
-            assert await status(service, deployment.headers("bob")) in (200, 404), service.name
+            longest = max(at - begun for _, at, _ in ended)
+            row.note = f"{len(ended)} ended, the last after {1000 * longest:.0f} ms"
+            if room.FULL:
+                assert longest <= WITHIN_S
+    assert {(kind, code) for kind, _, code in ended} == {
+        ("watch socket", WATCH_CLOSE),
+        ("followed stream", 0),
+        ("socket", RESPONSES_CLOSE),
+        ("stream", 0),
+    }
+    for service in everywhere:
+        assert await status(service, mallory) == 401, service.name
+        assert await status(service, deployment.headers("bob")) in (200, 404), service.name
     # Those that were not stored were cancelled, and those that waited were never begun.
     created = requests_of(deployment, "mallory-open")
     assert len(created) == 1 + 2 * 2 + 2 * 2, "one stored, and one of each socket and stream"

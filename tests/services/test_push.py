@@ -390,7 +390,7 @@ async def test_an_id_of_another_log_is_history_lost(world: World) -> None:
 
 
 async def test_a_ticket_is_for_one_socket_of_one_origin(world: World) -> None:
-    principal = Principal(ISS, "alice", None, frozenset(), int(time.time()) + 600)
+    principal = Principal(ISS, "alice", None, frozenset({"read"}), int(time.time()) + 600)
     async with RedisStore(world.redis) as store:
         good, other = [
             await Tickets(store).mint_ticket(principal, ORIGIN, time.time()) for _ in range(2)

@@ -793,3 +793,133 @@ class TestCredentialsThatExpire:
             await whole.post(f"/v1/responses/{rid}/cancel")
             rest = await whole.get(f"/v1/responses/{rid}?stream=true&starting_after={last}")
             assert rest.text.endswith("data: [DONE]\n\n")
+
+
+class TestSession:
+    """A browser's session, as the page uses it."""
+
+    @contextlib.asynccontextmanager
+    async def browser(self, service: Service) -> AsyncIterator[httpx.AsyncClient]:
+        """Keeps cookies. The names of its headers are those of a page of this gateway."""
+        base = f"http://127.0.0.1:{service.port}"
+        headers = {"sec-fetch-site": "same-origin"}
+        async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+            yield client
+
+    async def signed_in(
+        self, client: httpx.AsyncClient, service: Service, subject: str = "alice", **named: Any
+    ) -> dict[str, str]:
+        """The header with the session's token."""
+        credential = service.keys.token(subject, **named)
+        own = {"origin": str(client.base_url).rstrip("/")}
+        answer = await client.post("/v1/session", json={"credential": credential}, headers=own)
+        assert answer.status_code == 200, answer.text
+        assert credential not in str(answer.headers)
+        return {"x-tailrace-session": answer.json()["token"]}
+
+    async def test_a_page_signs_in_asks_and_signs_out(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, self.browser(service) as page:
+            assert (await page.get("/v1/session")).json()["subject"] is None
+            token = await self.signed_in(page, service)
+            who = (await page.get("/v1/session")).json()
+            assert (who["subject"], who["token"]) == ("alice", token["x-tailrace-session"])
+            body = {"input": "hi", "background": True}
+            made = await page.post("/v1/responses", json=body, headers=token)
+            assert made.status_code == 200
+            rid = made.json()["id"]
+            assert (await page.get(f"/v1/responses/{rid}")).status_code == 200
+            async with service.client() as alice:
+                assert (await alice.get(f"/v1/responses/{rid}")).status_code == 200
+            assert (await page.post("/v1/tickets", json={}, headers=token)).status_code == 200
+            assert (await page.delete("/v1/session", headers=token)).status_code == 200
+            assert (await page.get("/v1/session")).json()["subject"] is None
+            assert (await page.get(f"/v1/responses/{rid}")).status_code == 401
+
+    async def test_a_cookie_alone_changes_nothing(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, self.browser(service) as page:
+            await self.signed_in(page, service)
+            for headers in ({}, {"x-tailrace-session": "0" * 64}):
+                for call in (
+                    page.post("/v1/responses", json={"input": "hi"}, headers=headers),
+                    page.post("/v1/chat/completions", json={"messages": []}, headers=headers),
+                    page.post("/v1/tickets", headers=headers),
+                    page.post("/v1/responses/resp_x/cancel", headers=headers),
+                    page.delete("/v1/responses/resp_x", headers=headers),
+                    page.post("/v1/admin/revocations", json={}, headers=headers),
+                    page.delete("/v1/session", headers=headers),
+                ):
+                    answer = await call
+                    assert answer.status_code == 403, answer.request.url
+                    assert answer.json()["error"]["code"] == "session_token_missing"
+            assert service.requests() == []
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"origin": "https://evil.example"},
+            {"origin": "null"},
+            {"sec-fetch-site": "same-site"},
+            {"sec-fetch-site": "cross-site"},
+        ],
+    )
+    async def test_no_other_site_signs_in_or_out_or_learns_who_one_is(
+        self, keys: gateway_process.Keys, headers: dict[str, str]
+    ) -> None:
+        listed = "https://evil.example"  # listed ones get no session either
+        async with (
+            serving(keys, TAILRACE_ORIGINS=listed) as service,
+            self.browser(service) as page,
+        ):
+            token = await self.signed_in(page, service)
+            sent = {**token, **headers}
+            body = {"credential": service.keys.token("mallory")}
+            for call in (
+                page.post("/v1/session", json=body, headers=sent),
+                page.get("/v1/session", headers=sent),
+                page.delete("/v1/session", headers=sent),
+            ):
+                answer = await call
+                assert answer.status_code == 403
+                assert "set-cookie" not in answer.headers
+            assert (await page.get("/v1/session")).json()["subject"] == "alice"
+
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+    async def test_a_form_signs_nobody_in(self, keys: gateway_process.Keys, kind: str) -> None:
+        async with serving(keys) as service, self.browser(service) as page:
+            content = json.dumps({"credential": service.keys.token("mallory")})
+            answer = await page.post("/v1/session", content=content, headers={"content-type": kind})
+            assert (answer.status_code, "set-cookie" in answer.headers) == (400, False)
+
+    async def test_a_bad_credential_makes_no_session(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, self.browser(service) as page:
+            for credential, status in (("x.y.z", 401), (None, 400), (5, 400)):
+                answer = await page.post("/v1/session", json={"credential": credential})
+                assert (answer.status_code, "set-cookie" in answer.headers) == (status, False)
+            large = await page.post("/v1/session", json={"credential": "x" * 20_000})
+            assert large.status_code == 413
+
+    async def test_a_revoked_session_is_over_and_its_scopes_are_the_credentials(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, self.browser(service) as page:
+            token = await self.signed_in(page, service, scopes=["read"])
+            refused = await page.post("/v1/responses", json={"input": "hi"}, headers=token)
+            assert refused.json()["error"]["code"] == "insufficient_scope"
+            await service.revoke("alice")
+            assert (await page.get("/v1/session")).json()["subject"] is None
+            assert (await page.get("/v1/responses/resp_x")).status_code == 401
+            again = await page.post("/v1/session", json={"credential": service.keys.token("alice")})
+            assert again.status_code == 401
+
+    async def test_a_cookie_opens_no_socket(self, keys: gateway_process.Keys) -> None:
+        """Only a one-time ticket does, which another site's page cannot get."""
+        async with serving(keys) as service, self.browser(service) as page:
+            await self.signed_in(page, service)
+            cookie = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
+            for path in ("/v1/responses", "/v1/watch"):
+                with pytest.raises(websockets.InvalidStatus) as refused:
+                    await websockets.connect(
+                        f"ws://127.0.0.1:{service.port}{path}",
+                        additional_headers={"cookie": cookie},
+                    )
+                assert refused.value.response.status_code == 401

@@ -16,6 +16,7 @@ AROUND = plan.Surroundings(
     redis="redis://r:6379/0",
     issuers=Path("/d/issuers.json"),
     credential=Path("/d/dev-credential"),
+    session_key=Path("/d/session-key"),
     page=Path("/page"),
     python=Path("/venv/python"),
     engine_python=Path("/engine/python"),
@@ -80,8 +81,10 @@ def test_only_gateway_and_push_get_issuers_and_only_the_gateway_the_development_
         "key" in value.lower()
         for one in found.values()
         for name, value in one.environ.items()
-        if "ISSUERS" not in name
+        if name not in ("TAILRACE_ISSUERS", "TAILRACE_SESSION_KEY")
     )
+    assert found["gateway-1"].environ["TAILRACE_SESSION_KEY"] == "/d/session-key"
+    assert not any("TAILRACE_SESSION_KEY" in found[name].environ for name in ("push-1", "worker-1"))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ EVERY_ERROR = [
     (errors.websocket_connection_limit_reached(), 400, "websocket_connection_limit_reached", None),
     (errors.invalid_api_key(), 401, "invalid_api_key", None),
     (errors.insufficient_scope("create"), 403, "insufficient_scope", None),
+    (errors.session_token_missing(), 403, "session_token_missing", None),
     (errors.forbidden_tenant(), 403, "forbidden_tenant", None),
     (errors.forbidden_origin(), 403, "forbidden_origin", None),
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
