@@ -212,13 +212,13 @@ class Delivery:
             address = ids.parse(rid, self._layout.partitions)
         except ids.InvalidId as error:
             raise NotFound(rid) from error
-        if rid in self._deletions:
-            raise NotFound(rid)
         if address.incarnation != self._layout.tag:
             await self._identity.require_same()
             raise log.HistoryLost(f"{rid} belongs to another log")
+        if rid in self._deletions:
+            await self._look_up.miss(rid, address, owner)
         stream = await self._look_up.stream(rid, address, owner)
-        if stream.owner != owner or rid in self._deletions:
+        if rid in self._deletions:
             raise NotFound(rid)
         stream.holders += 1
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from tailrace import log, telemetry
 from tailrace.delivery import hub, kept_bytes
@@ -23,6 +26,9 @@ AT_ONCE = 2
 # Per principal, waiting ones included: two sockets that come back with all that they watch.
 IN_ALL = 128
 RETRY_AFTER_S = 1.0
+
+
+_NOBODY = records.Owner("", "")
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +48,7 @@ class LookUp:
     """Makes streams of responses that this instance has none of.
 
     Attributes:
+        _secret: makes the ids that stand for responses of others.
         _loads: look-ups under way by rid. Two watchers of one response share a replay.
         _shares: look-ups by principal; a principal without any has no entry.
     """
@@ -61,27 +68,47 @@ class LookUp:
         self._pools = tuple(pools)
         self._kept = kept
         self._clock = clock
+        self._secret = os.urandom(16)
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
 
     async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
-        """The stream of `rid`, complete up to now. `owner` is who asks; whose response it is, the
-        caller compares.
+        """The stream of `rid`, complete up to now, for its owner.
+
+        Somebody else's response costs the look-ups of one that does not exist, so that the time of
+        the refusal does not tell which it was.
 
         Raises:
-            NotFound, log.HistoryLost, log.LogUnavailable
+            NotFound: also when it is not `owner`'s.
+            log.HistoryLost, log.LogUnavailable
             errors.ApiError: 429, `owner` has too many look-ups under way.
         """
         stream = self._live.streams.get(rid)
-        if stream is not None and rid not in self._loads:
-            return stream
+        if stream is None or rid in self._loads:
+            mine = rid not in self._loads
+            stream = await self._loaded_stream(rid, address, owner)
+            if mine and stream.owner != owner:
+                raise NotFound(rid)  # the look-up went as far as that of an unknown id
+        if stream.owner != owner:
+            await self.miss(rid, address, owner)
+        return stream
+
+    async def miss(self, rid: str, address: ids.Address, owner: records.Owner) -> NoReturn:
+        """Look for a response that does not exist, in the place of `rid`. Raises like `stream`."""
+        entropy = hashlib.blake2b(rid.encode(), key=self._secret, digest_size=ids.RANDOM_BYTES)
+        await self._loaded_stream(ids.mint(address, entropy.digest()), address, owner)
+        raise NotFound(rid)
+
+    async def _loaded_stream(
+        self, rid: str, address: ids.Address, owner: records.Owner
+    ) -> hub.Stream:
         task = self._loads.get(rid)
         if task is None:
             share = self._shares.setdefault(owner.key, _Share())
             if share.count >= IN_ALL:
                 raise errors.too_many_look_ups(RETRY_AFTER_S)
             share.count += 1
-            task = asyncio.create_task(self._load(rid, address, share))
+            task = asyncio.create_task(self._load(rid, address, owner, share))
             self._loads[rid] = task
             task.add_done_callback(lambda t: self._loaded(rid, owner, t))
         # One watcher that goes away must not end the look-up of the others.
@@ -96,7 +123,7 @@ class LookUp:
         """
         value = stream.request or await self._request_by_claim(stream)
         if value is None:
-            value = await self._scan_requests(stream, from_beginning=True)
+            value = await self._scan_requests(stream, stream.owner or _NOBODY, from_beginning=True)
         request = records.decode_request(value)
         if request is None:
             raise log.HistoryLost(f"the log no longer holds the request of {stream.rid}")
@@ -115,17 +142,21 @@ class LookUp:
         if task.cancelled() or task.exception() is not None:
             self._live.streams.drop(rid)
 
-    async def _load(self, rid: str, address: ids.Address, share: _Share) -> hub.Stream:
+    async def _load(
+        self, rid: str, address: ids.Address, owner: records.Owner, share: _Share
+    ) -> hub.Stream:
         started = self._clock()
         try:
             async with asyncio.timeout(DEADLINE_S), share.turns:
-                stream = await self._replay(rid, address)
+                stream = await self._replay(rid, address, owner)
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
         telemetry.REPLAY_SECONDS.observe(self._clock() - started)
         return stream
 
-    async def _replay(self, rid: str, address: ids.Address) -> hub.Stream:
+    async def _replay(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
+        """Find all that the log has of `rid`. What is not `owner`'s is searched for to the end, as
+        if it were not there."""
         await self._live.follow(address.partition)
         # Up to `add` nothing awaits: the tail cannot dispatch between the reading of its position
         # and the registration of the stream.
@@ -137,24 +168,26 @@ class LookUp:
             # behind that gateway's.
             raise NotFound(rid)
         start = address.offset
-        while start < live_from and not stream.done:
+        while start < live_from and not (stream.done and stream.owner == owner):
             stop = min(start + STRETCH, live_from)
-            await self._replay_stretch(stream, start, stop)
+            await self._replay_stretch(stream, start, stop, owner)
             start = stop
             # Another look-up that waits for the free connection has it before the next stretch.
             await asyncio.sleep(0)
         stream.release()
-        if stream.series is None:
-            await self._scan_requests(stream)
-        if stream.series is None:
+        if stream.owner != owner:
+            await self._scan_requests(stream, owner)
+        if stream.owner != owner:
             # The response may have been finished and committed while the tail was behind. What a
             # commit speaks of lies below this end.
-            await self._caught_up(stream, await self._end(address.partition))
+            await self._caught_up(stream, await self._end(address.partition), owner)
         if stream.series is None:
             raise NotFound(rid)
         return stream
 
-    async def _replay_stretch(self, stream: hub.Stream, start: int, stop: int) -> None:
+    async def _replay_stretch(
+        self, stream: hub.Stream, start: int, stop: int, owner: records.Owner
+    ) -> None:
         key = stream.rid.encode()
         async with contextlib.aclosing(
             self._replays.read(topics.TOKENS, stream.partition, start, stop)
@@ -167,24 +200,24 @@ class LookUp:
                     )
                     if decoded is not None:
                         stream.apply(decoded, record.offset, record.timestamp)
-                if stream.done:
+                if stream.done and stream.owner == owner:
                     return
 
     async def _end(self, partition: int) -> int:
         return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
 
-    async def _caught_up(self, stream: hub.Stream, end: int) -> None:
-        """Wait until the tail has read up to `end`, or the stream is known. The look-up's deadline
-        bounds it."""
+    async def _caught_up(self, stream: hub.Stream, end: int, owner: records.Owner) -> None:
+        """Wait until the tail has read up to `end`, or the stream is known to be `owner`'s. The
+        look-up's deadline bounds it."""
         while (  # noqa: ASYNC110 - the tail's progress has no event
-            stream.series is None
+            stream.owner != owner
             and stream.lost is None
             and self._live.next_offset(stream.partition) < end
         ):
             await asyncio.sleep(CATCH_UP_S)
 
     async def _scan_requests(
-        self, stream: hub.Stream, *, from_beginning: bool = False
+        self, stream: hub.Stream, owner: records.Owner, *, from_beginning: bool = False
     ) -> bytes | None:
         """Find the request in its pool's topics, and identify the stream by it. An unfinished one
         lies at or above the group's committed offset (log rule §10)."""
@@ -195,13 +228,14 @@ class LookUp:
                 begin = (await self._offsets.beginnings(topic, [partition]))[partition]
                 end = (await self._offsets.ends(topic, [partition]))[partition]
                 start = max(begin, committed.get((topic, partition), (0, ""))[0])
-                value = await self._request_in(topic, partition, start, end, stream.rid)
+                value = await self._request_in(topic, partition, start, end, stream.rid, owner)
                 request = records.decode_request(value)
                 if value is not None and request is not None:
                     stream.identify(request.owner, request.echo)
-                    if self._kept.fits(request.owner.key, len(value)):
-                        stream.keep_request(value)
-                    return value
+                    if request.owner == owner:
+                        if self._kept.fits(owner.key, len(value)):
+                            stream.keep_request(value)
+                        return value
         return None
 
     async def _request_by_claim(self, stream: hub.Stream) -> bytes | None:
@@ -211,13 +245,15 @@ class LookUp:
         start = claim.req_offset
         with contextlib.suppress(log.HistoryLost):
             return await self._request_in(
-                claim.req_topic, stream.partition, start, start + 1, stream.rid
+                claim.req_topic, stream.partition, start, start + 1, stream.rid, claim.owner
             )
         return None
 
     async def _request_in(
-        self, topic: str, partition: int, start: int, end: int, rid: str
+        self, topic: str, partition: int, start: int, end: int, rid: str, owner: records.Owner
     ) -> bytes | None:
+        """The request record of `rid`. The search ends early only for its owner."""
+        found: bytes | None = None
         async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -229,5 +265,7 @@ class LookUp:
                         and request.rid == rid
                         and not request.late(record.timestamp)
                     ):
-                        return record.value
-        return None
+                        found = record.value
+                        if request.owner == owner:
+                            return found
+        return found
