@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -315,18 +316,40 @@ if HAVE_VLLM:
     @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllm_counts_cached_prompt_tokens(engine: base.Engine) -> None:
         long = ask("Here are some facts. " * 60 + "Now say only the word yes.", max_tokens=8)
-        cached = []
-        for _ in range(2):
-            steps: list[base.Step] = []
-            await engine.generate(
-                await job(engine, long),
-                lambda step, to=steps: to.append(step) is None,  # type: ignore[misc]
-            )
-            assert len(steps) > 1, "steps come one by one"
-            cached.append(steps[-1].cached_tokens)
-        assert cached[0] == 0
-        assert cached[1] is not None
-        assert cached[1] > 100
+        assert await cached_tokens(engine, long) == 0
+        assert await cached_tokens(engine, long) > 100
+
+    async def cached_tokens(engine: base.Engine, request: records.Request) -> int:
+        """Prompt tokens of one answer that the engine had in its cache."""
+        steps: list[base.Step] = []
+
+        def on_step(step: base.Step) -> bool:
+            steps.append(step)
+            return True
+
+        await engine.generate(await job(engine, request), on_step)
+        assert len(steps) > 1, "steps come one by one"
+        found = steps[-1].cached_tokens
+        assert found is not None
+        return found
+
+    @pytest.mark.parametrize("engine", VLLM, indirect=True)
+    async def test_vllm_shares_a_cached_prompt_within_one_tenant_only(engine: base.Engine) -> None:
+        """How fast an answer begins would tell one tenant what another has asked."""
+        long = ask("What the board has decided. " * 60 + "Now say yes.", max_tokens=8)
+
+        async def cached(owner: records.Owner) -> int:
+            return await cached_tokens(engine, msgspec.structs.replace(long, owner=owner))
+
+        assert await cached(records.Owner("i", "ann", "acme")) == 0
+        assert await cached(records.Owner("i", "bob", "acme")) > 100
+        for foreign in (
+            records.Owner("i", "ann", "other"),
+            records.Owner("i", "ann"),
+            records.Owner("i", "acme"),
+            records.Owner("another issuer", "ann", "acme"),
+        ):
+            assert await cached(foreign) == 0, foreign
 
     @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllm_refuses_bad_sampling_and_notices_the_death_of_its_engine_process(
