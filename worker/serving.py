@@ -104,6 +104,7 @@ class Serving:
             if context.leaving or not response.assigned:
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):
+                response.release_slots(used=0)
                 response.wants_slot = False
                 await entry.changed(min(decision.ms / 1000, LOOK_AGAIN_S))
                 response.wants_slot = True
@@ -140,6 +141,8 @@ class Serving:
         wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
         if wanted and (decision.last or decision.alone):
             wanted.insert(0, (response.held_trial, context.trials))
+        else:
+            response.held_trial.release()
         for held, pool in wanted:
             if pool not in held:
                 await self._acquire_slot(held, pool, rank, entry)

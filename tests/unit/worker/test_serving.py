@@ -472,6 +472,26 @@ async def test_a_trial_of_a_response_that_is_alone_lasts_to_its_end() -> None:
         assert worker.context.trials.running == 0
 
 
+async def test_a_slot_that_came_too_late_is_given_back() -> None:
+    """Symptom: a response that another worker had claimed kept its slot until it had ended."""
+    async with memory_worker.worker(capacity=1) as worker:
+        first = new_request(worker.memory, metadata=ENDLESS)
+        running = worker.serve(first)
+        await tokens(worker.memory, first.rid, 1)
+        second = new_request(worker.memory, metadata=ENDLESS)
+        waiting = worker.serve(second)
+        await eventually(lambda: worker.context.engine_slots.queued == 1, "it queues")
+        Foreign(worker.memory, second).claim("a")
+        Foreign(worker.memory, first).cancel()
+        await running.outcome()
+
+        third = new_request(worker.memory, metadata=cues(3))
+        assert await worker.serve(third).outcome() is Outcome.DONE
+        assert len(answer(worker.memory, second.rid).claims) == 1
+        Foreign(worker.memory, second).cancel()
+        await waiting.outcome()
+
+
 async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(5))
