@@ -204,7 +204,7 @@ def _report(
     left = [one for one in everyone if processes.alive(one)]
     ended = [named(one) for one in everyone if one not in left]
     if ended:
-        say(f"stopped {len(ended)} processes: {', '.join(ended)}")
+        say(f"stopped {processes.counted(ended)}: {', '.join(ended)}")
     for one in left:
         say(
             f"could not end {named(one)} (pid {one.pid}, {processes.command(one.pid)[:80]}): end "

@@ -15,7 +15,7 @@ import typer
 
 from tailrace import engines, log, settings
 from tailrace.cli import control, doctor, revoke, run_service, terminal_chat
-from tailrace.local import dev_credentials, hints, paths, plan, ports, processes, state, supervisor
+from tailrace.local import dev_credentials, hints, paths, plan, processes, state, supervisor
 from tailrace.local.console import Console
 from tailrace.local.detach import start_detached
 from tailrace.verify import checks
@@ -107,26 +107,9 @@ def _already_running(data: paths.Data) -> typer.Exit:
     where = f" at {running.url}" if running and running.url else ""
     return _refuse(
         f"already running{where} (data folder {data.root}). Use it: `{hints.command('chat', data)}`"
-        f". Stop it: `{hints.command('down', data)}`. Start another one beside it: {_beside()}"
+        f". Stop it: `{hints.command('down', data)}`. Start another one beside it: "
+        f"{hints.beside(paths.Data(paths.cache() / 'data-2'))}"
     )
-
-
-def _beside() -> str:
-    """A start that meets no other deployment of this machine."""
-    taken: set[int] = set()
-
-    def next_free(port: int) -> int:
-        free = next(p for p in range(port, 65_536) if p not in taken and ports.port_is_free(p))
-        taken.add(free)
-        return free
-
-    default = plan.Options()
-    folder = paths.cache() / "data-2"
-    options = (
-        f"--port {next_free(default.port + 10)} --push-port {next_free(default.push_port + 10)} "
-        f"--data {folder}"
-    )
-    return f'`{hints.program()} up {options}` (by make: `make up ARGS="{options}"`)'
 
 
 @app.command()

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-HEARTBEAT_S = 15.0  # without a terminal a status that stays is printed this often
+# Without a terminal a status that stays is printed after this time, and then after ever longer
+# ones: 15, 45, 105 s …
+HEARTBEAT_S = 15.0
 REDRAW_S = 1.0
 
 
@@ -18,7 +20,8 @@ class Console:
     """Prints lines and a status. Any thread may call it.
 
     On a terminal the status is one line that changes in place and goes when a line comes. Elsewhere
-    it is printed as a line of its own when HEARTBEAT_S passed since anything was printed.
+    it is printed as a line of its own when HEARTBEAT_S passed since anything was printed; that
+    time doubles until another line comes.
 
     A closed terminal is no error: whoever prints may still have processes to end.
     """
@@ -31,11 +34,13 @@ class Console:
         self._terminal = self._stream.isatty()
         self._lock = threading.Lock()
         self._printed = clock()  # when something was printed last
+        self._heartbeat = HEARTBEAT_S
         self._status = ""  # what stands on the terminal's status line now
 
     def line(self, text: str) -> None:
         """Print one line."""
         with self._lock:
+            self._heartbeat = HEARTBEAT_S
             self._write(f"{self._erased()}{text}\n")
 
     def status(self, text: str) -> None:
@@ -47,7 +52,8 @@ class Console:
                 if shown != self._status and (passed >= REDRAW_S or not self._status):
                     self._write(f"\r\x1b[K{shown}")
                     self._status = shown
-            elif passed >= HEARTBEAT_S:
+            elif passed >= self._heartbeat:
+                self._heartbeat *= 2
                 self._write(f"{text}\n")
 
     def clear(self) -> None:

@@ -46,6 +46,26 @@ def up(data: paths.Data, running: state.State | None = None) -> str:
     return command(" ".join(words), data)
 
 
+def beside(data: paths.Data) -> str:
+    """A start in this data folder whose ports are free now, by this command and by make."""
+    taken: set[int] = set()
+
+    def next_free(first: int) -> int:
+        found = next(
+            port for port in range(first, 65_536) if port not in taken and ports.port_is_free(port)
+        )
+        taken.add(found)
+        return found
+
+    default = plan.Options()
+    options = (
+        f"--port {next_free(default.port + 10)} --push-port {next_free(default.push_port + 10)}"
+    )
+    if data.root != paths.default_data():
+        options += f" --data {shlex.quote(str(data.root))}"
+    return f"`{program()} up {options}`, or `make up ARGS={shlex.quote(options)}`"
+
+
 def holder(port: int) -> str:
     """ " by …": who listens on this port, if this user may see it, and how to stop it if it is
     another deployment. Empty if it is unknown."""

@@ -119,7 +119,7 @@ class Parts:
         one.answer = readiness.Readiness()
         one.part.exit_code, one.part.ready, one.part.detail = code, False, ""
         left = one.child.sweep()
-        swept = f" ({len(left)} processes it left were ended)" if left else ""
+        swept = f" (it left {processes.counted(left)}, now ended)" if left else ""
         what = f"{one.part.name} {describe_exit(code)}{swept}"
         if self.starting and code >= 0 and not one.ever_ready:
             one.failed = True

@@ -216,6 +216,11 @@ def descendants(root: int) -> list[Descendant]:
     return found
 
 
+def counted(found: Sequence[object]) -> str:
+    """ "1 process", "2 processes"."""
+    return f"{len(found)} process{'' if len(found) == 1 else 'es'}"
+
+
 def command(pid: int) -> str:
     """The command line as `ps` shows it; empty if the process is gone."""
     try:

@@ -175,7 +175,7 @@ class Supervisor:
 
         left = processes.end(leftovers, grace_s=5.0)
         if left:
-            self._say(f"ended {len(left)} processes left by a supervisor that was killed")
+            self._say(f"ended {processes.counted(left)} left by a supervisor that was killed")
 
     def _check_engine(self) -> None:
         python = paths.ENGINE_ENVIRONMENT / "bin" / "python"
@@ -192,13 +192,16 @@ class Supervisor:
 
     def _check_ports(self) -> None:
         gateway_ports, push_ports = plan.ports(self._options)
-        for option, wanted in (("--port", gateway_ports), ("--push-port", push_ports)):
-            for port in wanted:
-                if not ports.port_is_free(port):
-                    raise processes.StartError(
-                        f"port {port} is taken{hints.holder(port)}; stop that, or choose another "
-                        f"with {option}"
-                    )
+        taken = [
+            f"port {port} ({option}) is taken{hints.holder(port)}"
+            for option, wanted in (("--port", gateway_ports), ("--push-port", push_ports))
+            for port in wanted
+            if not ports.port_is_free(port)
+        ]
+        if taken:
+            raise processes.StartError(
+                f"{'; '.join(taken)}. Stop that, or use other ports: {hints.beside(self._data)}"
+            )
 
     def _apply_topics(self) -> None:
         pools = tuple(json.loads(self._state.pools))

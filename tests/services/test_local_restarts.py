@@ -185,7 +185,7 @@ def test_nothing_of_a_killed_supervisor_is_left_and_everybody_says_so(tmp_path: 
     )
     (deployment.data / "state.json").unlink()
     assert [r["state"] for r in deployment.rows()] == ["orphan"]
-    assert "stopped 1 processes" in deployment.call("down")
+    assert "stopped 1 process" in deployment.call("down")
     assert left.wait(5) == -signal.SIGTERM
     assert state.load(paths.Data(deployment.data).state) is None
     deployment.close()

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tailrace.local import paths, ports, processes
+from tailrace.protocol import topics
 from tests.support.deployment import Deployment, read_until, until
 
 pytestmark = pytest.mark.timeout(300)
@@ -65,7 +66,7 @@ def test_a_second_up_on_the_same_folder_says_that_it_runs_already(deployment: De
     assert "already running" in said
     assert f":{deployment.port}" in said
     assert f"tailrace down --data {deployment.data}`" in said
-    assert 'make up ARGS="--port' in said
+    assert "make up ARGS='--port" in said
     assert all(row["ready"] for row in deployment.rows())
 
 
@@ -121,7 +122,7 @@ def test_down_ends_what_a_killed_supervisor_left_behind(deployment: Deployment) 
             "all children are gone",
         )
         assert [row["state"] for row in deployment.rows() if row["pid"] == left.pid] == ["orphan"]
-        assert "stopped 1 processes: sleep 60" in deployment.call("down")
+        assert "stopped 1 process: sleep 60" in deployment.call("down")
         assert left.wait(5) == -signal.SIGTERM
     finally:
         left.kill()
@@ -149,11 +150,12 @@ def test_without_restarts_a_killed_worker_stays_ended_and_the_others_go_on(
 
 def test_the_log_is_kept_over_a_restart_and_forgotten_with_fresh(deployment: Deployment) -> None:
     start = [*deployment.up, "--detach", "--verbose", "--workers", "0"]
-    assert "topics: 8 created" in deployment.call(*start)
+    created = f"topics: {len(topics.table(('default',)))} created"
+    assert created in deployment.call(*start)
     deployment.call("down")
     assert "topics: all there" in deployment.call(*start)
     deployment.call("down")
-    assert "topics: 8 created" in deployment.call(*start, "--wipe")
+    assert created in deployment.call(*start, "--wipe")
 
 
 def test_wipe_leaves_a_folder_without_the_marker_alone(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_taken_port_is_named_with_its_holder_and_what_to_do(deployment: Deploy
         holder.bind(("127.0.0.1", deployment.port))
         holder.listen()
         said = deployment.call(*deployment.up, code=1)
-    assert f"port {deployment.port} is taken by process {os.getpid()}" in said
+    assert f"port {deployment.port} (--port) is taken by process {os.getpid()}" in said
     assert "--port" in said
 
 

@@ -54,7 +54,7 @@ def test_what_carries_the_mark_is_ended_without_a_state_file(
     assert [row.state for row in control.rows(data)] == ["orphan"]
     said: list[str] = []
     assert control.down(data, said.append)
-    assert said == ["stopped 1 processes: sleep 60", "everything is stopped"]
+    assert said == ["stopped 1 process: sleep 60", "everything is stopped"]
     assert other.wait(5) == -signal.SIGTERM
 
 
@@ -69,7 +69,7 @@ def test_down_says_what_it_could_not_end_and_how_to(
     monkeypatch.setattr(kafka_broker, "STOP_S", 0.2)
     said: list[str] = []
     assert not control.down(data, said.append)
-    assert said[0] == "stopped 1 processes: sleep 60"
+    assert said[0] == "stopped 1 process: sleep 60"
     assert f"(pid {stubborn.pid}, sleep 60)" in said[1]
     assert f"kill -9 {stubborn.pid}" in said[1]
     assert len(said) == 2, "it does not say that everything is stopped"

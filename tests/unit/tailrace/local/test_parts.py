@@ -143,7 +143,7 @@ def test_what_a_part_left_is_ended_before_it_is_started_again(watch: Watch, tmp_
         run=watched.program.run,
     )
     watched.kill()
-    watched.until_said("(1 processes it left were ended); starts again")
+    watched.until_said("(it left 1 process, now ended); starts again")
     assert left.wait(5) == -signal.SIGKILL
     watched.until_said("is ready again")
 
