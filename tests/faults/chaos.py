@@ -18,6 +18,8 @@ from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tests.faults import drill, stage
 
+CREATES = 30
+CREATES_FAIL_S = 16.0  # longer than a create takes to fail
 REDIS_STOPPED_S = 2.0  # more than one call of a service waits
 WARM_UP_S = 3.0  # undisturbed, so that responses stream when the first fault comes
 
@@ -128,6 +130,31 @@ async def stop_broker(d: drill.Drill) -> None:
     os.kill(d.stage.kafka.pid, signal.SIGSTOP)
     await asyncio.sleep(d.rng.uniform(0.5, 4.0))
     os.kill(d.stage.kafka.pid, signal.SIGCONT)
+
+
+async def ask_without_broker(d: drill.Drill, how: signal.Signals) -> None:
+    """Creates while the broker is stopped or killed, with and without keys; all have their answer
+    before it is back."""
+    on, loop = d.stage, asyncio.get_running_loop()
+    for service in on.of("gateway"):  # which learns the broker's time from this
+        assert await d.crowd.ask(tokens=5, pace_ms=2, gateway=service.url)
+    asking, began = set[asyncio.Future[object]](), loop.time()
+    d.fault("stop" if how is signal.SIGSTOP else "kill", "kafka")
+    for i in range(CREATES):
+        key = f"{d.name}-{d.seed}-{i}" if i % 3 == 0 else None
+        asking.add(asyncio.ensure_future(d.crowd.ask(tokens=30, pace_ms=5, key=key)))
+        if i == CREATES // 3:  # some are acknowledged, some on their way, some not sent
+            os.kill(on.kafka.pid, how)
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(began + CREATES_FAIL_S - loop.time())
+    if how is signal.SIGSTOP:
+        os.kill(on.kafka.pid, signal.SIGCONT)
+    else:
+        on.kafka.kill()
+        on.kafka.launch()
+        await asyncio.to_thread(on.kafka.wait_ready)
+    await asyncio.gather(*asking)
+    await asyncio.to_thread(on.wait_ready)
 
 
 async def write_garbage(d: drill.Drill) -> None:

@@ -87,6 +87,22 @@ def lossy_push() -> None:
     hub.Hub.dispatch = lossy  # type: ignore[method-assign, assignment]
 
 
+def refuse_what_was_sent() -> None:
+    """An append without an answer is told as a refusal, and what the broker takes later counts."""
+    from gateway import request_writer
+
+    append = request_writer.RequestWriter.append
+
+    async def refusing(self: Any, *request: Any) -> Any:
+        try:
+            return await append(self, *request)
+        except log.AppendFailed as error:
+            raise log.NotAppended(str(error)) from error
+
+    request_writer.RequestWriter.append = refusing  # type: ignore[method-assign, assignment]
+    request_writer.RequestWriter._append_by = lambda _: 0  # type: ignore[method-assign, assignment, misc]
+
+
 def die_before_the_bill() -> None:
     """No bug but a moment: the first bill of this worker is what it dies of, right after its END is
     in the log."""
@@ -185,6 +201,10 @@ FAILPOINTS: Final[dict[str, Callable[[], None]]] = {
 
 MOMENTS: Final[dict[str, Callable[[], None]]] = {
     moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)
+}
+# Broken promises of a gateway, each with a drill of its own.
+REFUSALS: Final[dict[str, Callable[[], None]]] = {
+    refuse_what_was_sent.__name__: refuse_what_was_sent
 }
 PLANTS: Final[dict[str, Callable[[], None]]] = {
     plant.__name__: plant

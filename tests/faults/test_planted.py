@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,14 @@ async def test_a_planted_bug_is_caught(planted: stage.Stage) -> None:
         f"M2: {CAUGHT[-1]} caught by {', '.join(failed)}; caught so far "
         f"{len(CAUGHT)}/{len(plants.PLANTS) - 1}"
     )
+
+
+@pytest.mark.parametrize("planted", plants.REFUSALS, indirect=True)
+async def test_a_refused_request_that_runs_is_caught(planted: stage.Stage) -> None:
+    async with drill.drill(planted, "refusals", SEED) as d:
+        await chaos.ask_without_broker(d, signal.SIGSTOP)
+        found = await d.judge(settle_s=25.0, final_reads=4)
+    print("\n".join(found.lines()))
+    if not found.results["R3"].judged:
+        raise drill.Inconclusive("no submit was judged")
+    assert "R3" in found.failed()

@@ -20,9 +20,6 @@ PUSH_CUT_OFF_S = 4.0
 REDIS_STOPPED_S = 2.0
 REDIS_AWAY_S = 2.0
 BROKER_AWAY_S = 1.0
-# Longer than a create takes to fail, so all of them have their answer before the broker is back.
-CREATES_FAIL_S = 16.0
-CREATES = 30
 LOSING_S, BETWEEN_S = 0.4, 1.0  # answers are lost, then pass again
 
 pytestmark = pytest.mark.timeout(240)
@@ -434,25 +431,7 @@ async def test_f7_what_was_refused_while_the_broker_was_away_never_runs(
     """With and without keys. What was sent and not acknowledged is said to be unknown, and is
     withdrawn before a worker claims it."""
     async with drill.drill(on, f"f7-{how.name}", SEED) as d:
-        assert await d.crowd.ask(tokens=5, pace_ms=2, gateway=on.services["gateway-1"].url)
-        assert await d.crowd.ask(tokens=5, pace_ms=2, gateway=on.services["gateway-2"].url)
-        asking, began = set[asyncio.Task[object]](), asyncio.get_running_loop().time()
-        d.fault("stop" if how is signal.SIGSTOP else "kill", "kafka")
-        for i in range(CREATES):
-            key = f"{d.name}-{SEED}-{i}" if i % 3 == 0 else None
-            asking.add(asyncio.ensure_future(d.crowd.ask(tokens=30, pace_ms=5, key=key)))
-            if i == CREATES // 3:  # some are acknowledged, some on their way, some not sent
-                os.kill(on.kafka.pid, how)
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(began + CREATES_FAIL_S - asyncio.get_running_loop().time())
-        if how is signal.SIGSTOP:
-            os.kill(on.kafka.pid, signal.SIGCONT)
-        else:
-            on.kafka.kill()
-            on.kafka.launch()
-            await asyncio.to_thread(on.kafka.wait_ready)
-        await asyncio.gather(*asking)
-        await asyncio.to_thread(on.wait_ready)
+        await chaos.ask_without_broker(d, how)
         for asked in list(d.crowd.asked):
             d.crowd.watch(asked)
         found = await d.judge(fresh=False)

@@ -94,7 +94,7 @@ def main() -> None:
     if plant := os.environ.get("TAILRACE_TEST_PLANT"):
         from tests.faults import plants
 
-        {**plants.PLANTS, **plants.MOMENTS, **plants.FAILPOINTS}[plant]()
+        {**plants.PLANTS, **plants.REFUSALS, **plants.MOMENTS, **plants.FAILPOINTS}[plant]()
     sys.argv = [service]
     runpy.run_module(service, run_name="__main__", alter_sys=True)
 
