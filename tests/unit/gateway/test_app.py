@@ -293,6 +293,71 @@ class TestHttp:
             await eventually(kafka, "its answer shows", within_s=5)
 
 
+UNKNOWN = {"input": "x", "background": True}, {"input": "x", "stream": True}, {"input": "x"}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+class TestRefusals:
+    """A create that fails says on every way whether the request may be in the log."""
+
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            *(("/v1/responses", body) for body in UNKNOWN),
+            ("/v1/chat/completions", CHAT),
+            ("/v1/chat/completions", {**CHAT, "stream": True}),
+        ],
+    )
+    @pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
+    async def test_over_http(
+        self, keys: gateway_process.Keys, path: str, body: dict[str, Any], key: str | None
+    ) -> None:
+        headers = {"idempotency-key": key} if key else {}
+        async with serving(keys) as service, service.client() as client:
+            for _ in range(2):
+                service.broker.fail_next_append(log.NotAppended("never sent"))
+            answer = await client.post(path, json=body, headers=headers)
+            assert (answer.status_code, code(answer)) == (503, "service_unavailable")
+            assert (service.requests(), service.cancels()) == ([], [])
+            for _ in range(2):
+                service.broker.fail_next_append(log.AppendFailed("no answer"), landed=True)
+            answer = await client.post(path, json=body, headers=headers)
+            assert (answer.status_code, code(answer)) == (503, "outcome_unknown")
+            rid = answer.headers["x-tailrace-response-id"]
+            assert {request.rid for request in service.requests()} == {rid}
+            await log_contract.until(lambda: service.cancels() == [rid], 5)
+
+    async def test_over_a_socket(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, service.socket() as socket:
+            for error in (log.NotAppended("never sent"), log.AppendFailed("no answer")):
+                for _ in range(2):
+                    service.broker.fail_next_append(error)
+                await socket.send(json.dumps({"type": "response.create", "input": "x"}))
+                told = await event(socket)
+                assert (told["type"], told["status"]) == ("error", 503)
+                unknown = told["error"]["code"] == "outcome_unknown"
+                assert unknown == (type(error) is log.AppendFailed)
+            rid = told["error"]["headers"]["x-tailrace-response-id"]
+            await log_contract.until(lambda: service.cancels() == [rid], 5)
+
+    async def test_a_client_that_leaves_before_the_answer_is_one_that_leaves_after_it(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        """What nobody can ask for later is cancelled."""
+        async with serving(keys) as service:
+            service.broker.hold_acknowledgements()
+            async with service.socket() as socket:
+                create = {"type": "response.create", "input": "x", "store": False}
+                await socket.send(json.dumps(create))
+                request = await service.asked()
+            service.broker.release_acknowledgements()
+            await log_contract.until(lambda: service.cancels() == [request.rid], 5)
+
+
+def code(answer: httpx.Response) -> str:
+    return str(answer.json()["error"]["code"])
+
+
 class TestSocket:
     async def test_two_responses_on_one_connection_the_second_continues_the_first(
         self, keys: gateway_process.Keys
