@@ -57,8 +57,10 @@ class Counted(memory_log.MemoryLog):
 
     @property
     def work(self) -> tuple[list[Any], list[Any]]:
-        """What was read, and what was asked, since `forget_work`."""
-        return list(self.reads), list(self.asked)
+        """What was read, and what was asked, since `forget_work`. Where `llm.tokens` begins is
+        asked by the tail, now and then."""
+        tail = ("beginnings", topics.TOKENS)
+        return list(self.reads), [each for each in self.asked if each != tail]
 
 
 def request(rid: str) -> records.Request:
