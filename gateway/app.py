@@ -54,6 +54,7 @@ from tailrace.web import (
     runner,
     server,
     session_cookie,
+    shares,
     write_deadline,
 )
 
@@ -140,6 +141,8 @@ class Gateway:
             Tickets(self.redis),
             self.revocations,
             admitted.Admitted(self.revocations),
+            shares.OpenConnections(config.limits),
+            shares.Rates(config.limits),
             config.origins,
             sessions=sessions,
         )

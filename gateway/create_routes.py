@@ -106,7 +106,7 @@ class CreateRoutes:
     ) -> Response:
         return event_stream.EventStream(
             stream,
-            stream.release,
+            self._gate.room.counted(principal, stream.release),
             self._draining,
             self._checks,
             self._gate.admitted,

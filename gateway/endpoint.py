@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -28,7 +27,6 @@ class Sockets:
 
     Attributes:
         _open: all open connections.
-        _by_principal: number of open connections by principal key.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class Sockets:
         self._checks = checks
         self._spawn = spawn
         self._open: set[connection.Connection] = set()
-        self._by_principal: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -63,7 +60,7 @@ class Sockets:
             if self._submit.refusing:
                 raise errors.unavailable("This instance is shutting down; connect again.")
             principal = await self._gate.principal(socket, CredentialScope.CREATE)
-            self._check_room(principal)
+            self._gate.room.check_room(principal)
             resumed = await self._resumed(socket, principal)
         except errors.ApiError as error:
             telemetry.log(telemetry.Action.SOCKET_REFUSED, status=error.status, code=error.code)
@@ -102,7 +99,7 @@ class Sockets:
         self._open.add(accepted)
         self._checks.add(accepted)
         self._gate.admitted.add(accepted)
-        self._by_principal[principal.key] += 1
+        self._gate.room.enter(principal)
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
         telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
         try:
@@ -112,22 +109,13 @@ class Sockets:
             self._open.discard(accepted)
             self._checks.discard(accepted)
             self._gate.admitted.discard(accepted)
-            self._by_principal[principal.key] -= 1
-            self._by_principal += Counter()  # drops zeros
+            self._gate.room.leave(principal)
             telemetry.OPEN_SOCKETS.labels(kind="responses").dec()
 
     def leave(self) -> None:
         """Close idle sockets now, and the others when their responses have ended."""
         for accepted in list(self._open):
             accepted.leave(lanes.Leaving.DRAIN)
-
-    def _check_room(self, principal: Principal) -> None:
-        limits = self._config.limits
-        if (
-            len(self._open) >= limits.sockets
-            or self._by_principal[principal.key] >= limits.sockets_per_principal
-        ):
-            raise errors.overloaded(1.0)
 
     async def _resumed(
         self, socket: WebSocket, principal: Principal

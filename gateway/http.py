@@ -123,6 +123,7 @@ class Api:
         from the same origin."""
         self._gate.check_origin(request)
         principal = await self._gate.principal(request)
+        self._gate.rates.ticket(principal)
         try:
             ticket = await self._tickets.mint_ticket(
                 principal, request.headers.get("origin"), self._gate.clock()

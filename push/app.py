@@ -30,6 +30,7 @@ from tailrace.web import (
     query_routes,
     runner,
     server,
+    shares,
     write_deadline,
 )
 
@@ -67,6 +68,8 @@ class Push:
             Tickets(self.redis),
             self.revocations,
             admitted.Admitted(self.revocations),
+            shares.OpenConnections(config.limits),
+            shares.Rates(config.limits),
             config.origins,
         )
         self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)

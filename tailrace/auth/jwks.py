@@ -85,6 +85,17 @@ class KeySets:
 
     async def verify(self, token: str, now: float) -> Principal:
         """Like `verification.verify`, with one refresh when the key is unknown."""
+        known = self.remembered(token, now)
+        if known is not None:
+            return known
+        principal = await self._verify(token, now)
+        self._verified[token] = Verified(principal, self._issuers, now)
+        if len(self._verified) > MAX_REMEMBERED:
+            self._verified.popitem(last=False)
+        return principal
+
+    def remembered(self, token: str, now: float) -> Principal | None:
+        """The principal of a credential that was checked before and holds; None for any other."""
         self._drop_stale()
         known = self._verified.get(token)
         # Between its check and its expiry only the keys decide. A clock that went back, or an
@@ -96,11 +107,7 @@ class KeySets:
         ):
             self._verified.move_to_end(token)
             return known.principal
-        principal = await self._verify(token, now)
-        self._verified[token] = Verified(principal, self._issuers, now)
-        if len(self._verified) > MAX_REMEMBERED:
-            self._verified.popitem(last=False)
-        return principal
+        return None
 
     def knows(self, iss: str) -> bool:
         """Whether credentials of this issuer are accepted at all."""

@@ -69,8 +69,8 @@ class PoolShape(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one principal, and all of them together, may ask: `TAILRACE_LIMITS`.
 
-    Rates and bursts are counted in Redis for all gateways together (while it is away each gateway
-    allows a quarter of them); the others count in one process.
+    Rates and bursts of requests and tokens are counted in Redis for all gateways together (while it
+    is away each gateway allows a quarter of them); the others count in one process.
     """
 
     requests_rate: Annotated[
@@ -100,9 +100,35 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 64 << 20
     sockets_per_principal: Annotated[
-        Cap, msgspec.Meta(description="WebSockets of a principal, per gateway")
+        Cap, msgspec.Meta(description="WebSockets and event streams of a principal, per process")
     ] = 1024
-    sockets: Annotated[Cap, msgspec.Meta(description="WebSockets, per gateway")] = 8192
+    sockets: Annotated[
+        Cap, msgspec.Meta(description="WebSockets and event streams, per process")
+    ] = 8192
+    reads_rate: Annotated[
+        Rate,
+        msgspec.Meta(
+            description="requests a second and principal that generate nothing, and handshakes, "
+            "per process; 0: no limit"
+        ),
+    ] = 100.0
+    reads_burst: Annotated[Burst, msgspec.Meta(description="of these at once")] = 2000.0
+    tickets_rate: Annotated[
+        Rate, msgspec.Meta(description="tickets a second and principal, per process; 0: no limit")
+    ] = 5.0
+    tickets_burst: Annotated[Burst, msgspec.Meta(description="tickets of a principal at once")] = (
+        100.0
+    )
+    refusals_rate: Annotated[
+        Rate,
+        msgspec.Meta(
+            description="refused credentials a second and client address, per process, after which "
+            "none from there is looked at that is not known already; 0: no limit"
+        ),
+    ] = 20.0
+    refusals_burst: Annotated[
+        Burst, msgspec.Meta(description="refused credentials of a client address at once")
+    ] = 500.0
     connections_per_address: Annotated[
         Cap,
         msgspec.Meta(description="connections of a client address (IPv6: of a /64), per process"),

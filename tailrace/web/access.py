@@ -22,7 +22,7 @@ from tailrace.delivery.revocations import Revocations
 from tailrace.protocol import errors, records
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.tickets import Tickets
-from tailrace.web import auth_messages
+from tailrace.web import auth_messages, shares
 from tailrace.web.admitted import Admitted
 from tailrace.web.session_cookie import SessionCookies
 
@@ -61,7 +61,9 @@ class Access:
     """Checks callers of one service.
 
     Attributes:
-        admitted: what is open for them.
+        admitted: what is open for them, and ends with their credential.
+        room: how much is open for them.
+        rates: how often they may ask.
         clock: gives seconds since the epoch.
         sessions: opens the sessions of browsers; None where there are none.
     """
@@ -70,6 +72,8 @@ class Access:
     tickets: Tickets
     revocations: Revocations
     admitted: Admitted
+    room: shares.OpenConnections
+    rates: shares.Rates
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
     sessions: SessionCookies | None = None
@@ -105,11 +109,18 @@ class Access:
 
         Raises:
             errors.ApiError: 401 for every cause alike, 403 without the scope or for a change by
-                cookie alone, 503 when tickets or
-                revocations cannot be checked.
+                cookie alone, 429 for too many credentials that were refused or too many reads,
+                503 when tickets or revocations cannot be checked.
         """
-        principal = await self._checked(self._principal(connection))
+        try:
+            principal = await self._checked(self._principal(connection))
+        except errors.ApiError as error:
+            if error.status == 401:
+                self.rates.refused(connection)
+            raise
         self.permit(principal, scope)
+        if scope is not CredentialScope.CREATE or connection.scope["type"] == "websocket":
+            self.rates.read(principal)  # what generates has rates of its own
         return principal
 
     async def renewed(
@@ -122,8 +133,9 @@ class Access:
         """The principal of an open socket, by the credential that it shows now.
 
         Raises:
-            errors.ApiError: 401 also for a credential of somebody else, 403, 503.
+            errors.ApiError: 401 also for a credential of somebody else, 403, 429, 503.
         """
+        self.rates.read(former)
         principal = await self._checked(self._shown(former, shown, origin))
         self.permit(principal, scope)
         return principal
@@ -168,7 +180,13 @@ class Access:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer":
                 raise InvalidCredential(Reason.MALFORMED)
-            return await self.keys.verify(token.strip(), self.clock())
+            token, now = token.strip(), self.clock()
+            known = self.keys.remembered(token, now)
+            if known is not None:
+                return known
+            self.rates.check_refusals(connection)
+            return await self.keys.verify(token, now)
+        self.rates.check_refusals(connection)
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
                 if protocol.startswith(TICKET_PREFIX):

@@ -87,6 +87,7 @@ class QueryRoutes:
                 if not self._expose(found.response):
                     raise errors.response_not_found(rid)
                 return JSONResponse(found.response)
+            self._gate.room.check_room(principal)
             subscription = await self._delivery.watch(
                 rid, owner, error_mapping.cursor(request.query_params.get("starting_after"))
             )
@@ -94,7 +95,7 @@ class QueryRoutes:
             return error_mapping.error_response(error_mapping.api_error(rid, error))
         return event_stream.EventStream(
             subscription,
-            subscription.close,
+            self._gate.room.counted(principal, subscription.close),
             self._draining,
             self._checks,
             self._gate.admitted,
@@ -110,6 +111,7 @@ class QueryRoutes:
         self.sockets.add(connection)
         self._checks.add(connection)
         self._gate.admitted.add(connection)
+        self._gate.room.enter(connection.principal)
         telemetry.OPEN_SOCKETS.labels(kind="watch").inc()
         try:
             await connection.run(self._draining)
@@ -117,6 +119,7 @@ class QueryRoutes:
             self.sockets.discard(connection)
             self._checks.discard(connection)
             self._gate.admitted.discard(connection)
+            self._gate.room.leave(connection.principal)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
 
     async def _accepted(self, socket: WebSocket) -> watch_socket.WatchConnection | None:
@@ -127,6 +130,7 @@ class QueryRoutes:
             if self._draining.begun:
                 raise errors.unavailable("This instance is draining.")
             principal = await self._gate.principal(asked, CredentialScope.READ)
+            self._gate.room.check_room(principal)
         except errors.ApiError as error:
             await socket.send_denial_response(error_mapping.error_response(error))
             return None

@@ -200,6 +200,15 @@ class Socket:
             self._left += some
         return found
 
+    def closed_by_peer(self) -> bool:
+        """Whether the service has closed the connection. Reads nothing."""
+        try:
+            return bool(
+                select.select([self.tcp], [], [], 0)[0] and not self.tcp.recv(1, socket.MSG_PEEK)
+            )
+        except OSError:
+            return True
+
     def close_code(self, within_s: float = 10.0) -> int:
         """The code that the service closes with, whatever it sends before; 1006 when the connection
         ends without one; 0 when it is still open."""

@@ -468,6 +468,54 @@ class TestSocket:
                 await service.socket()
             assert refused.value.response.status_code == 429
 
+    async def test_watch_sockets_and_event_streams_count_like_other_sockets(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        """2,000 watch sockets of one user were open where 1,024 were documented."""
+        limits = '{"sockets_per_principal":3}'
+        async with (
+            serving(keys, TAILRACE_LIMITS=limits) as service,
+            service.client() as client,
+            service.socket(),
+            service.socket(path="/v1/watch"),
+        ):
+            body = {"input": "x", "stream": True}
+            async with client.stream("POST", "/v1/responses", json=body) as stream:
+                request = await service.asked()
+                for path in ("/v1/watch", "/v1/responses"):
+                    with pytest.raises(websockets.InvalidStatus) as refused:
+                        await service.socket(path=path)
+                    assert refused.value.response.status_code == 429
+                query = {"stream": "true"}
+                answer = await client.get(f"/v1/responses/{request.rid}", params=query)
+                assert answer.status_code == 429
+                async with service.socket(subject="bob", path="/v1/watch"):
+                    service.answer(request, "done")
+                    await stream.aread()
+            async with service.socket(path="/v1/watch"):
+                pass
+
+    async def test_refused_credentials_have_a_rate_and_those_that_are_known_are_served(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        limits = '{"refusals_rate":0.001,"refusals_burst":3}'
+        async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            forged = {"authorization": "Bearer a.b.c"}
+            found = [(await client.get("/v1/models", headers=forged)) for _ in range(4)]
+            assert [answer.status_code for answer in found] == [401, 401, 401, 429]
+            assert int(found[-1].headers["retry-after"]) > 1
+            assert (await client.get("/v1/models")).status_code == 200
+
+    async def test_reads_and_tickets_have_rates(self, keys: gateway_process.Keys) -> None:
+        limits = '{"reads_burst":3,"reads_rate":0.001,"tickets_burst":1,"tickets_rate":0.001}'
+        async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
+            statuses = [(await client.post("/v1/tickets")).status_code for _ in range(2)]
+            assert statuses[1] == 429
+            assert (await client.get("/v1/models")).status_code == 200
+            assert (await client.get("/v1/models")).status_code == 429
+            assert (await client.get("/v1/responses/resp_1")).status_code == 429
+
     async def test_a_socket_without_a_valid_credential_is_refused_with_401(
         self, keys: gateway_process.Keys
     ) -> None:

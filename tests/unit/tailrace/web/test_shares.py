@@ -1,0 +1,79 @@
+"""What a principal and an address may have of one process."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.requests import HTTPConnection
+
+from tailrace import settings
+from tailrace.auth.principal import Principal
+from tailrace.protocol import errors
+from tailrace.web import shares
+
+ALICE = Principal("https://iss.test", "alice", None, frozenset(), 2**40)
+BOB = Principal("https://iss.test", "bob", None, frozenset(), 2**40)
+
+
+def test_a_principal_has_no_more_open_than_its_share_and_others_have_theirs() -> None:
+    room = shares.OpenConnections(settings.Limits(sockets_per_principal=2, sockets=3))
+    room.enter(ALICE)
+    ended = room.counted(ALICE, lambda: None)
+    with pytest.raises(errors.ApiError) as refused:
+        room.check_room(ALICE)
+    assert refused.value.status == 429
+    room.check_room(BOB)
+    room.enter(BOB)
+    with pytest.raises(errors.ApiError):
+        room.check_room(BOB)  # all together have what they may
+    ended()
+    room.check_room(ALICE)
+    room.leave(ALICE)
+    room.leave(BOB)
+    assert len(room) == 0
+    assert not room._by_principal
+
+
+def test_reads_and_tickets_have_rates_of_their_own() -> None:
+    now = 100.0
+    limits = settings.Limits(reads_rate=1, reads_burst=2, tickets_rate=1, tickets_burst=1)
+    rates = shares.Rates(limits, lambda: now)
+    rates.read(ALICE)
+    rates.read(ALICE)
+    rates.read(BOB)
+    with pytest.raises(errors.ApiError) as refused:
+        rates.read(ALICE)
+    assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
+    rates.ticket(ALICE)
+    with pytest.raises(errors.ApiError):
+        rates.ticket(ALICE)
+    now += 1.0
+    rates.read(ALICE)
+    rates.ticket(ALICE)
+
+
+def asked(address: str) -> HTTPConnection:
+    return HTTPConnection({"type": "http", "client": (address, 1), "headers": []})
+
+
+def test_after_too_many_refused_credentials_no_more_of_an_address_are_looked_at() -> None:
+    now = 0.0
+    rates = shares.Rates(settings.Limits(refusals_rate=1, refusals_burst=3), lambda: now)
+    for _ in range(3):
+        rates.check_refusals(asked("192.0.2.1"))
+        rates.refused(asked("192.0.2.1"))
+    with pytest.raises(errors.ApiError) as refused:
+        rates.check_refusals(asked("192.0.2.1"))
+    assert (refused.value.status, refused.value.code) == (429, "too_many_refused_credentials")
+    rates.check_refusals(asked("192.0.2.2"))
+    now += 1.0
+    rates.check_refusals(asked("192.0.2.1"))
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    limits = settings.Limits(reads_rate=0, tickets_rate=0, refusals_rate=0)
+    rates = shares.Rates(limits)
+    for _ in range(10_000):
+        rates.read(ALICE)
+        rates.ticket(ALICE)
+        rates.refused(asked("192.0.2.1"))
+        rates.check_refusals(asked("192.0.2.1"))
