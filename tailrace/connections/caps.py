@@ -19,7 +19,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 UNKNOWN: Final = "unknown"
 # Of heads, bodies and messages that are not complete, and of what waits to be parsed. A room full
 # of people who send their longest prompts at once stays below it.
-KEPT_BYTES_PER_ADDRESS: Final = 24 * 1024 * 1024
+KEPT_BYTES_PER_ADDRESS: Final = 12 * 1024 * 1024
 # What one customer of a provider gets at least: a cap for each address would be none.
 IPV6_PREFIX: Final = 64
 

@@ -76,7 +76,7 @@ def flood(sock: socket.socket, data: bytes, *, bytes_at_most: int, seconds: floa
     sock.setblocking(False)
     try:
         while taken < bytes_at_most and (left := end - time.monotonic()) > 0:
-            if not select.select([], [sock], [], min(left, 0.2))[1]:
+            if not _ready(sock, select.POLLOUT, min(left, 0.2)):
                 continue
             try:
                 sent = sock.send(view[offset:])
@@ -111,7 +111,7 @@ def is_closed(sock: socket.socket, within_s: float) -> bool:
     """Whether the service closes the connection in this time. What it sends is thrown away."""
     end = time.monotonic() + within_s
     while (left := end - time.monotonic()) > 0:
-        if not select.select([sock], [], [], left)[0]:
+        if not _ready(sock, select.POLLIN, left):
             return False
         try:
             if not sock.recv(65_536):
@@ -124,6 +124,13 @@ def is_closed(sock: socket.socket, within_s: float) -> bool:
 def still_open(socks: list[socket.socket]) -> list[socket.socket]:
     """Those that the service has not closed. What it sent is thrown away."""
     return [sock for sock in socks if not is_closed(sock, within_s=0.001)]
+
+
+def _ready(sock: socket.socket, event: int, within_s: float) -> bool:
+    # `select` knows no more than 1,024 descriptors.
+    poll = select.poll()
+    poll.register(sock, event)
+    return bool(poll.poll(1000 * within_s))
 
 
 def status(answer: bytes) -> int:
@@ -203,9 +210,7 @@ class Socket:
     def closed_by_peer(self) -> bool:
         """Whether the service has closed the connection. Reads nothing."""
         try:
-            return bool(
-                select.select([self.tcp], [], [], 0)[0] and not self.tcp.recv(1, socket.MSG_PEEK)
-            )
+            return _ready(self.tcp, select.POLLIN, 0) and not self.tcp.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
 

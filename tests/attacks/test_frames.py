@@ -156,7 +156,7 @@ def test_many_sockets_with_messages_that_do_not_end_keep_little(
         else (raw.frame(raw.TEXT, b"a" * 16_000)[:-1])
     )
     with (
-        attack(f"messages that do not end, {name}", "24 MiB for an address; 1008 after 30 s"),
+        attack(f"messages that do not end, {name}", "12 MiB for an address; 1008 after 30 s"),
         contextlib.ExitStack() as stack,
     ):
         sockets = [
