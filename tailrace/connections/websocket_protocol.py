@@ -179,9 +179,11 @@ class Protocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def start_keepalive(self) -> None:
-        """The handshake is complete."""
+        """The handshake is complete: what came before its answer has its turn."""
         self._in_time()
         super().start_keepalive()
+        if self._held:
+            self._resume()
 
     def _in_time(self) -> None:
         if self._late is not None:
@@ -214,7 +216,7 @@ class Protocol(WebSocketsSansIOProtocol):
         while start < len(data):
             if self.transport.is_closing():
                 return  # nothing is read any more
-            if self.read_paused or not self.writable.is_set():
+            if self._behind():
                 self._hold(data[start:])
                 return
             if frames >= TURN_FRAMES:
@@ -226,6 +228,10 @@ class Protocol(WebSocketsSansIOProtocol):
             super().data_received(data if whole else data[start : start + SLICE_BYTES])
             frames += max(0, self._frames - before)
             start += SLICE_BYTES
+
+    def _behind(self) -> bool:
+        """Whether the application or the client must do something before more is parsed."""
+        return self.read_paused or not self.handshake_complete or not self.writable.is_set()
 
     def _hold(self, rest: bytes) -> None:
         self._held = rest
@@ -246,7 +252,7 @@ class Protocol(WebSocketsSansIOProtocol):
 
     def _resume(self) -> None:
         """Read on, unless somebody is behind."""
-        if self.read_paused or not self.writable.is_set() or self.transport.is_closing():
+        if self._behind() or self.transport.is_closing():
             return
         if self._held:
             self._take_turn()

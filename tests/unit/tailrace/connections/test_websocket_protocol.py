@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.connections import caps, websocket_protocol
 from tests.support import waiting
-from tests.unit.tailrace.connections.serving import Server, frame, serving
+from tests.unit.tailrace.connections.serving import HANDSHAKE, Server, frame, serving
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -151,6 +151,21 @@ async def test_a_client_that_pings_and_does_not_read_is_not_read() -> None:
         assert not server.app.messages
         protocol.resume_writing()
         await waiting.eventually(lambda: len(server.app.messages) == 3, "it is read again")
+
+
+async def test_frames_before_the_handshake_is_answered_wait_for_it() -> None:
+    """They were parsed and answered before the handshake, as many as came."""
+    async with serving() as server, server.client() as client:
+        server.app.accepting.clear()
+        client.send(HANDSHAKE.encode() + b"\r\n")
+        await waiting.eventually(lambda: server.app.seen, "the application has the handshake")
+        client.send(frame(PING, b"early") + frame(TEXT, b"one"))
+        (protocol,) = connections()
+        await waiting.eventually(lambda: protocol._held, "they wait")
+        server.app.accepting.set()
+        assert (await client.read(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        assert await client.read(b"early") == b"\x8a\x05early"
+        await waiting.eventually(lambda: server.app.messages == ["one"], "the message came")
 
 
 async def test_a_close_that_the_service_began_is_complete_when_the_client_answers() -> None:
