@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import request_parsing
-from tailrace import telemetry
-from tailrace.auth.principal import InvalidCredential, Principal
+from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.web import access, session_cookie
 
@@ -35,11 +34,7 @@ class SessionRoutes:
         credential = body.get("credential")
         if not isinstance(credential, str):
             raise errors.invalid_type("credential", "a text")
-        try:
-            principal = await self._gate.keys.verify(credential.strip(), self._gate.clock())
-        except InvalidCredential as error:
-            telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
-            raise errors.invalid_api_key() from error
+        principal = await self._gate.credential(request, credential)
         self._gate.permit(principal)
         value = self._cookies.seal(principal)
         response = JSONResponse(_shown(principal, self._cookies.token(value)), headers=NO_STORE)

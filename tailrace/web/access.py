@@ -112,12 +112,7 @@ class Access:
                 cookie alone, 429 for too many credentials that were refused or too many reads,
                 503 when tickets or revocations cannot be checked.
         """
-        try:
-            principal = await self._checked(self._principal(connection))
-        except errors.ApiError as error:
-            if error.status == 401:
-                self.rates.refused(connection)
-            raise
+        principal = await self._checked(self._principal(connection), connection)
         self.permit(principal, scope)
         if scope is not CredentialScope.CREATE or connection.scope["type"] == "websocket":
             self.rates.read(principal)  # what generates has rates of its own
@@ -140,10 +135,22 @@ class Access:
         self.permit(principal, scope)
         return principal
 
-    async def _checked(self, check: Awaitable[Principal]) -> Principal:
+    async def credential(self, connection: HTTPConnection, text: str) -> Principal:
+        """The principal of a credential that came in the body of a request.
+
+        Raises:
+            errors.ApiError: 401, 429.
+        """
+        return await self._checked(self._verified(connection, text), connection)
+
+    async def _checked(
+        self, check: Awaitable[Principal], connection: HTTPConnection | None = None
+    ) -> Principal:
         try:
             return await check
         except InvalidCredential as error:
+            if connection is not None and error.reason is not Reason.MISSING:
+                self.rates.refused(connection)
             telemetry.CREDENTIAL_REFUSALS.labels(reason=error.reason.value).inc()
             raise errors.invalid_api_key() from error
         except StoreUnavailable as error:
@@ -180,16 +187,11 @@ class Access:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer":
                 raise InvalidCredential(Reason.MALFORMED)
-            token, now = token.strip(), self.clock()
-            known = self.keys.remembered(token, now)
-            if known is not None:
-                return known
-            self.rates.check_refusals(connection)
-            return await self.keys.verify(token, now)
-        self.rates.check_refusals(connection)
+            return await self._verified(connection, token)
         if connection.scope["type"] == "websocket":
             for protocol in offered(connection):
                 if protocol.startswith(TICKET_PREFIX):
+                    self.rates.check_refusals(connection)
                     return await self.tickets.consume_ticket(
                         protocol[len(TICKET_PREFIX) :], connection.headers.get("origin")
                     )
@@ -197,6 +199,14 @@ class Access:
         if self.sessions is not None and (value := self.sessions.value(connection)) is not None:
             return self._of_session(self.sessions, connection, value)
         raise InvalidCredential(Reason.MISSING)
+
+    async def _verified(self, connection: HTTPConnection, text: str) -> Principal:
+        token, now = text.strip(), self.clock()
+        known = self.keys.remembered(token, now)
+        if known is not None:
+            return known
+        self.rates.check_refusals(connection)
+        return await self.keys.verify(token, now)
 
     def _of_session(
         self, sessions: SessionCookies, connection: HTTPConnection, value: str
