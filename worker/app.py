@@ -140,6 +140,7 @@ class App:
         background.append(tasks.create_task(context.tail.run(), name="tail"))
         health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
         background.append(tasks.create_task(health.run(), name="health"))
+        context.steady_s = lambda: health.steady_s
         self.status.kafka = lambda: (
             health.answers and self.writer.connected and not self.writer.stalled
         )

@@ -11,6 +11,7 @@ from worker.delivery import Delivery
 from worker.messages import text_of
 from worker.slots import HeldSlots
 
+APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
 CHARACTERS_PER_TOKEN = 4  # before the prompt is encoded
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
@@ -75,6 +76,11 @@ class ServedResponse:
     def expires_ms(self) -> float:
         """Broker time after which its generation is not started any more."""
         return self.deliveries[0].timestamp + self.request.ttl_ms
+
+    @property
+    def answered_ms(self) -> float:
+        """Broker time by which its gateway has told its client what became of the request."""
+        return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)
 
     @property
     def assigned(self) -> bool:

@@ -114,11 +114,15 @@ class Serving:
                 await self._carry_out(plan, entry)
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
+        now_ms = self._context.broker_now_ms()
+        # An answer that was due while the log was away may have been "unknown".
+        withheld_ms = self._context.settling_ms() if now_ms > self.response.answered_ms else 0.0
         return takeover.decide(
             state,
             self._context.claimant(self.response.abandoned),
-            now_ms=self._context.broker_now_ms(),
+            now_ms=now_ms,
             expires_ms=self.response.expires_ms,
+            withheld_ms=withheld_ms,
         )
 
     def _on_change(self, entry: Entry) -> None:

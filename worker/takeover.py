@@ -1,6 +1,7 @@
 """What a worker does about a response, by its fold (pure; log rule W1–W7 and section 10).
 
     DONE                                        -> Finished
+    NEW, its gateway may be withdrawing it      -> Wait
     NEW                                         -> Claim(prev=null); an expired or invalid request
                                                    is claimed, too, and ended at once
     LIVE, owner abandoned by this worker        -> Claim(prev=owner), no grace
@@ -55,7 +56,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another worker owns it. Look again after `ms`, or when the log changes."""
+    """Another worker owns it, or it may be withdrawn. Look again after `ms`, or when the log
+    changes."""
 
     ms: float
 
@@ -126,6 +128,7 @@ def decide(
     *,
     now_ms: float,
     expires_ms: float,
+    withheld_ms: float = 0.0,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
     """The next step.
@@ -133,10 +136,13 @@ def decide(
     Args:
         now_ms: lower bound of the broker's time.
         expires_ms: the request's deadline on the broker's clock.
+        withheld_ms: how long a first claim waits for a CANCEL that may be on its way.
     """
     if state.phase is fold.Phase.DONE:
         return Finished()
     if state.owner is None:
+        if withheld_ms > 0:
+            return Wait(withheld_ms)
         return Claim(None, expired=now_ms > expires_ms)
     prev, prev_worker = state.claims[-1]
     free = prev in state.yielded or prev in me.abandoned

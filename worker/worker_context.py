@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from tailrace.log.identity import LogIdentity
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import flush_scheduler, metering, slots, stall_detector, tail, takeover
 from worker.engines import base
+
+# A gateway connects again and appends a CANCEL within about a second.
+SETTLE_S = 3.0
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class WorkerContext:
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
         drainers: gives the other processes of the pool that drain, by their heartbeats.
+        steady_s: for how long the broker has answered since it last did not.
         monotonic: local time in seconds.
     """
 
@@ -47,6 +52,7 @@ class WorkerContext:
     stall_detector: stall_detector.StallDetector
     draining: bool = False
     drainers: Callable[[], Collection[str]] = frozenset
+    steady_s: Callable[[], float] = lambda: math.inf
     monotonic: Callable[[], float] = time.monotonic
 
     @property
@@ -57,6 +63,11 @@ class WorkerContext:
     def broker_now_ms(self) -> float:
         """Lower bound of the broker's time in ms."""
         return self.clock.now_ms(self.monotonic())
+
+    def settling_ms(self) -> float:
+        """What is left of the time in which gateways write what they could not while the broker was
+        away."""
+        return max(0.0, (SETTLE_S - self.steady_s()) * 1000)
 
     def claimant(self, abandoned: set[str]) -> takeover.Self:
         """This process as it claims; `abandoned` are its fencing tokens that write no more."""

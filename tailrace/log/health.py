@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -21,16 +23,34 @@ class Health:
 
     Attributes:
         answers: the last question was answered in time; False before the first answer.
+        _failed: the last question was not answered in time; False before the first one.
+        _back_at: when the broker answered again after it had not (seconds of `clock`).
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], Awaitable[object]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ask = ask
+        self._clock = clock
+        self._failed = False
+        self._back_at = -math.inf
         self.answers = False
+
+    @property
+    def steady_s(self) -> float:
+        """Seconds since the broker began to answer again; 0 while it does not, infinite while it
+        never failed to."""
+        return 0.0 if self._failed else self._clock() - self._back_at
 
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
             self.answers = await self._answered()
+            if self.answers and self._failed:
+                self._back_at = self._clock()
+            self._failed = not self.answers
             telemetry.KAFKA_AWAY.set(not self.answers)
             await asyncio.sleep(ASK_EVERY_S)
 

@@ -18,6 +18,8 @@ from worker.attempt import Stop
 from worker.commit_tracker import Tracker
 from worker.engines import base, scripted
 from worker.outcome import Outcome
+from worker.served_response import APPEND_WITHIN_MS
+from worker.worker_context import SETTLE_S
 
 GRACE_S = 2.0
 
@@ -622,3 +624,28 @@ async def test_a_request_that_the_engine_refuses_fails_with_the_engine_s_words()
         request = new_request(worker.memory)
         assert await worker.serve(request).outcome() is Outcome.DONE
         assert answer(worker.memory, request.rid).ended.error == ("invalid_prompt", "no")
+
+
+async def test_after_an_outage_an_old_request_waits_for_its_cancel_and_a_new_one_does_not() -> None:
+    """The broker had the request and stopped before it could say so. Its gateway told the client
+    that this is unknown, and withdraws it as soon as it can."""
+    async with memory_worker.worker() as worker:
+        steady_s = 0.0
+        worker.context.steady_s = lambda: steady_s
+        old, new = (new_request(worker.memory, metadata=cues(3)) for _ in range(2))
+        withdrawn = worker.serve(old)
+        worker.time.advance(APPEND_WITHIN_MS / 1000 + 1)
+        assert await worker.serve(new).outcome() is Outcome.DONE
+        assert answer(worker.memory, new.rid).ended.status == "completed"
+        assert answer(worker.memory, old.rid).kinds == []
+
+        Foreign(worker.memory, old).cancel()
+        assert await withdrawn.outcome() is Outcome.DONE
+        assert answer(worker.memory, old.rid).kinds == ["Cancel"]
+
+        steady_s = SETTLE_S
+        kept = new_request(worker.memory, metadata=cues(3))
+        served = worker.serve(kept)
+        worker.time.advance(APPEND_WITHIN_MS / 1000 + 1)
+        assert await served.outcome() is Outcome.DONE
+        assert answer(worker.memory, kept.rid).ended.status == "completed"

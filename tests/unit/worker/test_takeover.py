@@ -178,3 +178,12 @@ def test_another_models_answer_is_not_continued(
     for _ in range(tokens):
         story.token()
     assert story.decide(after_ms=after_ms) == expected
+
+
+def test_a_first_claim_waits_for_a_cancel_that_may_be_on_its_way() -> None:
+    cancelled = Story().apply(records.Cancel(RID, OWNER)).fold
+    decided = [
+        takeover.decide(state, ME, now_ms=1_000, expires_ms=2_000, withheld_ms=500)
+        for state in (fold.Fold(), cancelled)
+    ]
+    assert decided == [takeover.Wait(500), takeover.Finished()]

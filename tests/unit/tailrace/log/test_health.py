@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 import prometheus_client
 import pytest
@@ -31,12 +32,15 @@ async def test_it_says_what_the_last_question_came_to_in_readiness_and_in_the_me
 
     asked = health.Health(ask)
     assert not asked.answers, "nothing is known yet"
+    assert asked.steady_s == math.inf
     task = asyncio.create_task(asked.run())
     try:
         for broker in ("answers", "refuses", "answers", "hangs", "answers"):
             well = broker == "answers"
             await eventually(lambda: asked.answers is well, broker, within_s=5)  # noqa: B023
             assert away() == (0 if well else 1)
+            assert (asked.steady_s > 0) == well
+        assert asked.steady_s < 5, "it is counted from the last return"
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
