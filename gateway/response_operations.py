@@ -82,7 +82,7 @@ class ResponseOperations:
             value,
             telemetry.trace_headers(),
         )
-        self._delivery.deleted(rid)
+        self._delivery.deleted(rid, owner)
         await self._cache.drop_turn(rid)
 
     async def body_digest(self, rid: str, owner: records.Owner) -> str | None:

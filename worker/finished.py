@@ -6,6 +6,7 @@ are many: as folds they would take ten times as much.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -37,7 +38,8 @@ def pack(state: fold.Fold) -> bytes:
             [usage.input_tokens, usage.output_tokens, usage.cached_tokens],
             first and [first.model_rev, first.tokenizer_digest, first.prompt_tokens],
             first and [first.own, first.worker, first.req_topic, first.req_offset],
-            first and [first.owner.issuer, first.owner.subject, first.owner.tenant],
+            first and _principal(first.owner),
+            [(_principal(by), end.reason, end.timestamp) for by, end in state.cancelled_by.items()],
         ]
     )
 
@@ -60,6 +62,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         model,
         place,
         principal,
+        cancelled_by,
     ) = _decoder.decode(packed)
     first = None
     if model is not None:
@@ -67,6 +70,14 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         first = records.Claim(
             rid, own, None, records.Owner(*principal), worker, topic, offset, *model
         )
+    ended = fold.Ended(
+        reason,
+        status,
+        text_tail,
+        records.Usage(*usage),
+        None if error is None else (error[0], error[1]),
+        timestamp,
+    )
     return fold.Fold(
         keep_ids=True,
         owner=owner,
@@ -79,14 +90,15 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,
         yielded=set(yielded),
-        ended=fold.Ended(
-            reason,
-            status,
-            text_tail,
-            records.Usage(*usage),
-            None if error is None else (error[0], error[1]),
-            timestamp,
-        ),
+        ended=ended,
+        cancelled_by={
+            records.Owner(*by): dataclasses.replace(ended, reason=why, timestamp=at)
+            for by, why, at in cancelled_by
+        },
         last_offset=last_offset,
         last_active=last_active,
     )
+
+
+def _principal(owner: records.Owner) -> list[str]:
+    return [owner.issuer, owner.subject, owner.tenant]

@@ -233,7 +233,7 @@ class RequestConsumer:
 def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None, str]:
     """The request in a record, or None and the reason why it is none. A record that is no request,
     or that its gateway gave up before the broker had it, is skipped, so that it stalls no other."""
-    request = records.decode_request(r.value)
+    request = records.request_of(r.key, r.value)
     if request is None:
         return None, "garbage"
     if request.late(r.timestamp):

@@ -76,7 +76,9 @@ class Serving:
         parent = telemetry.trace_context(response.deliveries[0].headers)
         with (
             telemetry.span("serve", parent, response=response.rid),
-            self._context.tail.hold(response.partition, response.rid) as entry,
+            self._context.tail.hold(
+                response.partition, response.rid, response.request.owner
+            ) as entry,
         ):
             self._entry = entry
             entry.listener = lambda: self._on_change(entry)

@@ -79,11 +79,13 @@ class Tail:
         return sorted(self._partitions)
 
     @contextlib.contextmanager
-    def hold(self, partition: int, rid: str) -> Iterator[Entry]:
-        """The entry of a response, kept while the context lasts. The partition must be followed."""
+    def hold(self, partition: int, rid: str, principal: records.Owner) -> Iterator[Entry]:
+        """The entry of a response that `principal` asked for, kept while the context lasts. The
+        partition must be followed."""
         state = self._partitions[partition]
         entry = state.entry(rid)
         entry.holds += 1
+        entry.fold.belongs_to(principal)
         try:
             yield entry
         finally:

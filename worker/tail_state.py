@@ -107,6 +107,8 @@ class Entry:
 
     def replace(self, complete: Entry) -> None:
         """Put what was read back in the place of what the tail had."""
+        if self.fold.principal is not None:
+            complete.fold.belongs_to(self.fold.principal)
         self.complete, self.begun = complete.complete, complete.begun
         self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
 

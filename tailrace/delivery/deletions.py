@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from tailrace import log
+from tailrace import log, telemetry
 from tailrace.delivery.whole_topic import WholeTopic
 from tailrace.log import interfaces
 from tailrace.protocol import ids, records, topics
 
 FORGET_EVERY_S: Final = 600.0
+
+
+class _Deleted(NamedTuple):
+    """A response's partition, the offset below which none of its records lie, and digests of who
+    deleted it. Only its owner's deletion counts, and who that is only the response tells."""
+
+    partition: int
+    offset: int
+    by: frozenset[bytes]
+
+
+def _digest(owner: records.Owner) -> bytes:
+    return hashlib.blake2b(owner.key.encode(), digest_size=16).digest()
 
 
 class Deletions:
@@ -21,8 +35,7 @@ class Deletions:
     answer is the same as for any response that retention took.
 
     Attributes:
-        _deleted: deleted responses, with the partition and the offset below which none of their
-            records lie.
+        _deleted: deleted responses.
         _forget_at: when to look again what the log no longer holds (seconds of `clock`).
     """
 
@@ -35,11 +48,13 @@ class Deletions:
         self._topic = WholeTopic(topics.CONVERSATIONS, reader, offsets, self._take)
         self._offsets = offsets
         self._clock = clock
-        self._deleted: dict[str, tuple[int, int]] = {}
+        self._deleted: dict[str, _Deleted] = {}
         self._forget_at = 0.0
 
-    def __contains__(self, rid: str) -> bool:
-        return rid in self._deleted
+    def by(self, rid: str, owner: records.Owner) -> bool:
+        """Whether `owner` deleted the response."""
+        found = self._deleted.get(rid)
+        return found is not None and _digest(owner) in found.by
 
     def __len__(self) -> int:
         return len(self._deleted)
@@ -49,14 +64,16 @@ class Deletions:
         """Whether everything was read that the topic held at the start of `run`."""
         return self._topic.ready
 
-    def add(self, rid: str) -> None:
+    def add(self, rid: str, owner: records.Owner) -> None:
         """This instance appended the deletion. It holds here at once, and on other instances when
         they read the record."""
         try:
             address = ids.parse(rid)
         except ids.InvalidId:  # nobody can ask for it
             return
-        self._deleted[rid] = address.partition, address.offset
+        before = self._deleted.get(rid)
+        by = (before.by if before else frozenset()) | {_digest(owner)}
+        self._deleted[rid] = _Deleted(address.partition, address.offset, by)
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -64,9 +81,11 @@ class Deletions:
 
     async def _take(self, batch: list[log.Record]) -> None:
         for record in batch:
-            decoded = records.decode_conversation(record.value)
+            decoded = records.conversation_of(record.key, record.value)
             if decoded is not None:
-                self.add(decoded.rid)
+                self.add(decoded.rid, decoded.by)
+            elif record.value is not None:
+                telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
         if self.ready and self._clock() >= self._forget_at:
             await self._forget()
 
@@ -79,7 +98,7 @@ class Deletions:
         except log.LogUnavailable:
             return
         self._deleted = {
-            rid: (partition, offset)
-            for rid, (partition, offset) in self._deleted.items()
-            if partition in begins and offset >= begins[partition]
+            rid: each
+            for rid, each in self._deleted.items()
+            if each.partition in begins and each.offset >= begins[each.partition]
         }

@@ -154,9 +154,9 @@ class Delivery:
         """The append failed. If the request is in the log all the same, a look-up finds it."""
         self._streams.drop(rid)
 
-    def deleted(self, rid: str) -> None:
-        """This instance appended the deletion of `rid`."""
-        self._deletions.add(rid)
+    def deleted(self, rid: str, owner: records.Owner) -> None:
+        """This instance appended the deletion of `rid` by its owner."""
+        self._deletions.add(rid, owner)
 
     def load(self, partition: int) -> int:
         """Number of streams that this instance has on `partition`."""
@@ -215,10 +215,10 @@ class Delivery:
         if address.incarnation != self._layout.tag:
             await self._identity.require_same()
             raise log.HistoryLost(f"{rid} belongs to another log")
-        if rid in self._deletions:
+        if self._deletions.by(rid, owner):
             await self._look_up.miss(rid, address, owner)
         stream = await self._look_up.stream(rid, address, owner)
-        if rid in self._deletions:
+        if self._deletions.by(rid, owner):
             raise NotFound(rid)
         stream.holders += 1
         try:

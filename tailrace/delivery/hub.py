@@ -37,6 +37,7 @@ class Stream:
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
         lost: why the log cannot serve it any more; None normally.
+        cancel: a CANCEL before anything said whose response it is; None normally.
         now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow
             subscriber.
     """
@@ -56,6 +57,7 @@ class Stream:
     holders: int = 0
     idle_since: float = 0.0
     lost: Exception | None = None
+    cancel: records.Cancel | None = None
     now: float = 0.0
     _unseen: int = 0
 
@@ -73,8 +75,17 @@ class Stream:
         """Owner and static part are known now: the series can start."""
         if self.series is None and events.is_echo(echo, self.rid):
             self.owner = owner
+            self.state.belongs_to(owner)
             self.series = events.Series(echo)
             self._emit(self.series.open())
+            if self.state.ended is not None:  # cancelled before this instance knew by whom
+                self._emit(self.series.apply(self.state.ended))
+
+    def identify_by_cancel(self) -> None:
+        """Nothing but a CANCEL says whose response it is. It has neither a claim nor a request, so
+        nothing else of it can be shown."""
+        if self.cancel is not None:
+            self.identify(self.cancel.by, self.cancel.echo)
 
     def keep_request(self, value: bytes) -> None:
         """Keep the request record. The owner is known.
@@ -105,13 +116,18 @@ class Stream:
         if isinstance(outcome, fold.Ignored):
             return outcome
         if isinstance(record, records.Claim):
+            if self.owner is not None and record.owner != self.owner:
+                # Who forges a CANCEL or a request must not see the answer to another's.
+                self.fail(log_words.HistoryLost(f"{self.rid} is another principal's"))
+                return outcome
             self.identify(record.owner, record.echo)
             # A claim proves that the request is in the log, also without its acknowledgement.
             self.show()
         elif isinstance(record, records.Cancel):
-            self.identify(record.by, record.echo)
+            if self.series is None:
+                self.cancel = record
             self.show()
-        if self.series is not None:
+        if self.series is not None and self.lost is None:
             self._emit(self.series.apply(outcome))
         return outcome
 
@@ -229,6 +245,8 @@ class Hub:
             return
         stream.now = now
         outcome = stream.live(decoded, record.offset, record.timestamp)
+        if stream.lost is not None:
+            self.drop(stream.rid)
         if isinstance(outcome, fold.Ignored):
             self._on_ignored(outcome.value)
 

@@ -181,6 +181,7 @@ class LookUp:
             # The response may have been finished and committed while the tail was behind. What a
             # commit speaks of lies below this end.
             await self._caught_up(stream, await self._end(address.partition), owner)
+        stream.identify_by_cancel()
         if stream.series is None:
             raise NotFound(rid)
         return stream

@@ -2,11 +2,15 @@
 
     phase NEW  --CLAIM prev==null-->  LIVE  --END of the owner, complete-->  DONE
                                       LIVE  --CLAIM prev==owner-->           LIVE (epoch + 1)
-    phase NEW or LIVE                 --CANCEL-->                            DONE
+    phase NEW or LIVE                 --CANCEL of the principal-->           DONE
     everything else                   ignored: counted by reason, no effect
 
 Readers that apply the same prefix of the partition hold the same state. What was accepted is never
 taken back. There is at most one end. The rule itself: log rule §4.
+
+"Owner" is who may write (a fencing token), "principal" is whose response it is. A reader knows the
+principal from the first CLAIM, or earlier from the request (`belongs_to`). While it knows neither,
+it takes a CANCEL for the principal's; a first CLAIM for another principal shows that it was not.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ class Ignored(enum.Enum):
     GAP = "gap"
     CHAIN = "chain"
     END = "end"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,9 @@ class Fold:
         starts: for each of them, how many tokens were accepted before it.
         yielded: fencing tokens whose workers asked to be taken over.
         ended: the end; None until DONE.
+        principal: whose response it is, as the request says; None while no request is known. What
+            the first claim says comes before it.
+        cancelled_by: the ends that CANCELs before any claim were, by who wrote them.
         last_offset: offset of the last applied record, -1 before the first. After a reconnect
             records at older offsets come again.
         last_active: broker time in ms of the last record that had an effect; 0 before.
@@ -138,6 +146,8 @@ class Fold:
     starts: list[int] = field(default_factory=list)
     yielded: set[str] = field(default_factory=set)
     ended: Ended | None = None
+    principal: records.Owner | None = None
+    cancelled_by: dict[records.Owner, Ended] = field(default_factory=dict)
     last_offset: int = -1
     last_active: int = 0
     ignored: dict[Ignored, int] = field(default_factory=dict)
@@ -154,8 +164,19 @@ class Fold:
             self.last_active = timestamp
         return outcome
 
+    def belongs_to(self, principal: records.Owner) -> None:
+        """The request of this response was read: a CANCEL before any claim counts only if it is by
+        `principal`. No effect after a claim, which says it too."""
+        if self.owner is not None:
+            return
+        self.principal = principal
+        self.ended = self.cancelled_by.get(principal)
+        self.phase = Phase.NEW if self.ended is None else Phase.DONE
+
     def _decide(self, record: records.TokenRecord, timestamp: int) -> Outcome:
-        if self.phase is Phase.DONE:
+        if self.phase is Phase.DONE and (self.owner is not None or not self._claimable(record)):
+            if self.owner is None and isinstance(record, records.Cancel):
+                self._note_cancel(record, timestamp)
             return Ignored.AFTER_DONE
         match record:
             case records.Tok():
@@ -172,10 +193,14 @@ class Fold:
     def _claim(self, record: records.Claim) -> Outcome:
         if record.prev != self.owner:
             return Ignored.LOST_RACE
+        if self.owner is None and not self._claimable(record):
+            return Ignored.AFTER_DONE
         self.owner = record.own
         self.epoch += 1
         self.phase = Phase.LIVE
         self.first = self.first or record
+        self.ended = None
+        self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
         return Claimed(record, self.epoch)
@@ -204,12 +229,27 @@ class Fold:
             Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
         )
 
+    def _claimable(self, record: records.TokenRecord) -> bool:
+        """Whether it is a first CLAIM for a principal who has not cancelled."""
+        return (
+            isinstance(record, records.Claim)
+            and record.prev is None
+            and record.owner not in self.cancelled_by
+        )
+
     def _cancel(self, record: records.Cancel, timestamp: int) -> Outcome:
+        if self.owner is None:
+            self._note_cancel(record, timestamp)
+        principal = self.first.owner if self.first is not None else self.principal
+        if principal is not None and record.by != principal:
+            return Ignored.FOREIGN
         usage = records.Usage(
             input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
         )
-        reason = "withdrawn" if record.withdrawn else "cancelled"
-        return self._finish(Ended(reason, "cancelled", "", usage, None, timestamp))
+        return self._finish(_cancelled(record, usage, timestamp))
+
+    def _note_cancel(self, record: records.Cancel, timestamp: int) -> None:
+        self.cancelled_by.setdefault(record.by, _cancelled(record, records.Usage(), timestamp))
 
     def _finish(self, ended: Ended) -> Ended:
         self.phase = Phase.DONE
@@ -221,3 +261,8 @@ class Fold:
             return Ignored.STALE_OWNER
         self.yielded.add(record.own)
         return Yielded(record.own)
+
+
+def _cancelled(record: records.Cancel, usage: records.Usage, timestamp: int) -> Ended:
+    reason = "withdrawn" if record.withdrawn else "cancelled"
+    return Ended(reason, "cancelled", "", usage, None, timestamp)

@@ -338,6 +338,18 @@ def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:
     return record
 
 
+def conversation_of(key: bytes | None, value: bytes | None) -> Deleted | None:
+    """Like `decode_conversation`, but also None where the key names another response."""
+    record = decode_conversation(value)
+    return record if record is not None and key == record.rid.encode() else None
+
+
+def request_of(key: bytes | None, value: bytes | None) -> Request | None:
+    """Like `decode_request`, but also None where the key names another response."""
+    record = decode_request(value)
+    return record if record is not None and key == record.rid.encode() else None
+
+
 def decode_meta(value: bytes | None) -> Incarnation | None:
     """The incarnation record of `llm.meta`, or None for garbage."""
     return _decode(_meta, value)

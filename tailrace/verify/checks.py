@@ -48,6 +48,9 @@ def judge(
         outcomes[response.rid] = _response(out, response, found, options)
     _commits(out, found, outcomes)
     _keys(out, outcomes.values())
+    for line in found.misplaced:
+        out.judged("A1")
+        out.fail("A1", Counterexample(line, "", 1))
     for topic, n in found.garbage.items():
         out.figures[f"garbage records in {topic}"] += n
     if found.late:
@@ -58,7 +61,8 @@ def judge(
 def _response(
     out: Report, response: history.Response, found: history.History, options: Options
 ) -> Outcome:
-    account = reference_fold.account(response.entries)
+    asked_by = response.asked[0].request.owner if response.asked else None
+    account = reference_fold.account(response.entries, asked_by)
     outcome = outcome_of(response, account)
     if not response.whole:
         out.note(
@@ -77,6 +81,7 @@ def _response(
     response_checks.check_text(out, response, account, options.content)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
+    response_checks.check_principal(out, response, account)
     if found.has_usage:
         response_checks.check_usage(out, response, account, settled)
     return outcome

@@ -13,6 +13,8 @@ from tailrace.protocol import ids, log_words, records, topics
 from tailrace.verify import transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
+# Topics with partitions of their own, not those of `llm.tokens`.
+BESIDE = (topics.USAGE, topics.DLQ, topics.CONVERSATIONS)
 _dead = msgspec.json.Decoder(records.Dead)
 
 
@@ -43,6 +45,7 @@ class Response:
             append of unknown outcome, and none once retention removed them.
         metered: its usage records.
         dead: its dead letters.
+        deleted: who wrote that it is deleted.
         whole: the log still has everything from the lower bound in the id on.
         foreign: the id was made on another log.
     """
@@ -53,6 +56,7 @@ class Response:
     asked: list[Asked] = field(default_factory=list)
     metered: list[records.Metered] = field(default_factory=list)
     dead: list[records.Dead] = field(default_factory=list)
+    deleted: list[records.Owner] = field(default_factory=list)
     whole: bool = True
     foreign: bool = False
 
@@ -108,6 +112,7 @@ class History:
         has_usage, has_dead: whether these topics are part of the input.
         garbage: records that every reader ignores, by topic.
         late: requests that the broker appended after their `append_by`. They do not count.
+        misplaced: garbage that would be a record but for its key, one line each.
         newest: highest broker time seen, ms.
         complete: it holds every partition of the log. Otherwise a missing response proves
             nothing.
@@ -126,6 +131,7 @@ class History:
     has_dead: bool = False
     garbage: Counter[str] = field(default_factory=Counter)
     late: int = 0
+    misplaced: list[str] = field(default_factory=list)
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
@@ -150,7 +156,7 @@ class History:
             )
         if r.topic == topics.TOKENS:
             self._add_token(r)
-        elif r.topic in (topics.USAGE, topics.DLQ):
+        elif r.topic in BESIDE:
             self._add_beside(r)
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
@@ -162,8 +168,18 @@ class History:
             self.garbage[topic] += 1
             return None
 
+    def _under_its_key(self, r: log_words.Record, rid: str | None) -> bool:
+        if rid is None or r.key == rid.encode():
+            return rid is not None
+        key = (r.key or b"").decode(errors="replace")
+        place = f"{r.topic}[{r.partition}] at {r.offset}"
+        self.misplaced.append(f"{place}: the key is {key[:80]!r}, the record is of {rid[:80]!r}")
+        return False
+
     def _add_token(self, r: log_words.Record) -> None:
-        record = records.token_of(r.key, r.value)
+        record = records.decode_token(r.value)
+        if not self._under_its_key(r, record.rid if record else None):
+            record = None
         address = self._address(record.rid, r.topic) if record is not None else None
         if record is None or address is None or address.partition != r.partition:
             self.garbage[r.topic] += record is None or address is not None
@@ -174,6 +190,8 @@ class History:
         place = self.places.setdefault((r.topic, r.partition), {})
         place[r.offset] = None
         request = records.decode_request(r.value)
+        if not self._under_its_key(r, request.rid if request else None):
+            request = None
         address = self._address(request.rid, r.topic) if request is not None else None
         if request is None or address is None or address.partition != r.partition:
             self.garbage[r.topic] += request is None or address is not None
@@ -190,7 +208,11 @@ class History:
         record = beside(r)
         address = self._address(record.rid, r.topic) if record is not None else None
         if record is None or address is None:
-            self.garbage[r.topic] += record is None
+            self.garbage[r.topic] += record is None and r.value is not None
+            return
+        if isinstance(record, records.Deleted):
+            if self._under_its_key(r, record.rid) and record.rid in self.responses:
+                self.responses[record.rid].deleted.append(record.by)
             return
         response = self.response(record.rid, address)
         if isinstance(record, records.Metered):
@@ -199,8 +221,10 @@ class History:
             response.dead.append(record)
 
 
-def beside(r: log_words.Record) -> records.Metered | records.Dead | None:
-    """Decode a record of `llm.usage` or `llm.dlq`. Returns None for garbage."""
+def beside(r: log_words.Record) -> records.Metered | records.Dead | records.Deleted | None:
+    """Decode a record of the topics in `BESIDE`. Returns None for garbage."""
+    if r.topic == topics.CONVERSATIONS:
+        return records.decode_conversation(r.value)
     try:
         return (_metered if r.topic == topics.USAGE else _dead).decode(r.value or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

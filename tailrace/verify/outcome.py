@@ -92,7 +92,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
     mark = metadata.get("mark") if isinstance(metadata, dict) else None
     return Outcome(
         rid=response.rid,
-        owner=response.owner,
+        owner=account.principal or response.owner,
         status=account.status,
         reason=account.reason,
         text=account.text,

@@ -3,7 +3,8 @@
 It has another shape than `tailrace.protocol.fold`, which walks the records with a state. Here each
 question about a whole history is answered on its own:
 
-1. Who owned the response, and from where to where? The claims alone decide.
+1. Who owned the response, and from where to where? The claims alone decide, but for a first
+   claim whose principal had cancelled before.
 2. Which frames count? In each epoch, those of the owner that continue what is there.
 3. Where does it end? At the first record that ends it. Everything behind it is dropped; this may
    come last, because a later record changes nothing before it.
@@ -58,6 +59,8 @@ class Account:
 
     Attributes:
         entries: its token records, each offset once.
+        principal: whose response it is, by its first claim or else its request; None if neither
+            tells.
         epochs: accepted claims in order.
         frames: accepted frames in order.
         ended_at: position of the record that ended it; None while it is open.
@@ -68,6 +71,7 @@ class Account:
     """
 
     entries: Sequence[history.Placed]
+    principal: records.Owner | None = None
     epochs: list[Epoch] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     ended_at: int | None = None
@@ -126,12 +130,13 @@ class Account:
         return self.frames[n - 1].total if n else 0
 
 
-def account(entries: Sequence[history.Placed]) -> Account:
+def account(entries: Sequence[history.Placed], asked_by: records.Owner | None = None) -> Account:
     """The account of one response's records in offset order. A repeated offset is one record read
-    twice, and counts once."""
+    twice, and counts once. `asked_by`: the principal of its request, where that is known."""
     once = [e for i, e in enumerate(entries) if i == 0 or e.offset > entries[i - 1].offset]
     found = Account(once)
     found.epochs = _epochs(once)
+    found.principal = found.epochs[0].claim.owner if found.epochs else asked_by
     for t in found.epochs:
         _append_frames(found, t)
     _cut(found)
@@ -141,8 +146,14 @@ def account(entries: Sequence[history.Placed]) -> Account:
 def _epochs(entries: Sequence[history.Placed]) -> list[Epoch]:
     """Follow the claims: an owner is replaced by the first later claim that names it."""
     successors: dict[str | None, list[int]] = {}
+    cancelled: set[records.Owner] = set()
     for at, e in enumerate(entries):
-        if isinstance(e.record, records.Claim):
+        if isinstance(e.record, records.Cancel):
+            cancelled.add(e.record.by)
+        elif isinstance(e.record, records.Claim):
+            first = e.record.prev is None and None not in successors
+            if first and e.record.owner in cancelled:
+                continue
             successors.setdefault(e.record.prev, []).append(at)
     starts: list[int] = []
     owner: str | None = None
@@ -184,7 +195,7 @@ def _cut(found: Account) -> None:
     """Find the end and drop everything behind it."""
     starts = [t.start for t in found.epochs]
     for at, e in enumerate(found.entries):
-        if isinstance(e.record, records.Cancel):
+        if isinstance(e.record, records.Cancel) and found.principal in (None, e.record.by):
             found.ended_at = at
             break
         epoch = found.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None

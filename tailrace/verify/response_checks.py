@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tailrace.protocol import fold, records
@@ -51,7 +51,7 @@ def _described(r: records.TokenRecord) -> str:
                 f"usage={r.usage.output_tokens}"
             )
         case records.Cancel():
-            return "CANCEL"
+            return f"CANCEL by {r.by.key}"
         case _:
             return f"YIELD own={r.own[:8]} seq={r.seq}"
 
@@ -64,7 +64,7 @@ def check_fold_agreement(
 ) -> None:
     """L1: both folds accept the same records and come to the same result."""
     out.judged("L1")
-    real = fold_class(keep_ids=True)
+    real = fold_class(keep_ids=True, principal=account.principal)
     accepted: list[int] = []
     parts: list[str] = []
     for at, e in enumerate(account.entries):
@@ -148,7 +148,7 @@ def check_sequence(
     """L3 on what readers emit, and R1 as far as the log tells."""
     if response.entries:
         out.judged("L3")
-        problem = _emitted(account.entries, fold_class)
+        problem = _emitted(account, fold_class)
         if problem is not None:
             out.fail("L3", counterexample(response, *problem))
     if not response.asked:
@@ -163,11 +163,11 @@ def check_sequence(
 
 
 def _emitted(
-    entries: Sequence[history.Placed], fold_class: type[fold.Fold]
+    account: reference_fold.Account, fold_class: type[fold.Fold]
 ) -> tuple[str, int] | None:
     """The first mistake of a reader that emits the fold's effects: (what, position)."""
-    real, expected, ends = fold_class(), 0, 0
-    for at, e in enumerate(entries):
+    real, expected, ends = fold_class(principal=account.principal), 0, 0
+    for at, e in enumerate(account.entries):
         outcome = real.apply(e.record, e.offset, e.timestamp)
         if isinstance(outcome, fold.Ignored | fold.Yielded):
             continue
@@ -357,6 +357,23 @@ def check_attempts(
             out.fail("L7", counterexample(response, "failed by attempts without a dead letter"))
         else:
             out.note("response failed just now, without a dead letter yet")
+
+
+def check_principal(
+    out: Report, response: history.Response, account: reference_fold.Account
+) -> None:
+    """A1: nobody but its owner cancels or deletes a response. Without a claim and a request nothing
+    tells whose it is."""
+    for at, e in enumerate(account.entries):
+        if isinstance(e.record, records.Cancel) and account.principal is not None:
+            out.judged("A1")
+            if e.record.by != account.principal:
+                out.fail("A1", counterexample(response, "cancelled by another principal", at))
+    for by in response.deleted:
+        if account.principal is not None:
+            out.judged("A1")
+            if by != account.principal:
+                out.fail("A1", counterexample(response, f"deleted by {by.key}, not by its owner"))
 
 
 def check_expiry(out: Report, response: history.Response, account: reference_fold.Account) -> None:

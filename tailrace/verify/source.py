@@ -66,7 +66,7 @@ class Source:
         }
         # The log may grow while it is read. Ends of effects are read before ends of their causes,
         # so that every record that a commit or a usage record refers to lies below the ends.
-        for topic in (topics.USAGE, topics.DLQ, *requests, topics.TOKENS):
+        for topic in (*history.BESIDE, *requests, topics.TOKENS):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
         for partition in wanted:
@@ -113,9 +113,9 @@ class Source:
                 found.add(r)
 
     async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
-        """Usage records and dead letters by token partition. Their own topics have other keys."""
+        """Records of topics with partitions of their own, by token partition."""
         found: dict[int, list[log.Record]] = defaultdict(list)
-        for topic in (topics.USAGE, topics.DLQ):
+        for topic in history.BESIDE:
             for p, begin in self._ranges[topic].begin.items():
                 async for batch in self._replays.read(topic, p, begin, self._ranges[topic].end[p]):
                     for r in batch:

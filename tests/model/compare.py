@@ -9,10 +9,13 @@ from tests.model import second_fold
 
 RID = "resp_a"
 OWNER = records.Owner("i", "s")
+STRANGER = records.Owner("i", "stranger")
 
 
-def claim(own: str, prev: str | None, worker: str = "w") -> records.Claim:
-    return records.Claim(RID, own, prev, OWNER, worker, "t", 0, "rev", "tok", 7)
+def claim(
+    own: str, prev: str | None, worker: str = "w", owner: records.Owner = OWNER
+) -> records.Claim:
+    return records.Claim(RID, own, prev, owner, worker, "t", 0, "rev", "tok", 7)
 
 
 def tok(
@@ -34,8 +37,8 @@ def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
     return records.End(RID, own, len(ids), reason, second_fold.chain(ids))
 
 
-def cancel(*, withdrawn: bool = False) -> records.Cancel:
-    return records.Cancel(RID, OWNER, withdrawn=withdrawn)
+def cancel(by: records.Owner = OWNER, *, withdrawn: bool = False) -> records.Cancel:
+    return records.Cancel(RID, by, withdrawn=withdrawn)
 
 
 def yield_(own: str, seq: int = 0) -> records.Yield:

@@ -243,6 +243,8 @@ class Search:
         state = self.fold_class(
             keep_ids=True, owner=log.owner, next=len(log.ids), ids=list(log.ids), phase=_phase(log)
         )
+        if log.done and log.owner is None:
+            state.cancelled_by[compare.OWNER] = _CANCELLED
         record = _record(message)
         outcome = state.apply(record, 0)
         after = Log(state.owner, tuple(state.ids), state.phase is fold.Phase.DONE)
@@ -272,6 +274,9 @@ class Search:
             and len(after.ids) != self.setting.tokens
         ):
             raise Violation(f"ended after {len(after.ids)} tokens")
+
+
+_CANCELLED = fold.Ended("cancelled", "cancelled", "", records.Usage(), None, 0)
 
 
 @contextmanager

@@ -54,11 +54,12 @@ class History:
             if all(e.offset > earlier.offset for earlier in entries[:i])
         ]
         self.owner = functools.cache(self._owner)
+        self.principal = functools.cache(self._principal)
         self.tokens = functools.cache(self._tokens)
         self.end = functools.cache(self._end)
         # In order, so that no question recurses deeper than one step.
         for n in range(len(self.entries)):
-            self.owner(n), self.tokens(n), self.end(n)
+            self.owner(n), self.principal(n), self.tokens(n), self.end(n)
 
     def _last(self, n: int) -> records.TokenRecord:
         return self.entries[n - 1].record
@@ -68,10 +69,25 @@ class History:
         if n == 0:
             return None
         before, last = self.owner(n - 1), self._last(n)
-        takes_over = (
-            isinstance(last, records.Claim) and last.prev == before and self.end(n - 1) is None
-        )
+        takes_over = isinstance(last, records.Claim) and last.prev == before
+        if takes_over and self.principal(n - 1) is None:
+            takes_over = last.owner not in self._cancellers(n - 1)  # type: ignore[union-attr]
+        elif takes_over:
+            takes_over = self.end(n - 1) is None
         return last.own if takes_over else before  # type: ignore[union-attr]
+
+    def _cancellers(self, n: int) -> set[records.Owner]:
+        """Who wrote a CANCEL."""
+        return {e.record.by for e in self.entries[:n] if isinstance(e.record, records.Cancel)}
+
+    def _principal(self, n: int) -> records.Owner | None:
+        """Whose response it is, by its first claim."""
+        if n == 0:
+            return None
+        last = self._last(n)
+        if isinstance(last, records.Claim) and self.owner(n - 1) is None and self.owner(n):
+            return last.owner
+        return self.principal(n - 1)
 
     def _tokens(self, n: int) -> tuple[Token, ...]:
         """All accepted tokens."""
@@ -91,9 +107,10 @@ class History:
             return None
         before, last = self.end(n - 1), self._last(n)
         if before is not None:
-            return before
+            # A first claim shows that a former cancel was none of the principal's.
+            return None if self.principal(n - 1) is None and self.principal(n) else before
         if isinstance(last, records.Cancel):
-            return n - 1
+            return n - 1 if self.principal(n) in (None, last.by) else None
         ids = [t.id for t in self.tokens(n - 1)]
         complete = isinstance(last, records.End) and (last.own, last.seq, last.digest) == (
             self.owner(n - 1),
@@ -125,7 +142,7 @@ class History:
         """What record `i` came to: a word for its effect, or the reason it is ignored."""
         record = self.entries[i].record
         if self.end(i) is not None:
-            return "after_done"
+            return "after_done" if self.end(i + 1) is not None else "claimed"
         if self.end(i + 1) is not None:
             return "ended"
         if isinstance(record, records.Tok):
@@ -134,6 +151,8 @@ class History:
             return "claimed" if record.prev == self.owner(i) else "lost_race"
         if isinstance(record, records.Yield):
             return "yielded" if record.own == self.owner(i) else "stale_owner"
+        if isinstance(record, records.Cancel):
+            return "foreign"
         return "end"
 
     def _outcome_of_token(self, record: records.Tok, i: int) -> str:

@@ -57,7 +57,7 @@ async def test_a_decision_waits_until_the_tail_has_read_what_was_there_at_the_as
     memory.lag(topics.TOKENS, 0, 0)
     async with running(memory) as tailing:
         tailing.follow(0, 0, 1)
-        with tailing.hold(0, name):
+        with tailing.hold(0, name, OWNER):
             known = asyncio.ensure_future(tailing.known(0, name))
             await asyncio.sleep(0.02)
             assert not known.done()
@@ -72,7 +72,7 @@ async def test_a_response_that_began_below_the_fold_s_start_is_read_back() -> No
     claim(memory, rid(memory, 1, 1), "x")
     async with running(memory) as tailing:
         tailing.follow(0, 1, 2)
-        with tailing.hold(0, name):
+        with tailing.hold(0, name, OWNER):
             entry = await tailing.known(0, name)
             assert (entry.fold.owner, entry.first, entry.complete) == ("a", 0, 0)
             assert memory.reads == [(topics.TOKENS, 0, 0, 2)]
@@ -89,7 +89,7 @@ async def test_records_that_come_while_a_response_is_read_back_are_applied_after
         tailing.follow(0, 1, 2)
         await eventually(lambda: tailing.position(0) == 2, "caught up")
         memory.hold_replays()
-        with tailing.hold(0, name):
+        with tailing.hold(0, name, OWNER):
             known = asyncio.ensure_future(tailing.known(0, name))
             await eventually(lambda: memory.reads, "the response is read back")
             claim(memory, name, "b", "a")
@@ -110,7 +110,7 @@ async def test_the_barrier_reads_past_a_tail_that_lags() -> None:
         await eventually(lambda: tailing.position(0) == 1, "caught up")
         memory.lag(topics.TOKENS, 0, 1)
         lost, won = claim(memory, name, "late", "none"), claim(memory, name, "b", "a")
-        with tailing.hold(0, name) as entry:
+        with tailing.hold(0, name, OWNER) as entry:
             assert await tailing.barrier(0, name, "b", won) is True
             assert await tailing.barrier(0, name, "late", lost) is False
             assert entry.fold.owner == "b"
@@ -129,7 +129,7 @@ async def test_a_replay_that_fails_half_way_gives_its_connection_back_at_once() 
         def fail() -> None:
             raise ValueError("a defect")
 
-        with tailing.hold(0, name) as entry:
+        with tailing.hold(0, name, OWNER) as entry:
             entry.listener = fail
             with pytest.raises(ValueError, match="a defect"):
                 await tailing.barrier(0, name, "b", at)
@@ -145,7 +145,7 @@ async def test_a_claim_that_never_appears_passes_no_barrier(
     name = rid(memory, 0)
     async with running(memory) as tailing:
         tailing.follow(0, 0, 0)
-        with tailing.hold(0, name):
+        with tailing.hold(0, name, OWNER):
             assert await tailing.barrier(0, name, "own", -1) is None
 
 
@@ -166,7 +166,7 @@ async def test_a_response_whose_beginning_retention_deleted_is_lost() -> None:
     memory.delete_below(topics.TOKENS, 0, 1)
     async with running(memory) as tailing:
         tailing.follow(0, 1, 2)
-        with tailing.hold(0, name), pytest.raises(log.HistoryLost):
+        with tailing.hold(0, name, OWNER), pytest.raises(log.HistoryLost):
             await tailing.known(0, name)
 
 
@@ -187,9 +187,9 @@ async def test_a_tail_that_retention_passed_goes_on_at_the_beginning_and_believe
         claim(memory, new, "n")
         memory.catch_up(topics.TOKENS, 0)
         await eventually(lambda: tailing.position(0) == 4, "it goes on")
-        with tailing.hold(0, new):
+        with tailing.hold(0, new, OWNER):
             assert (await tailing.known(0, new)).fold.owner == "n"
-        with tailing.hold(0, old), pytest.raises(log.HistoryLost):
+        with tailing.hold(0, old, OWNER), pytest.raises(log.HistoryLost):
             await tailing.known(0, old)
 
 
@@ -205,7 +205,7 @@ async def test_a_log_that_is_away_is_read_on_when_it_is_back(
         claim(memory, name, "a")
         memory.come_back()
         await eventually(lambda: tailing.position(0) == 1, "read")
-        with tailing.hold(0, name) as entry:
+        with tailing.hold(0, name, OWNER) as entry:
             assert entry.fold.phase is fold.Phase.LIVE
 
 
@@ -220,7 +220,7 @@ async def test_a_partition_that_was_left_and_followed_again_is_folded_afresh() -
         assert (tailing.followed, tailing.position(0)) == ([], -1)
         tailing.follow(0, 0, 1)
         await eventually(lambda: tailing.position(0) == 1, "read again")
-        with tailing.hold(0, name) as entry:
+        with tailing.hold(0, name, OWNER) as entry:
             assert entry.seen == {"a": True}
 
 

@@ -66,10 +66,24 @@ async def test_a_deletion_elsewhere_holds_when_its_record_is_read(
         await eventually(hidden, "the deletion holds", within_s=5)
 
 
+async def test_a_deletion_by_another_principal_or_under_another_key_deletes_nothing(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """It was obeyed, so that whoever could write to the log could delete anybody's response."""
+    rid, other = put_request(broker), put_request(broker, 1)
+    stranger = records.Owner("https://tests", "mallory")
+    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, stranger), rid)
+    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), other)
+    async with memory_delivery.running(memory_delivery.over(broker)) as made:
+        assert (await made.find(rid, OWNER)).response["id"] == rid
+        with pytest.raises(delivery.NotFound):
+            await made.find(rid, stranger)
+
+
 async def test_a_deletion_appended_here_holds_at_once(broker: memory_log.MemoryLog) -> None:
     rid = put_request(broker)
     async with memory_delivery.running(memory_delivery.over(broker)) as made:
-        made.deleted(rid)
+        made.deleted(rid, OWNER)
         with pytest.raises(delivery.NotFound):
             await made.find(rid, OWNER)
 
@@ -107,13 +121,13 @@ async def test_a_deletion_is_forgotten_when_retention_took_its_response_and_no_s
     task = asyncio.create_task(made.run())
     try:
         await eventually(lambda: made.ready and len(made) == 2, "both are known", within_s=5)
-        assert old in made
-        assert young in made
+        assert made.by(old, OWNER)
+        assert made.by(young, OWNER)
         broker.skip_to(topics.TOKENS, 0, 5)
         broker.delete_below(topics.TOKENS, 0, 5)
         now += deletions.FORGET_EVERY_S
-        await eventually(lambda: old not in made, "the old one is forgotten", within_s=5)
-        assert young in made
+        await eventually(lambda: not made.by(old, OWNER), "the old one is forgotten", within_s=5)
+        assert made.by(young, OWNER)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

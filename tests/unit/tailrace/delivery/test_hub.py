@@ -152,9 +152,44 @@ def test_a_claim_without_a_usable_echo_does_not_start_a_series() -> None:
 def test_cancel_before_any_claim_is_a_complete_short_series() -> None:
     s = hub.Stream(RID, 0)
     s.apply(records.Cancel(RID, OWNER, echo=echo()), 1, 0)
+    assert s.emitted == []  # a request or a claim may yet say that it is another's
+    s.identify_by_cancel()
     assert [e.type for e in s.emitted] == ["response.created", "response.incomplete"]
     assert s.emitted[-1].response is not None
     assert s.emitted[-1].response["status"] == "cancelled"
+
+
+def test_a_strangers_cancel_ends_no_stream() -> None:
+    stranger = records.Owner("i", "mallory")
+    for known in (True, False):
+        s = hub.Stream(RID, 0)
+        if known:
+            s.identify(OWNER, echo())
+        s.apply(records.Cancel(RID, stranger, echo=echo()), 0, 0)
+        if not known:
+            s.identify(OWNER, echo())
+        assert not s.done
+        assert [e.type for e in s.emitted] == ["response.created"]
+        for n, r in enumerate(history(), 1):
+            s.apply(r, n, 0)
+        assert s.owner == OWNER
+        assert s.emitted[-1].type == "response.completed"
+
+
+def test_who_forged_a_cancel_does_not_see_the_answer() -> None:
+    h = hub.Hub()
+    s = hub.Stream(RID, 0)
+    h.add(s)
+    stranger = records.Owner("i", "mallory")
+    s.apply(records.Cancel(RID, stranger, echo=echo()), 0, 0)
+    s.identify_by_cancel()
+    s.subscribe(-1, lambda: None)
+    before = list(s.emitted)
+    for r in as_log(history()):
+        h.dispatch(r._replace(offset=r.offset + 1))
+    assert s.emitted == before
+    assert s.lost is not None
+    assert h.get(RID) is None  # the next look-up reads it anew
 
 
 def test_a_late_subscriber_of_a_finished_stream_gets_all_and_the_end() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.protocol import fold, records
 from tests.model import compare, second_fold
-from tests.model.compare import cancel, claim, end, tok, yield_
+from tests.model.compare import OWNER, STRANGER, cancel, claim, end, tok, yield_
 
 Outcomes = list[str]
 
@@ -85,6 +85,15 @@ RULES: dict[str, tuple[list[records.TokenRecord], str]] = {
     "5 a cancel of a running response": (
         [claim("a", None), tok("a", 0, [1], []), cancel()],
         "ended",
+    ),
+    "5 a stranger's cancel of a running response": (
+        [claim("a", None), tok("a", 0, [1], []), cancel(STRANGER)],
+        "foreign",
+    ),
+    "5 a claim after the cancel of another": ([cancel(STRANGER), claim("a", None)], "claimed"),
+    "5 a claim for who cancelled before a stranger's claim": (
+        [cancel(), cancel(STRANGER), claim("a", None, owner=STRANGER)],
+        "after_done",
     ),
     "6 the owner's yield": ([claim("a", None), yield_("a")], "yielded"),
     "6 a yield before any claim": ([yield_("a")], "stale_owner"),
@@ -339,6 +348,45 @@ def test_of_cancel_and_completion_the_first_in_the_log_wins() -> None:
     assert cancelled.status == "cancelled"
 
 
+def test_a_cancel_of_another_principal_ends_nothing() -> None:
+    """It was obeyed, so that whoever could write to the log could end anybody's response."""
+    state = story(
+        (cancel(STRANGER), "ended"),
+        (claim("a", None), "claimed"),
+        (tok("a", 0, [1], []), "accepted"),
+        (cancel(STRANGER), "foreign"),
+        (end("a", [1]), "ended"),
+    )
+    assert state.ended is not None
+    assert state.ended.status == "completed"
+
+
+def test_who_knows_the_request_takes_a_strangers_cancel_for_nothing() -> None:
+    for known_first in (True, False):
+        state = fold.Fold()
+        if known_first:
+            state.belongs_to(OWNER)
+        state.apply(cancel(STRANGER), 0, 1)
+        state.belongs_to(OWNER)
+        assert state.phase is fold.Phase.NEW
+        assert state.ended is None
+        state.apply(cancel(), 1, 2)
+        if not known_first:  # both were cancels before the principal was known
+            state.belongs_to(OWNER)
+        assert state.phase is fold.Phase.DONE
+        assert state.ended is not None
+        assert state.ended.timestamp == 2
+        assert state.apply(claim("a", None), 2, 3) is fold.Ignored.AFTER_DONE
+
+
+def test_a_claim_says_whose_response_it_is_whatever_a_request_says() -> None:
+    state = fold.Fold()
+    state.apply(claim("a", None), 0, 1)
+    state.belongs_to(STRANGER)
+    assert state.apply(cancel(STRANGER), 1, 2) is fold.Ignored.FOREIGN
+    assert isinstance(state.apply(cancel(), 2, 3), fold.Ended)
+
+
 def test_a_request_delivered_twice_is_generated_by_one() -> None:
     story(
         (claim("a", None), "claimed"),
@@ -415,6 +463,8 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
             end(own, believed, draw(st.sampled_from(["stop", "length", "failed"]))),
             yield_(own),
             cancel(),
+            cancel(STRANGER),
+            claim(own, None, owner=STRANGER),
         ]
         record = draw(st.sampled_from(choices))
         entries.append(second_fold.Entry(offset, draw(st.integers(0, 10**13)), record))
@@ -461,6 +511,8 @@ def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(
             assert outcome.seq == len(emitted)
             emitted += outcome.ids
         ends += isinstance(outcome, fold.Ended)
+        if isinstance(outcome, fold.Claimed) and outcome.epoch == 1:
+            ends = 0  # what ended before was shown to another principal
         assert state.ids == emitted
     assert ends == (state.phase is fold.Phase.DONE)
 

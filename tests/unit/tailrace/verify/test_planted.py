@@ -415,6 +415,42 @@ def an_acknowledged_record_has_other_bytes(g: worlds.Good, _: random.Random) -> 
     g.world.log[at] = g.world.log[at]._replace(value=(g.world.log[at].value or b"") + b" ")
 
 
+@planted("A1")
+def another_principal_cancelled(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = w.find(g.plain.rid, records.Tok, 3)
+    w.token(records.Cancel(g.plain.rid, worlds.owner("mallory"), g.plain.echo))
+    w.log.insert(at, w.log.pop())
+    w.renumber()
+
+
+@planted("A1")
+def another_principal_cancelled_before_any_claim(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = w.find(g.plain.rid, records.Claim)
+    w.token(records.Cancel(g.plain.rid, worlds.owner("mallory"), g.plain.echo))
+    w.log.insert(at, w.log.pop())
+    w.renumber()
+
+
+@planted("A1")
+def another_principal_deleted(g: worlds.Good, _: random.Random) -> None:
+    record = records.Deleted(g.plain.rid, worlds.owner("mallory"))
+    g.world.append(topics.CONVERSATIONS, 0, g.plain.rid, record)
+
+
+@planted("A1")
+def a_record_lies_under_another_responses_key(g: worlds.Good, rng: random.Random) -> None:
+    kind = rng.choice(["token", "request", "deletion"])
+    other, w = g.taken.rid, g.world
+    if kind == "token":
+        w.append(topics.TOKENS, 0, other, records.Cancel(g.plain.rid, g.plain.owner))
+    elif kind == "request":
+        w.append(worlds.REQUESTS, 0, other, g.plain)
+    else:
+        w.append(topics.CONVERSATIONS, 0, other, records.Deleted(g.plain.rid, g.plain.owner))
+
+
 # ---- at the watchers
 
 

@@ -15,7 +15,7 @@ from tests.unit.tailrace.verify import histories as worlds
 from worker import takeover
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
-OWNER = records.Owner("i", "s")
+OWNER, STRANGER = records.Owner("i", "s"), records.Owner("i", "stranger")
 NONCES = ("a", "b", "c")
 
 
@@ -57,7 +57,12 @@ def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
         right,
     )
     rare = st.sampled_from(
-        [records.Cancel(RID, OWNER), *(records.Yield(RID, own, 0) for own in NONCES)]
+        [
+            records.Cancel(RID, OWNER),
+            records.Cancel(RID, STRANGER),
+            records.Claim(RID, NONCES[0], None, STRANGER, "w-x", "t", 0, "r", "t"),
+            *(records.Yield(RID, own, 0) for own in NONCES),
+        ]
     )
     return st.lists(st.one_of(claim, tok, tok, tok, end, claim, tok, rare), max_size=14)
 

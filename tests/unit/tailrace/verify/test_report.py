@@ -125,7 +125,13 @@ def test_garbage_is_counted_and_harms_nobody() -> None:
     )
     g.world.log.append(
         log.Record(
-            topics.TOKENS, worlds.PARTITION, 10_001, g.world.now, b"k", records.encode(stray), ()
+            topics.TOKENS,
+            worlds.PARTITION,
+            10_001,
+            g.world.now,
+            stray.rid.encode(),
+            records.encode(stray),
+            (),
         )
     )
     found = g.world.history()
