@@ -3,7 +3,7 @@
 import "./style.css";
 import { Controller } from "./controller";
 import { Api, ApiError, type Config } from "./edge/api";
-import { Credential, takeFragment } from "./edge/credential";
+import { Session, takeFragment } from "./edge/session";
 import { WatchSocket, TicketRefused } from "./edge/watchSocket";
 import { BrowserStore, storageOf } from "./edge/store";
 import { Account } from "./view/account";
@@ -40,16 +40,17 @@ async function begin(): Promise<void> {
   const fragment = takeFragment(location, history);
   const local = storageOf("localStorage");
   const signIn = new SignIn((credential) => {
-    credentials.give(credential);
-    watchSocket.hurry();
+    void session.give(credential).then(() => watchSocket.hurry());
   });
   let begun = false;
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
-    credentials.signOut();
-    signIn.ask("You are signed out. Your chats are still kept in this browser.");
+    void session.signOut().then((done) => {
+      if (done) signIn.ask("You are signed out. Your chats are still kept in this browser.");
+      else app.toast("The server cannot be reached, so you are still signed in.");
+    });
   });
-  const credentials = new Credential({
+  const session = new Session({
     base: "",
     storage: local,
     wanted: () => signIn.ask("This server needs a credential that it accepts."),
@@ -63,7 +64,7 @@ async function begin(): Promise<void> {
       else app.setConnection({ kind: "refused", words: "You are signed out." });
     },
   });
-  const api = new Api("", credentials);
+  const api = new Api("", session);
 
   let config: Promise<Config> | null = null;
   const configured = (): Promise<Config> => {
@@ -87,8 +88,8 @@ async function begin(): Promise<void> {
       api.ticket().catch((error: unknown) => {
         throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(error.message) : error;
       }),
-    renew: () => credentials.renew(),
-    refresh: () => credentials.refresh(),
+    renew: () => session.renew(),
+    refresh: () => session.refresh(),
     connect: (url, protocols) => new WebSocket(url, protocols),
     later,
     now: () => Date.now(),
@@ -121,7 +122,7 @@ async function begin(): Promise<void> {
   window.addEventListener("offline", () => {
     if (!watchSocket.isOpen) app.setConnection({ kind: "offline" });
   });
-  window.addEventListener("storage", (event) => credentials.heard(event));
+  window.addEventListener("storage", (event) => session.heard(event));
   window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "hidden") controller.flush();
@@ -131,7 +132,7 @@ async function begin(): Promise<void> {
   // First what this browser knows, then the network.
   controller.load();
   app.start();
-  await credentials.start(fragment);
+  await session.start(fragment);
   begun = true;
   controller.start();
   watchSocket.hurry();

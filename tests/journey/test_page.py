@@ -125,13 +125,11 @@ class Chat:
         return found
 
     def server_says(self) -> dict[str, Any]:
-        """The Response object behind the last answer, asked for with this tab's credential."""
-        credential = self.page.evaluate("localStorage.getItem('tailrace.credential')")
-        answer = httpx.get(
-            f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}",
-            headers={"Authorization": f"Bearer {credential}"},
+        """The Response object behind the last answer, asked for with this browser's session."""
+        answer = self.page.request.get(
+            f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}"
         )
-        assert answer.status_code == 200, answer.text
+        assert answer.status == 200, answer.text()
         found: dict[str, Any] = answer.json()
         return found
 
@@ -573,6 +571,7 @@ def test_a_credential_in_the_address_leaves_it_at_once(
 ) -> None:
     chat = tabs(scripted_stack)()
     chat.page.goto(f"{scripted_stack.url}/#credential={scripted_stack.token('someone')}")
+    chat.page.get_by_role("button", name="Do not sign in").click()
     chat.connected()
     assert "credential" not in chat.page.url
     chat.page.go_back()
@@ -606,6 +605,12 @@ def test_a_link_changes_who_the_reader_is_only_when_the_reader_agrees(
     chat.ask("Who am I?")
     chat.status("completed")
     chat.check_plain()
+    # What a script of the page could find holds neither the credential nor the session.
+    found = page.evaluate("JSON.stringify([Object.entries(localStorage), document.cookie])")
+    assert ".eyJ" not in found
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert cookie["value"] not in found
     theirs = {"Authorization": f"Bearer {scripted_stack.token('mallory')}"}
     url = f"{scripted_stack.api}/responses/{chat.kept()['answer']['responseId']}"
     assert httpx.get(url, headers=theirs).status_code == 404
@@ -622,9 +627,7 @@ def test_whoever_signs_out_asks_nothing_more_until_they_sign_in(
     page.get_by_role("button", name="Sign out").click()
     field = page.get_by_label("Credential")
     sync_api.expect(field).to_be_visible()
-    assert scripted_stack.token("alice")[:20] not in json.dumps(
-        page.evaluate("Object.entries(localStorage)")
-    )
+    assert page.request.get(f"{scripted_stack.api}/session").json()["subject"] is None
     page.reload()
     sync_api.expect(field).to_be_visible()
     field.fill(scripted_stack.token("bob"))
@@ -845,11 +848,11 @@ def test_a_conversation_goes_on_when_the_log_forgot_it(chat: Chat) -> None:
     chat.ask("The first thing.")
     chat.status("completed")
     rid = chat.kept()["answer"]["responseId"]
-    credential = chat.page.evaluate("localStorage.getItem('tailrace.credential')")
-    gone = httpx.delete(
-        f"{chat.stack.api}/responses/{rid}", headers={"Authorization": f"Bearer {credential}"}
+    session = chat.page.request.get(f"{chat.stack.api}/session").json()
+    gone = chat.page.request.delete(
+        f"{chat.stack.api}/responses/{rid}", headers={"x-tailrace-session": session["token"]}
     )
-    assert gone.status_code == 200, gone.text
+    assert gone.status == 200, gone.text()
     chat.ask("The second thing.")
     chat.status("completed")
     assert chat.check_plain()

@@ -34,8 +34,9 @@ export class ApiError extends Error {
   }
 }
 
-export interface Credentials {
-  current(): string | null;
+export interface SessionHeaders {
+  /** What a change needs besides the cookie. */
+  headers(): Record<string, string>;
   renew(): Promise<boolean>;
 }
 
@@ -44,7 +45,7 @@ const TIMEOUT_MS = 15_000;
 export class Api {
   constructor(
     private readonly base: string,
-    private readonly credentials: Credentials,
+    private readonly session: SessionHeaders,
   ) {}
 
   async config(): Promise<Config> {
@@ -88,19 +89,15 @@ export class Api {
     return named(await this.authorized("/v1/tickets", {}, {}), "ticket");
   }
 
-  // A credential may have expired since it was stored: once, a new one is asked for before giving up.
+  // A session may be over, or another tab may have begun a new one: once, it is looked at again before giving up.
   private async authorized(path: string, body: object, headers: Record<string, string>): Promise<Record<string, unknown>> {
     try {
-      return await this.call("POST", path, body, { ...headers, ...this.bearer() });
+      return await this.call("POST", path, body, { ...headers, ...this.session.headers() });
     } catch (error) {
-      if (!(error instanceof ApiError) || error.status !== 401 || !(await this.credentials.renew())) throw error;
-      return this.call("POST", path, body, { ...headers, ...this.bearer() });
+      const over = error instanceof ApiError && (error.status === 401 || error.fault.code === "session_token_missing");
+      if (!over || !(await this.session.renew())) throw error;
+      return this.call("POST", path, body, { ...headers, ...this.session.headers() });
     }
-  }
-
-  private bearer(): Record<string, string> {
-    const credential = this.credentials.current();
-    return credential === null ? {} : { Authorization: `Bearer ${credential}` };
   }
 
   private async call(method: string, path: string, body: object | null, headers: Record<string, string>): Promise<Record<string, unknown>> {
@@ -113,7 +110,7 @@ export class Api {
         body: body === null ? null : JSON.stringify(body),
         signal: AbortSignal.timeout(TIMEOUT_MS),
         cache: "no-store",
-        credentials: "omit",
+        credentials: "same-origin",
       });
       parsed = await answer.json().catch(() => null);
     } catch {

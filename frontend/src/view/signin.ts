@@ -1,6 +1,6 @@
 import { h, icon } from "./dom";
 
-/** Asks for a credential. It goes nowhere but into this browser's storage and the requests to this server. */
+/** Asks for a credential. It goes to this server once and is kept nowhere. */
 export class SignIn {
   readonly element: HTMLDialogElement;
   private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true });
@@ -22,7 +22,7 @@ export class SignIn {
       this.why,
       h("label", { for: "credential" }, "Credential"),
       this.field,
-      h("p", { class: "hint" }, "For development, ", h("code", {}, "tailrace token"), " prints one. It is kept in this browser only."),
+      h("p", { class: "hint" }, "For development, ", h("code", {}, "tailrace token"), " prints one. This browser keeps a session in its place, not the credential itself."),
       h("button", { type: "submit", class: "primary" }, "Sign in"),
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);

@@ -1,0 +1,169 @@
+/* Who the reader is. The gateway keeps it in a cookie that no script can read; what is here is a name, and the token that
+   every change needs besides the cookie. Credentials come from the development gateway, a link's fragment or the reader,
+   go to the gateway once, and are kept nowhere. */
+
+/** Where former versions of the page kept the credential. */
+const FORMER = "tailrace.credential";
+/** Written at each change, so that the other tabs ask the gateway again. */
+const CHANGED = "tailrace.session";
+const TIMEOUT_MS = 15_000;
+
+export interface SessionParts {
+  base: string;
+  storage: Storage | null;
+  /** Only the reader can help. */
+  wanted(): void;
+  /** Whether the reader wants to be `who` from now on, as a link has it; `instead` is who they are now, if anybody. */
+  switches(who: string, instead: string | null): Promise<boolean>;
+  /** Who the reader is now; null: nobody. Called only when it changes. */
+  changed(who: string | null): void;
+}
+
+interface Who {
+  subject: string;
+  token: string;
+}
+
+type Answer = Who | "nobody" | "away";
+
+export class Session {
+  private who: Who | null = null;
+
+  constructor(private readonly parts: SessionParts) {}
+
+  /** `fragment` is the credential that came with the address, if one did. */
+  async start(fragment: string | null): Promise<void> {
+    const former = this.takeFormer();
+    let known = this.take(await this.ask("GET"));
+    if (known === "nobody" && former !== null) known = this.take(await this.ask("POST", former));
+    // Whoever made the link can read what is asked under its credential, so it never takes the place of another by itself.
+    if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) known = this.take(await this.ask("POST", fragment));
+    if (known !== "nobody") return;
+    // A gateway that is away may have one to give when it is back; the reader is asked only when it said no.
+    if ((await this.fromGateway()) === "nobody") this.parts.wanted();
+  }
+
+  /** The headers of a change. */
+  headers(): Record<string, string> {
+    return this.who === null ? {} : { "X-Tailrace-Session": this.who.token };
+  }
+
+  /** The reader signs in. */
+  async give(credential: string): Promise<void> {
+    const known = this.take(await this.ask("POST", credential));
+    if (known === "nobody" || known === "away") this.parts.wanted();
+    else this.tell();
+  }
+
+  /** false: the gateway could not be reached, and the reader is still signed in. */
+  async signOut(): Promise<boolean> {
+    // Another tab may have signed in since, which changes the token.
+    this.take(await this.ask("GET"));
+    if ((await this.ask("DELETE")) === "away") return false;
+    this.take("nobody");
+    this.tell();
+    return true;
+  }
+
+  /** Gets a session again after a refusal. false: the reader has to sign in, or is somebody else by now. */
+  async renew(): Promise<boolean> {
+    const before = this.who?.subject ?? null;
+    let known = this.take(await this.ask("GET"));
+    if (known === "nobody") known = await this.fromGateway();
+    if (known === "nobody") this.parts.wanted();
+    return known !== "nobody" && known !== "away" && (before === null || known.subject === before);
+  }
+
+  /** Looks for a session that lasts longer, without asking the reader. */
+  async refresh(): Promise<void> {
+    await this.fromGateway();
+  }
+
+  /** Another tab signed in or out. */
+  heard({ storageArea, key }: Pick<StorageEvent, "storageArea" | "key">): void {
+    if (storageArea === this.parts.storage && key === CHANGED) void this.ask("GET").then((known) => this.take(known));
+  }
+
+  private async fromLink(credential: string): Promise<boolean> {
+    const who = subject(credential);
+    return who !== this.who?.subject && this.parts.switches(who, this.who?.subject ?? null);
+  }
+
+  private async fromGateway(): Promise<Answer> {
+    try {
+      const answer = await fetch(`${this.parts.base}/dev/credential`, { cache: "no-store", credentials: "omit" });
+      if (!answer.ok) return answer.status >= 500 ? "away" : "nobody";
+      const { credential } = (await answer.json()) as { credential?: unknown };
+      if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "nobody";
+      return this.take(await this.ask("POST", credential));
+    } catch {
+      return "away";
+    }
+  }
+
+  private take(known: Answer): Answer {
+    if (known === "away") return known;
+    const before = this.who?.subject ?? null;
+    this.who = known === "nobody" ? null : known;
+    const now = this.who?.subject ?? null;
+    if (now !== before) this.parts.changed(now);
+    return known;
+  }
+
+  private async ask(method: "GET" | "POST" | "DELETE", credential?: string): Promise<Answer> {
+    try {
+      const answer = await fetch(`${this.parts.base}/v1/session`, {
+        method,
+        headers: { ...this.headers(), ...(credential === undefined ? {} : { "Content-Type": "application/json" }) },
+        body: credential === undefined ? null : JSON.stringify({ credential }),
+        signal: AbortSignal.timeout(TIMEOUT_MS),
+        cache: "no-store",
+        credentials: "same-origin",
+      });
+      if (!answer.ok) return answer.status >= 500 || answer.status === 429 ? "away" : "nobody";
+      const { subject: name, token } = (await answer.json()) as Record<string, unknown>;
+      return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "nobody";
+    } catch {
+      return "away";
+    }
+  }
+
+  private takeFormer(): string | null {
+    const former = this.parts.storage?.getItem(FORMER) ?? null;
+    if (former !== null) this.parts.storage?.removeItem(FORMER);
+    return former;
+  }
+
+  private tell(): void {
+    try {
+      this.parts.storage?.setItem(CHANGED, `${Date.now()} ${Math.random()}`);
+    } catch {
+      // A full storage: the other tabs notice when the gateway refuses them.
+    }
+  }
+}
+
+/** Whom a credential names. Only for the reader's eyes: the server alone decides whether it is good. */
+export function subject(credential: string): string {
+  try {
+    const part = (credential.split(".")[1] ?? "").replace(/-/g, "+").replace(/_/g, "/");
+    const bytes = Uint8Array.from(atob(part), (character) => character.charCodeAt(0));
+    const claims: unknown = JSON.parse(new TextDecoder().decode(bytes));
+    const found = typeof claims === "object" && claims !== null ? (claims as Record<string, unknown>)["sub"] : null;
+    if (typeof found === "string" && found.trim() !== "") return found.slice(0, 255);
+  } catch {
+    // No credential of the usual form.
+  }
+  return "somebody unknown";
+}
+
+/** Takes a credential out of the address at once, so that it is neither kept in the history nor copied along. */
+export function takeFragment(location: Location, history: History): string | null {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const credential = fields.get("credential");
+  if (credential === null) return null;
+  fields.delete("credential");
+  const rest = fields.toString();
+  history.replaceState(null, "", location.pathname + location.search + (rest === "" ? "" : `#${rest}`));
+  return credential.trim() === "" ? null : credential.trim();
+}

@@ -1,0 +1,243 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Session, subject, takeFragment, type SessionParts } from "../../src/edge/session";
+
+/** A credential as far as the page reads it. */
+function of(sub: unknown): string {
+  const bytes = new TextEncoder().encode(JSON.stringify({ sub }));
+  const part = btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+  return `h.${part}.s`;
+}
+
+class Memory {
+  readonly kept = new Map<string, string>();
+  getItem = (key: string): string | null => this.kept.get(key) ?? null;
+  setItem = (key: string, value: string): void => void this.kept.set(key, value);
+  removeItem = (key: string): void => void this.kept.delete(key);
+}
+
+/** The gateway and the browser's cookie: who is signed in, under which token. */
+class Gateway {
+  who: string | null = null;
+  token = 0;
+  away = false;
+  gives: string | null = null;
+  refuses = false;
+  readonly calls: string[] = [];
+
+  answer = (url: string, init: RequestInit): Promise<Response> => {
+    const method = init.method ?? "GET";
+    this.calls.push(`${method} ${url}`);
+    if (this.away) return Promise.reject(new TypeError("away"));
+    if (url === "/dev/credential") return this.json(this.gives === null ? 404 : 200, { credential: this.gives });
+    if (method === "POST") {
+      if (this.refuses) return this.json(401, {});
+      this.who = subject((JSON.parse(init.body as string) as { credential: string }).credential);
+      this.token += 1;
+    } else if (method === "DELETE") {
+      const shown = (init.headers as Record<string, string>)["X-Tailrace-Session"];
+      if (this.who !== null && shown !== `t${this.token}`) return this.json(403, {});
+      this.who = null;
+      return this.json(200, {});
+    }
+    return this.json(200, { subject: this.who, token: this.who === null ? null : `t${this.token}` });
+  };
+
+  private json(status: number, body: unknown): Promise<Response> {
+    return Promise.resolve(new Response(JSON.stringify(body), { status }));
+  }
+}
+
+let storage: Memory;
+let gateway: Gateway;
+let asked: [string, string | null][];
+let who: (string | null)[];
+let wanted: number;
+let agrees: boolean;
+
+function made(): Session {
+  const parts: SessionParts = {
+    base: "",
+    storage: storage as unknown as Storage,
+    wanted: () => (wanted += 1),
+    switches: (to, from) => {
+      asked.push([to, from]);
+      return Promise.resolve(agrees);
+    },
+    changed: (now) => who.push(now),
+  };
+  return new Session(parts);
+}
+
+beforeEach(() => {
+  storage = new Memory();
+  gateway = new Gateway();
+  asked = [];
+  who = [];
+  wanted = 0;
+  agrees = false;
+  vi.stubGlobal("fetch", gateway.answer);
+});
+afterEach(() => vi.unstubAllGlobals());
+
+describe("a link with a credential", () => {
+  it("does not take the place of another one unless the reader agrees", async () => {
+    gateway.who = "alice";
+    await made().start(of("mallory"));
+    expect(asked).toEqual([["mallory", "alice"]]);
+    expect(gateway.who).toBe("alice");
+    expect(who).toEqual(["alice"]);
+  });
+
+  it("does when the reader agrees", async () => {
+    gateway.who = "alice";
+    agrees = true;
+    await made().start(of("bob"));
+    expect(gateway.who).toBe("bob");
+    expect(who).toEqual(["alice", "bob"]);
+  });
+
+  it("signs nobody in without a question, either", async () => {
+    await made().start(of("mallory"));
+    expect(asked).toEqual([["mallory", null]]);
+    expect(gateway.who).toBeNull();
+    expect(wanted).toBe(1);
+  });
+
+  it("asks nothing when it names who the reader is", async () => {
+    gateway.who = "alice";
+    await made().start(of("alice"));
+    expect(asked).toEqual([]);
+  });
+});
+
+describe("without a session", () => {
+  it("takes the credential that the gateway of this machine gives", async () => {
+    gateway.gives = of("dev");
+    await made().start(null);
+    expect([gateway.who, who, wanted]).toEqual(["dev", ["dev"], 0]);
+  });
+
+  it("takes the one that a former version of the page kept, and keeps it no longer", async () => {
+    storage.setItem("tailrace.credential", of("alice"));
+    await made().start(null);
+    expect(gateway.who).toBe("alice");
+    expect([...storage.kept.keys()]).toEqual([]);
+  });
+
+  it("waits for a gateway that is away before it asks the reader", async () => {
+    gateway.away = true;
+    await made().start(null);
+    expect(wanted).toBe(0);
+  });
+
+  it("asks the reader again when what they gave was refused", async () => {
+    const session = made();
+    await session.start(null);
+    gateway.refuses = true;
+    await session.give("x.y.z");
+    expect([wanted, who]).toEqual([2, []]);
+  });
+});
+
+it("keeps no credential and no token where another script of the page could find them", async () => {
+  const session = made();
+  await session.start(null);
+  await session.give(of("alice"));
+  expect(session.headers()).toEqual({ "X-Tailrace-Session": "t1" });
+  const kept = JSON.stringify([...storage.kept]);
+  expect(kept).not.toContain(of("alice"));
+  expect(kept).not.toContain("t1");
+});
+
+describe("signing out", () => {
+  it("ends the session and says so", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    expect(await session.signOut()).toBe(true);
+    expect(gateway.who).toBeNull();
+    expect(who).toEqual(["alice", null]);
+    expect(session.headers()).toEqual({});
+  });
+
+  it("ends it although another tab has signed in since", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    gateway.token += 1;
+    expect(await session.signOut()).toBe(true);
+    expect(gateway.who).toBeNull();
+  });
+
+  it("does not claim it while the gateway is away", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    gateway.away = true;
+    expect(await session.signOut()).toBe(false);
+    expect(who).toEqual(["alice"]);
+  });
+
+  it("is heard by the other tabs, and so is signing in", async () => {
+    gateway.who = "alice";
+    const [one, other] = [made(), made()];
+    await one.start(null);
+    await other.start(null);
+    await one.signOut();
+    const [key] = [...storage.kept.keys()];
+    const area = storage as unknown as Storage;
+    other.heard({ storageArea: area, key: "tailrace.theme" });
+    expect(other.headers()).not.toEqual({});
+    other.heard({ storageArea: area, key: key ?? "" });
+    await vi.waitFor(() => expect(other.headers()).toEqual({}));
+  });
+});
+
+describe("after a refusal", () => {
+  it("goes on with the new token of the same reader", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    gateway.token += 1;
+    expect(await session.renew()).toBe(true);
+    expect(session.headers()).toEqual({ "X-Tailrace-Session": "t1" });
+  });
+
+  it("does not send under another name what one reader asked", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    gateway.who = "bob";
+    expect(await session.renew()).toBe(false);
+    expect(who).toEqual(["alice", "bob"]);
+  });
+
+  it("asks the reader when the session is over", async () => {
+    gateway.who = "alice";
+    const session = made();
+    await session.start(null);
+    gateway.who = null;
+    expect(await session.renew()).toBe(false);
+    expect(wanted).toBe(1);
+  });
+});
+
+it.each([
+  [of("alice"), "alice"],
+  [of("Жанна 🌊"), "Жанна 🌊"],
+  [of(""), "somebody unknown"],
+  [of(7), "somebody unknown"],
+  ["", "somebody unknown"],
+  ["a.b.c", "somebody unknown"],
+  ["h.bnVsbA.s", "somebody unknown"],
+])("names whom a credential names, and nobody for one that is none", (credential, name) => {
+  expect(subject(credential)).toBe(name);
+});
+
+it("takes the credential out of the address and leaves the rest", () => {
+  let address = "";
+  const location = { hash: "#c=1&credential=%20x.y.z%20", pathname: "/", search: "" } as Location;
+  const history = { replaceState: (_state: unknown, _title: string, to: string) => (address = to) } as unknown as History;
+  expect(takeFragment(location, history)).toBe("x.y.z");
+  expect(address).toBe("/#c=1");
+});
