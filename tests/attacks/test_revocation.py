@@ -20,7 +20,7 @@ import websockets
 from tailrace.protocol import records, topics
 from tests.attacks import room
 from tests.faults.stage import MODEL, ROOT, Service
-from tests.support import waiting
+from tests.support import gateway_process, waiting
 
 # Sockets and streams of each kind at each instance.
 EACH: Final = room.amount(50, 4)
@@ -123,8 +123,9 @@ async def everything_open(
 
 def revoke(deployment: room.Deployment, *words: str) -> str:
     """`tailrace revoke *words`; what it prints."""
+    where = ["--issuer", gateway_process.ISS, "--kafka", deployment.kafka]
     done = subprocess.run(
-        [sys.executable, "-m", "tailrace", "revoke", *words, "--kafka", deployment.kafka],
+        [sys.executable, "-m", "tailrace", "revoke", *words, *where],
         cwd=ROOT,
         env={**deployment.gateway().environ},
         capture_output=True,
