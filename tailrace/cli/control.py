@@ -190,6 +190,7 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
         say(f"nothing runs here ({data.root})")
         return True
     if running and not state.is_held(data.lock):
+        state.remove_scratch(running)
         running.phase, running.parts = "stopped", []
         state.save(data.state, running)
     return _report(everyone, names, say)

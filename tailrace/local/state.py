@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import IO, Literal
 
 import msgspec
 
 from tailrace.local import processes
+
+SCRATCH_PREFIX = "tailrace-"
 
 Role = Literal["supervisor", "kafka", "redis", "gateway", "push", "worker", "engine"]
 Phase = Literal["starting", "serving", "ready", "stopping", "stopped"]
@@ -66,6 +70,7 @@ class State(msgspec.Struct, kw_only=True):
     kafka: str = ""
     redis: str = ""
     pools: str = ""
+    scratch: str = ""  # folder of the sockets of vLLM's processes
     kafka_port: int = 0  # kept for the next start; 0: none chosen yet
     parts: list[Part] = []
 
@@ -83,6 +88,18 @@ def save(path: Path, state: State) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2))
     fresh.rename(path)
+
+
+def make_scratch() -> str:
+    """A new folder for the sockets of a run. It has a short path: the path of a socket has at most
+    107 characters (unix(7))."""
+    return tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
+
+
+def remove_scratch(state: State) -> None:
+    """Remove the sockets of a run whose processes have ended."""
+    if Path(state.scratch).name.startswith(SCRATCH_PREFIX):
+        shutil.rmtree(state.scratch, ignore_errors=True)
 
 
 class AlreadyRunning(Exception):

@@ -32,12 +32,16 @@ class Program(Protocol):
 
 
 class ServiceProgram:
-    """A gateway, push service or worker. Every process of it adds to the same log file."""
+    """A gateway, push service or worker. Every process of it adds to the same log file.
 
-    def __init__(self, service: plan.Service, *, run: str, log: Path) -> None:
+    `scratch` gets the sockets of vLLM's processes, which a killed engine leaves behind.
+    """
+
+    def __init__(self, service: plan.Service, *, run: str, log: Path, scratch: str) -> None:
         self.service = service
         self.log = log
         self._run = run
+        self._scratch = scratch
         self._child: child_process.ChildProcess | None = None
 
     @property
@@ -49,7 +53,12 @@ class ServiceProgram:
         self._child = child_process.ChildProcess(
             self.service.name,
             self.service.command,
-            environ={**os.environ, **self.service.environ},
+            environ={
+                **os.environ,
+                **self.service.environ,
+                # Not TMPDIR, where libraries also keep what the next start needs.
+                "VLLM_RPC_BASE_PATH": self._scratch,
+            },
             log=self.log,
             run=self._run,
             cwd=paths.ROOT,

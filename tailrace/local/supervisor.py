@@ -142,7 +142,8 @@ class Supervisor:
     def _start(self) -> None:
         self._say(f"starting; every part's log is in {self._data.logs} (--verbose shows them)")
         previous = state.load(self._data.state)
-        self._clear_leftovers(previous.run if previous else "")
+        self._clear_leftovers(previous)
+        self._state.scratch = state.make_scratch()
         self._save()  # from here on `down` finds whatever is started
         model = models.resolve(self._options.engine, self._options.model)
         self._check_engine()
@@ -166,16 +167,20 @@ class Supervisor:
         self._state.parts = parts
         self._save()
 
-    def _clear_leftovers(self, previous: str) -> None:
+    def _clear_leftovers(self, previous: state.State | None) -> None:
         """End what earlier runs left. This process holds the data folder's lock, so those
         processes have no supervisor."""
 
+        run = previous.run if previous else ""
+
         def leftovers() -> list[processes.Identity]:
-            return [found.identity for found in processes.marked_in(self._data.root, previous)]
+            return [found.identity for found in processes.marked_in(self._data.root, run)]
 
         left = processes.end(leftovers, grace_s=5.0)
         if left:
             self._say(f"ended {processes.counted(left)} left by a supervisor that was killed")
+        if previous:
+            state.remove_scratch(previous)
 
     def _check_engine(self) -> None:
         python = paths.ENGINE_ENVIRONMENT / "bin" / "python"
@@ -242,7 +247,9 @@ class Supervisor:
         for service in plan.services(self._options, model, around, free_port):
             self._check_stopped()
             log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
-            program = ServiceProgram(service, run=self._state.run, log=log)
+            program = ServiceProgram(
+                service, run=self._state.run, log=log, scratch=self._state.scratch
+            )
             self._state.parts.append(self._parts.start(program))
             self._save()
 
@@ -326,6 +333,7 @@ class Supervisor:
             self._say(f"could not end process {one.pid} ({processes.command(one.pid)[:80]})")
         if self._state.parts and not left:
             self._say("everything is stopped")
+        state.remove_scratch(self._state)
         # The broker's port stays, for the next start, and so does the mark, in case a process was
         # missed.
         self._state.phase, self._state.parts = "stopped", []

@@ -178,6 +178,18 @@ def test_nothing_of_a_killed_supervisor_is_left_and_everybody_says_so(tmp_path: 
     claims = Path("/proc/net/unix").read_text()
     drawn_here = {deployment.port, deployment.push_port}
     assert [p for p in used if p not in drawn_here and f"tailrace-port-{p}\n" in claims] == []
+    running = state.load(paths.Data(deployment.data).state)
+    assert running
+    scratch = Path(running.scratch)
+    assert scratch.is_dir()
+    until(lambda: deployment.rows() == [], "nothing runs", 30)
+    deployment.call(*deployment.up, "--detach", "--workers", "0")
+    assert not scratch.exists(), "the next start removes the sockets of killed engines"
+    deployment.call("down")
+    last = state.load(paths.Data(deployment.data).state)
+    assert last
+    assert last.scratch != running.scratch
+    assert not Path(last.scratch).exists()
     # Without the state file the marks alone tell what belongs to the folder.
     left = subprocess.Popen(
         ["sleep", "60"],

@@ -58,6 +58,16 @@ class TestState:
         (tmp_path / "state.json").write_text(content)
         assert state.load(tmp_path / "state.json") is None
 
+    def test_only_a_folder_of_its_own_is_removed_as_scratch(self, tmp_path: Path) -> None:
+        """Symptom: every killed engine left its sockets in /tmp."""
+        made = state.make_scratch()
+        (Path(made) / "socket").touch()
+        state.remove_scratch(a_state(scratch=made))
+        assert not Path(made).exists()
+        for other in (str(tmp_path), ""):
+            state.remove_scratch(a_state(scratch=other))
+        assert tmp_path.exists()
+
     def test_a_folder_has_one_supervisor(self, tmp_path: Path) -> None:
         lock = tmp_path / "lock"
         assert not state.is_held(lock)
