@@ -211,6 +211,8 @@ def _client(url: str, timeout_s: float) -> redis.asyncio.Redis:
         # No retries: they double the time a caller waits, and a repeated GETDEL or token bucket
         # would consume twice.
         retry=Retry(NoBackoff(), 0),
+        # CLIENT SETINFO came with Redis 7.2; the services' users may not send it (`k8s/`).
+        driver_info=None,
     )
     return redis.asyncio.Redis.from_pool(pool)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -851,6 +852,20 @@ def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
         password = urlsplit(made[f"redis-{user}"]["url"]).password
         assert f"user {user} on >{password} " in acl
     assert acl.startswith("user default off\n")
+
+
+# From the command table of Redis 7.0. Those with `|` are subcommands.
+OF_REDIS_7_0 = {
+    *("del", "eval", "get", "getdel", "getex", "hdel", "hello", "hgetall", "hmget", "hset"),
+    *("mget", "pexpire", "ping", "pttl", "set", "time", "zadd", "zcard", "zpopmin"),
+    *("zremrangebyscore", "client|setname"),
+}
+
+
+def test_redis_7_0_knows_every_command_of_the_acl() -> None:
+    """A server does not start with an ACL file that names what it does not know."""
+    acl = make_secrets.users_acl(dict.fromkeys(make_secrets.REDIS_USERS, "password"))
+    assert set(re.findall(r"\+(\S+)", acl)) <= OF_REDIS_7_0
 
 
 def test_make_secrets_prints_what_kubectl_takes(tmp_path: Path) -> None:
