@@ -15,6 +15,8 @@ from tailrace import log, telemetry
 from tailrace.delivery import hub, kept_bytes
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.subscription import NotFound
+from tailrace.delivery.turns import Turns
+from tailrace.fair_queue import flow_of
 from tailrace.log import interfaces
 from tailrace.protocol import errors, ids, records, topics
 
@@ -23,6 +25,8 @@ CATCH_UP_S = 0.01
 STRETCH = 50_000  # records of one replay before the next one in line has its turn
 # Per principal: a made-up id may cost reading all that the log holds of a partition.
 AT_ONCE = 2
+# Of all principals: as many as there are connections for replays (`tailrace.log.Replays`).
+READING = 2
 # Per principal, waiting ones included: two sockets that come back with all that they watch.
 IN_ALL = 128
 RETRY_AFTER_S = 1.0
@@ -50,6 +54,7 @@ class LookUp:
     Attributes:
         _secret: makes the ids that stand for responses of others.
         _loads: look-ups under way by rid. Two watchers of one response share a replay.
+        _turns: turns at the replays, between principals.
         _shares: look-ups by principal; a principal without any has no entry.
     """
 
@@ -71,6 +76,7 @@ class LookUp:
         self._secret = os.urandom(16)
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
+        self._turns = Turns(READING)
 
     async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
         """The stream of `rid`, complete up to now, for its owner.

@@ -1,0 +1,52 @@
+"""Turns at the replays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.delivery.turns import Turns
+from tailrace.fair_queue import Flow
+
+CROWD, ALICE = Flow("crowd", "crowd|1"), Flow("alice", "alice|1")
+
+
+async def test_a_newcomer_is_not_behind_a_crowd() -> None:
+    turns, order, go = Turns(1), list[str](), asyncio.Event()
+
+    async def one(flow: Flow) -> None:
+        async with turns.take(flow, 10):
+            order.append(flow.tenant)
+            await go.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(50):
+            tasks.create_task(one(CROWD))
+        await asyncio.sleep(0)
+        tasks.create_task(one(ALICE))
+        await asyncio.sleep(0)
+        assert order == ["crowd"]
+        go.set()
+    assert order[:3] == ["crowd", "alice", "crowd"]
+    assert len(order) == 51
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_one_that_gives_up_leaves_its_place_to_the_next(granted: bool) -> None:
+    turns = Turns(1)
+
+    async def one() -> None:
+        async with turns.take(ALICE, 1):
+            pass
+
+    async with turns.take(ALICE, 1):
+        gone = asyncio.create_task(one())
+        await asyncio.sleep(0)
+        if not granted:
+            gone.cancel()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    async with asyncio.timeout(1), turns.take(CROWD, 1):
+        pass
