@@ -68,11 +68,13 @@ class Clients:
     """What a gateway reaches over the network.
 
     Attributes:
+        redis_cache: holds what may be evicted; None: `redis` does.
         delivery: reads the log for the delivery.
         key_offsets, key_replays: read the request topics for the index of idempotency keys.
     """
 
     redis: RedisStore
+    redis_cache: RedisStore | None
     writer: interfaces.RecordWriter
     delivery: log_clients.LogClients
     key_offsets: interfaces.OffsetQueries
@@ -83,6 +85,7 @@ def over_network(config: settings.GatewaySettings) -> Clients:
     """Clients of Kafka and Redis. They connect at their first use."""
     return Clients(
         RedisStore(config.redis),
+        RedisStore(config.redis_cache) if config.redis_cache else None,
         log.Writer(
             config.kafka,
             client_id=config.name,
@@ -114,7 +117,8 @@ class Gateway:
         self.draining = drain.Draining()
         self.checks = write_deadline.DeadlineChecks()
         self.redis = clients.redis
-        cached = cache.Cache(self.redis)
+        cached = cache.Cache(self.redis, clients.redis_cache)
+        self.redis_cache = clients.redis_cache
         self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
         self.delivery = delivery.Delivery(
             clients.delivery,
@@ -274,6 +278,8 @@ class Gateway:
         finally:
             self._group = None
             await self.redis.aclose()
+            if self.redis_cache is not None:
+                await self.redis_cache.aclose()
             telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
     async def _drain(self, hurry: asyncio.Event) -> None:

@@ -18,10 +18,12 @@ T = TypeVar("T")
 class Cache:
     """The kinds of keys that the gateway uses. No method raises `StoreUnavailable`."""
 
-    def __init__(self, redis: RedisStore) -> None:
-        self._sessions = sessions.Sessions(redis)
+    def __init__(self, redis: RedisStore, evictable: RedisStore | None = None) -> None:
+        """`evictable` holds what may be thrown away for want of memory; without it `redis` does."""
+        evictable = evictable or redis
+        self._sessions = sessions.Sessions(evictable)
         self._idempotency_keys = idempotency.IdempotencyKeys(redis)
-        self._prefixes = prefixes.Prefixes(redis)
+        self._prefixes = prefixes.Prefixes(evictable)
         self._workers = workers.Workers(redis)
         self._buckets = limits.TokenBuckets(redis)
 
@@ -30,8 +32,8 @@ class Cache:
         nothing: bytes | None = None
         return await self._ask(self._sessions.get_turn(rid), nothing)
 
-    async def put_turn(self, rid: str, state: bytes) -> None:
-        await self._ask(self._sessions.put_turn(rid, state), False)
+    async def put_turn(self, owner: str, rid: str, state: bytes) -> None:
+        await self._ask(self._sessions.put_turn(owner, rid, state), False)
 
     async def drop_turn(self, rid: str) -> None:
         await self._ask(self._sessions.drop_turn(rid), None)

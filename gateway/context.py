@@ -159,5 +159,5 @@ class Resolver:
             raise errors.previous_response_not_found(previous) from error
         messages = with_answer(without_instructions(request), found.response)
         telemetry.SESSION_LOOKUPS.labels(outcome="rebuilt").inc()
-        await self._cache.put_turn(previous, encode(owner, messages))
+        await self._cache.put_turn(owner.key, previous, encode(owner, messages))
         return messages

@@ -175,7 +175,10 @@ class StreamKeeper:
             charge = stream.charge
             self._settle(charge.principal, charge.tokens, _used(stream.final))
         if stream.store and (messages := stream.dialogue) is not None:
-            self._spawn(self._cache.put_turn(stream.rid, context.encode(stream.owner, messages)))
+            owner = stream.owner
+            self._spawn(
+                self._cache.put_turn(owner.key, stream.rid, context.encode(owner, messages))
+            )
 
 
 def _used(response: dict[str, Any]) -> float:

@@ -22,8 +22,9 @@ from typing import Final
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
 # rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
-    "gateway": "~session:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:*"
-    " +get +getex +getdel +set +del +mget +hgetall +hdel +hset +hmget +pexpire +time",
+    "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:*"
+    " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time"
+    " +zadd +zrem +zpopmin +zrangebyscore",
     "push": "~ticket:* +getdel",
     "worker": (
         "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
@@ -33,9 +34,11 @@ REDIS_USERS: Final[dict[str, str]] = {
 # Every version from 6.2 on knows all of these. A server does not start with a name that it does not
 # know: CLIENT SETINFO, which came with 7.2, kept 7.0 down.
 _COMMON = "+ping +hello +client|setname +eval"
+STATE_PORT: Final = 6379  # evicts nothing
+CACHE_PORT: Final = 6380  # evicts what was used longest ago
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "redis-acl": ("users.acl",),
-    **{f"redis-{user}": ("url",) for user in REDIS_USERS},
+    **{f"redis-{user}": ("url", "cache_url") for user in REDIS_USERS},
     "issuers": ("issuers.json",),
     "session-key": ("key",),
 }
@@ -55,13 +58,17 @@ def users_acl(passwords: dict[str, str]) -> str:
 def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, str]]:
     """Secret name → key → value. `password` returns a new one at each call, safe inside a URL."""
     passwords = {user: password() for user in REDIS_USERS}
-    urls = {
-        u: f"rediss://{u}:{passwords[u]}@redis:6379/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt"
-        for u in REDIS_USERS
-    }
+
+    def url(user: str, port: int) -> str:
+        at = f"redis:{port}/0?ssl_ca_certs=/run/secrets/redis-ca/ca.crt"
+        return f"rediss://{user}:{passwords[user]}@{at}"
+
     return {
         "redis-acl": {"users.acl": users_acl(passwords)},
-        **{f"redis-{user}": {"url": url} for user, url in urls.items()},
+        **{
+            f"redis-{user}": {"url": url(user, STATE_PORT), "cache_url": url(user, CACHE_PORT)}
+            for user in REDIS_USERS
+        },
         "issuers": {"issuers.json": issuers},
         "session-key": {"key": password()},
     }

@@ -64,7 +64,7 @@ class App:
         self.status = Status()
         self.writer = self._connections.writer
         self._metering = Metering(
-            self.writer, Prefixes(self._connections.redis), pool=s.pool, worker=s.name
+            self.writer, Prefixes(self._connections.redis_cache), pool=s.pool, worker=s.name
         )
         self._heartbeat = Heartbeat(
             Workers(self._connections.redis), s, self.status, self._engine, self._incarnation
@@ -248,6 +248,7 @@ class App:
             self._engine.shutdown,
             self._heartbeat.forget,
             self._connections.redis.aclose,
+            self._connections.redis_cache.aclose,
         ):
             await _stop_in_time(stop)
 

@@ -39,7 +39,8 @@ class Connections:
         offsets: answers questions about offsets.
         layout: reads which log this is.
         group_consumer: makes the member that reads requests.
-        redis: heartbeats and prefix metadata.
+        redis: heartbeats.
+        redis_cache: prefix metadata, which may be evicted.
     """
 
     writer: interfaces.RecordWriter
@@ -49,6 +50,7 @@ class Connections:
     layout: interfaces.LayoutQuery
     group_consumer: MakeGroupConsumer
     redis: RedisStore
+    redis_cache: RedisStore
 
 
 def connect(settings: WorkerSettings) -> Connections:
@@ -87,6 +89,7 @@ def connect(settings: WorkerSettings) -> Connections:
         layout=lambda: log.layout(kafka),
         group_consumer=group_consumer,
         redis=RedisStore(settings.redis),
+        redis_cache=RedisStore(settings.redis_cache or settings.redis),
     )
 
 

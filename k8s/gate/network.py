@@ -22,6 +22,7 @@ ALLOWED: frozenset[Edge] = frozenset(
     }
     | {(service, "kafka", "9093") for service in ("gateway", "push", "worker")}
     | {(service, "redis", "6379") for service in ("gateway", "push", "worker")}
+    | {(service, "redis", "6380") for service in ("gateway", "worker")}
     | {(service, "ns:monitoring", "4318") for service in ("gateway", "push", "worker")}
     | {("ns:monitoring", service, "9000") for service in ("gateway", "push", "worker")}
     | {("kafka", "kafka", port) for port in ("9090", "9091")}

@@ -57,6 +57,7 @@ class GatewaySettings(EdgeSettings):
     page: Path | None
     dev_credential: Path | None
     session_key: bytes | None = field(repr=False)
+    redis_cache: str = field(repr=False)
     max_ws_bytes: int
     max_http_bytes: int
     connection_limit_s: float
@@ -78,6 +79,7 @@ class WorkerSettings(ServiceSettings):
         max_model_len: context of the pool, in tokens.
     """
 
+    redis_cache: str = field(repr=False)
     pool: str
     models: tuple[str, ...]
     max_model_len: int

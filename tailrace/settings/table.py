@@ -97,6 +97,18 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_REDIS_CACHE",
+        "redis_cache",
+        (GATEWAY, WORKER),
+        kinds.Redis(),
+        "URL of a second Redis for what may be thrown away for want of memory (conversations, "
+        "prefixes). Give it an instance of its own that evicts, and let the first one evict "
+        "nothing, because its tickets and rates must stay",
+        shown_default="`TAILRACE_REDIS`",
+        secret=True,
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
         "TAILRACE_NAME",
         "name",
         SERVICES,

@@ -47,12 +47,13 @@ return {allowed, string.format('%.6f', wait), string.format('%.6f', tokens)}
 # its burst.
 _SETTLE: Final = """
 local difference, rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local tokens = tonumber(redis.call('HGET', KEYS[1], 'tokens')) or burst
+local clock = redis.call('TIME')
+local stored = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local tokens = tonumber(stored[1]) or burst
 if not (math.abs(tokens) < 1e15) then tokens = burst end
 tokens = math.max(-burst, math.min(burst, tokens - difference))
-local clock = redis.call('TIME')
-redis.call('HSETNX', KEYS[1], 'at', string.format('%d.%06d', clock[1], clock[2]))
-redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', tokens))
+local at = stored[2] or string.format('%d.%06d', clock[1], clock[2])
+redis.call('HSET', KEYS[1], 'tokens', string.format('%.9f', tokens), 'at', at)
 redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / rate * 1000) + 1000)
 """
 

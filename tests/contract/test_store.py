@@ -13,6 +13,7 @@ import redis.asyncio
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
+from tailrace.store import redis_store
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
@@ -175,7 +176,7 @@ async def test_a_ticket_does_not_outlive_its_credential(tickets: Tickets) -> Non
 async def test_a_session_is_opaque_bytes(sessions: Sessions, name: str) -> None:
     state = bytes(range(256))
     assert await sessions.get_turn(name) is None
-    assert await sessions.put_turn(name, state)
+    assert await sessions.put_turn("owner", name, state)
     assert await sessions.get_turn(name) == state
     await sessions.drop_turn(name)
     assert await sessions.get_turn(name) is None
@@ -184,14 +185,35 @@ async def test_a_session_is_opaque_bytes(sessions: Sessions, name: str) -> None:
 async def test_reading_a_session_starts_its_idle_time_anew(
     sessions: Sessions, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await sessions.put_turn(name, b"state")
+    await sessions.put_turn("owner", name, b"state")
     await raw.pexpire(f"session:{name}", 5_000)
     await sessions.get_turn(name)
     assert 29 * 60_000 < await raw.pttl(f"session:{name}") <= 30 * 60_000
 
 
+async def test_an_owner_keeps_sessions_up_to_a_budget_of_bytes_and_the_oldest_go(
+    sessions: Sessions, raw: redis.asyncio.Redis, name: str
+) -> None:
+    await sessions.put_turn(f"{name}-other", f"{name}-o", b"x" * 90, 100)
+    for n in range(5):
+        await sessions.put_turn(name, f"{name}-{n}", b"x" * 40, 100)
+    kept = [await sessions.get_turn(f"{name}-{n}") is not None for n in range(5)]
+    assert kept == [False, False, False, True, True]
+    await sessions.put_turn(name, f"{name}-4", b"x" * 40, 100)  # the same again counts once
+    assert await sessions.get_turn(f"{name}-3") is not None
+    assert await sessions.get_turn(f"{name}-o") is not None
+    # What ran out is no longer counted; what was used in the meantime still is.
+    index = f"sessions:{redis_store.digest(name)}"
+    for member in await raw.zrange(index, 0, -1):
+        await raw.execute_command("ZADD", index, 1, member)
+    await sessions.drop_turn(f"{name}-3")
+    await sessions.put_turn(name, f"{name}-5", b"x" * 50, 100)
+    assert await raw.get(f"{index}:bytes") == b"90"
+    assert await sessions.get_turn(f"{name}-4") is not None
+
+
 async def test_a_session_over_the_cap_is_not_cached(sessions: Sessions, name: str) -> None:
-    assert not await sessions.put_turn(name, b"x" * (MAX_SESSION_BYTES + 1))
+    assert not await sessions.put_turn("owner", name, b"x" * (MAX_SESSION_BYTES + 1))
     assert await sessions.get_turn(name) is None
 
 
@@ -494,7 +516,7 @@ async def test_a_killed_redis_is_noticed_fast_and_its_return_too(
     own_redis: "local.LocalRedis", fragile: RedisStore
 ) -> None:
     await _answers_again(fragile)
-    await Sessions(fragile).put_turn("resp_1", b"state")
+    await Sessions(fragile).put_turn("owner", "resp_1", b"state")
     own_redis.kill()
     for _ in range(3):
         async with asyncio.timeout(BOUNDED_S):
@@ -506,7 +528,7 @@ async def test_a_killed_redis_is_noticed_fast_and_its_return_too(
     own_redis.start()
     await _answers_again(fragile)
     assert await Sessions(fragile).get_turn("resp_1") is None
-    await Sessions(fragile).put_turn("resp_1", b"again")
+    await Sessions(fragile).put_turn("owner", "resp_1", b"again")
     assert await Sessions(fragile).get_turn("resp_1") == b"again"
     assert (await TokenBuckets(fragile).consume_tokens("someone", 1, rate=1, burst=1)).allowed
 
@@ -519,7 +541,7 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
     await _answers_again(fragile)
     names = [f"resp_{n}" for n in range(20)]
     for each in names:
-        await Sessions(fragile).put_turn(each, each.encode())
+        await Sessions(fragile).put_turn("owner", each, each.encode())
     os.kill(own_redis.pid, signal.SIGSTOP)
     try:
         async with asyncio.timeout(BOUNDED_S):
@@ -564,7 +586,7 @@ async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(
 ) -> None:
     await _answers_again(fragile)
     for n in range(50):
-        await Sessions(fragile).put_turn(f"resp_{n}", str(n).encode())
+        await Sessions(fragile).put_turn("owner", f"resp_{n}", str(n).encode())
     for n in range(50):
         call = asyncio.create_task(Sessions(fragile).get_turn(f"resp_{n}"))
         for _ in range(n % 4):
@@ -577,7 +599,7 @@ async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(
 
 
 async def test_more_callers_than_connections_wait_their_turn(sessions: Sessions, name: str) -> None:
-    await sessions.put_turn(name, b"state")
+    await sessions.put_turn("owner", name, b"state")
     results = await asyncio.gather(*(sessions.get_turn(name) for _ in range(MAX_CONNECTIONS * 3)))
     assert set(results) == {b"state"}
 

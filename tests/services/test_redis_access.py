@@ -75,7 +75,7 @@ async def worker(guarded: local.LocalRedis) -> AsyncIterator[RedisStore]:
 async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     assert await gateway.reachable()
     await Tickets(gateway).mint_ticket(ALICE, ORIGIN, time.time())
-    assert await Sessions(gateway).put_turn("resp_a", b"state")
+    assert await Sessions(gateway).put_turn("owner", "resp_a", b"state")
     assert await Sessions(gateway).get_turn("resp_a") == b"state"
     await Sessions(gateway).drop_turn("resp_a")
     first, second = (ids.mint(ids.Address(b"abcd", 0, n), b"0" * 11) for n in range(2))

@@ -116,7 +116,12 @@ async def serving(
     """A gateway that listens on a free port, and is ready unless `ready` is False."""
     broker, redis = broker or memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
     clients = app.Clients(
-        redis, broker.writer(), memory_delivery.clients(broker), broker.offsets(), broker.replays()
+        redis,
+        None,
+        broker.writer(),
+        memory_delivery.clients(broker),
+        broker.offsets(),
+        broker.replays(),
     )
     config = configuration(keys, **more)
     made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients)

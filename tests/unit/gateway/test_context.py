@@ -124,7 +124,7 @@ class Cached:
     async def turn(self, rid: str) -> bytes | None:
         return self.turns.get(rid)
 
-    async def put_turn(self, rid: str, state: bytes) -> None:
+    async def put_turn(self, _owner: str, rid: str, state: bytes) -> None:
         self.turns[rid] = state
 
 

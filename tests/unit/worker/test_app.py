@@ -113,6 +113,7 @@ async def running(
             layout=memory.read_layout,
             group_consumer=memory.group_consumer,
             redis=RedisStore(AWAY),
+            redis_cache=RedisStore(AWAY),
         ),
     )
     task = asyncio.create_task(made.run())
