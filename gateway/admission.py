@@ -71,6 +71,10 @@ class Running:
     def of(self, principal: str) -> int:
         return self._by_principal[principal]
 
+    def busy(self, least: int) -> dict[str, int]:
+        """Principals with at least so many, and how many they have."""
+        return {name: count for name, count in self._by_principal.items() if count >= least}
+
     def on(self, partition: int) -> int:
         return self._by_partition[partition]
 
@@ -91,6 +95,7 @@ def check(
     writable: bool,
     workers: Sequence[Mapping[str, Any]] = (),
     deadline_s: float,
+    elsewhere: int = 0,
 ) -> errors.ApiError | None:
     """Return the reason to refuse a request, or None.
 
@@ -99,6 +104,7 @@ def check(
         writable: the log can be appended to.
         workers: heartbeats of the pool; none known means nothing is known, and the request may wait
             in the log.
+        elsewhere: responses of the principal at other gateways.
         deadline_s: how long the request may wait for its start.
     """
     if refusing:
@@ -107,7 +113,7 @@ def check(
         )
     if not writable:
         return errors.unavailable("The log cannot be written right now.")
-    if running.of(principal) >= limits.responses_per_principal:
+    if running.of(principal) + elsewhere >= limits.responses_per_principal:
         return errors.rate_limit_exceeded(RETRY_CROWDED_S)
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
     if len(running) >= bound:

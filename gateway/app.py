@@ -24,6 +24,7 @@ from gateway import (
     idempotency_index,
     page,
     placement,
+    principal_counts,
     rate_limits,
     request_builder,
     request_writer,
@@ -162,6 +163,9 @@ class Gateway:
             rates.settle,
         )
         withdrawn = withdrawals.Withdrawals(operations, self.spawn)
+        self.counts = principal_counts.PrincipalCounts(
+            cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
+        )
         self.submission = submission.Submission(
             config.limits,
             request_builder.RequestBuilder(
@@ -174,6 +178,7 @@ class Gateway:
             ),
             streams,
             self.workers,
+            self.counts,
             gate.permit,
             withdrawn,
         )
@@ -248,7 +253,8 @@ class Gateway:
             drain_s=CLOSE_S,
         )
         parts: list[runner.Part] = [
-            *(self.delivery, self.revocations, self.writer, self.workers, self.key_sets)
+            *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
+            self.key_sets,
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

@@ -6,10 +6,11 @@ bounds how long a call waits for a Redis that hangs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tailrace.store import idempotency, limits, prefixes, sessions, workers
+from tailrace.store import idempotency, limits, prefixes, running, sessions, workers
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Cache:
         self._idempotency_keys = idempotency.IdempotencyKeys(redis)
         self._prefixes = prefixes.Prefixes(evictable)
         self._workers = workers.Workers(redis)
+        self._running = running.Running(redis)
         self._buckets = limits.TokenBuckets(redis)
 
     async def turn(self, rid: str) -> bytes | None:
@@ -57,6 +59,13 @@ class Cache:
     async def workers(self, pool: str) -> list[dict[str, Any]]:
         empty: list[dict[str, Any]] = []
         return await self._ask(self._workers.list_workers(pool), empty)
+
+    async def tell_running(self, gateway: str, counts: Mapping[str, int]) -> None:
+        await self._ask(self._running.tell(gateway, counts), None)
+
+    async def running_elsewhere(self, gateway: str) -> Counter[str]:
+        """What other gateways run, by digest of the principal."""
+        return await self._ask(self._running.elsewhere(gateway), Counter[str]())
 
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str

@@ -18,6 +18,7 @@ from gateway import (
     admission,
     idempotency,
     lanes,
+    principal_counts,
     rate_limits,
     request_builder,
     request_parsing,
@@ -56,6 +57,7 @@ class Submission:
         keys: idempotency.Idempotency,
         streams: stream_keeper.StreamKeeper,
         workers: worker_registry.WorkerRegistry,
+        counts: principal_counts.PrincipalCounts,
         permit: Callable[[Principal], None],
         withdrawn: withdrawals.Withdrawals,
     ) -> None:
@@ -66,6 +68,7 @@ class Submission:
         self._rates = rates
         self._keys = keys
         self._workers = workers
+        self._counts = counts
         self._permit = permit
         self._withdrawals = withdrawn
         self.streams = streams
@@ -169,6 +172,7 @@ class Submission:
             writable=self._writer.ready,
             workers=self._workers.workers(create.pool),
             deadline_s=request_builder.TTL_MS / 1000,
+            elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()

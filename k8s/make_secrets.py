@@ -22,8 +22,8 @@ from typing import Final
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
 # rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
-    "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:*"
-    " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +time"
+    "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:* ~running:*"
+    " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +pttl +time"
     " +zadd +zrem +zpopmin +zrangebyscore",
     "push": "~ticket:* +getdel",
     "worker": (

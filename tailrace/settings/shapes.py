@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         4_000_000.0
     )
     responses_per_principal: Annotated[
-        Cap, msgspec.Meta(description="running responses of a principal, per gateway")
+        Cap, msgspec.Meta(description="running responses of a principal, at all gateways together")
     ] = 512
     responses: Annotated[Cap, msgspec.Meta(description="running responses, per gateway")] = 4096
     kept_bytes_per_principal: Annotated[

@@ -18,15 +18,16 @@ HEARTBEAT_TTL_S: Final = 5
 MAX_FIGURE: Final = 1e9
 MAX_TEXT: Final = 4096
 
+# Also for other hashes whose fields are written again and again (`tailrace.store.running`).
 # The deadlines are part of the values: fields of a hash expire by themselves only from Redis 7.4.
-_HEARTBEAT: Final = """
+HEARTBEAT: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%d %s', now + tonumber(ARGV[2]), ARGV[3]))
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 """
 
-_LIST: Final = """
+LIST: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local all, alive = redis.call('HGETALL', KEYS[1]), {}
@@ -55,12 +56,12 @@ class Workers:
         """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s,
         partitions and more."""
         await self._redis.execute(
-            "EVAL", _HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(info)
+            "EVAL", HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(info)
         )
 
     async def list_workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last heartbeat is still valid, by name: its `info` plus `name`."""
-        flat: object = await self._redis.execute("EVAL", _LIST, 1, _key(pool))
+        flat: object = await self._redis.execute("EVAL", LIST, 1, _key(pool))
         if not isinstance(flat, list):
             return []
         beats = {

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
-from tailrace.store import redis_store
+from tailrace.store import redis_store, running
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
@@ -612,3 +612,16 @@ async def test_a_foreign_type_under_our_key_is_unavailable_not_a_crash(
     await client.aclose()
     with pytest.raises(StoreUnavailable):
         await Sessions(fragile).get_turn("resp_1")
+
+
+async def test_gateways_tell_each_other_what_the_busiest_principals_run(
+    store: RedisStore, name: str
+) -> None:
+    counts = running.Running(store)
+    await counts.tell(f"{name}-1", {"alice": 20, "bob": 30})
+    await counts.tell(f"{name}-2", {"alice": 5})
+    elsewhere = await counts.elsewhere(f"{name}-1")
+    assert elsewhere[redis_store.digest("alice")] == 5
+    assert elsewhere[redis_store.digest("bob")] == 0
+    await counts.tell(f"{name}-2", {})
+    assert (await counts.elsewhere(f"{name}-1"))[redis_store.digest("alice")] == 0

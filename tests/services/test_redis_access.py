@@ -19,6 +19,7 @@ from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes, PrefixHit
 from tailrace.store.redis_store import RedisStore
+from tailrace.store.running import Running
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
@@ -78,6 +79,10 @@ async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     assert await Sessions(gateway).put_turn("owner", "resp_a", b"state")
     assert await Sessions(gateway).get_turn("resp_a") == b"state"
     await Sessions(gateway).drop_turn("resp_a")
+    assert await Sessions(gateway).put_turn("owner", "resp_b", b"state", budget=4)
+    await TokenBuckets(gateway).settle(ALICE.key, 1, 1, 2, "tokens")
+    await Running(gateway).tell("gateway-1", {ALICE.key: 20})
+    assert not await Running(gateway).elsewhere("gateway-1")
     first, second = (ids.mint(ids.Address(b"abcd", 0, n), b"0" * 11) for n in range(2))
     assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", first, 60) == first
     assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", second, 60) == first

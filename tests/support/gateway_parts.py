@@ -12,6 +12,7 @@ from gateway import (
     cache,
     idempotency,
     idempotency_index,
+    principal_counts,
     rate_limits,
     request_builder,
     request_parsing,
@@ -93,6 +94,7 @@ class Parts:
             self.admitted,
             self.rates.settle,
         )
+        self.counts = principal_counts.PrincipalCounts(self.cache, self.streams.running, "this")
         self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
@@ -118,6 +120,7 @@ class Parts:
             keys,
             self.streams,
             self.workers,
+            self.counts,
             self.permit,
             self.withdrawals,
         )

@@ -61,7 +61,7 @@ class MemoryRedis(RedisStore):
             return None
         if kind == "rate":
             return self._consume(key, *map(float, args[:3]))
-        assert kind == "workers", key
+        assert kind in ("workers", "running"), key
         return []
 
     def _consume(self, key: str, cost: float, rate: float, burst: float) -> tuple[int, str, str]:

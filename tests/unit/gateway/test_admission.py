@@ -146,3 +146,11 @@ def test_rate_headers() -> None:
         "x-ratelimit-remaining-requests": "4",
         "x-ratelimit-reset-requests": "3s",
     }
+
+
+def test_the_busiest_principals_are_those_with_many_responses() -> None:
+    running = admission.Running()
+    for n in range(3):
+        running.add(f"resp_{n}", "alice", 0)
+    running.add("resp_b", "bob", 0)
+    assert running.busy(2) == {"alice": 3}

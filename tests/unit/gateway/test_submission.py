@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import msgspec
 import pytest
 
-from gateway import lanes, request_writer
+from gateway import lanes, principal_counts, request_writer
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, ids, records
@@ -284,6 +286,34 @@ async def test_what_was_not_written_costs_no_tokens() -> None:
             await parts.submission.submit(create(max_output_tokens=100), ALICE)
         await parts.settled()
         assert parts.redis.buckets[f"rate:tokens:{redis_store.digest(ALICE.key)}"] == 150
+
+
+async def test_the_cap_of_a_principal_counts_what_other_gateways_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(principal_counts, "REFRESH_S", 0.001)
+    told = msgspec.json.encode({redis_store.digest(ALICE.key): 3})
+
+    class Told(memory_redis.MemoryRedis):
+        """Another gateway says that it runs three of Alice's."""
+
+        async def execute(self, *command: Any, patient: bool = False) -> Any:
+            if "running:gateways" in command and len(command) == 4:
+                return [b"other", told, b"this", b'{"x": 9}', b"broken", b"\xff"]
+            return await super().execute(*command, patient=patient)
+
+    bounds = Limits(responses_per_principal=4)
+    async with gateway_parts.running(redis=Told(), limits=bounds) as parts:
+        reading = asyncio.create_task(parts.counts.run())
+        await log_contract.until(lambda: parts.counts.elsewhere(ALICE.key) == 3, 5)
+        reading.cancel()
+        with await parts.submission.submit(create(), ALICE) as stream:
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(create(), ALICE)
+            assert refused.value.status == 429
+            with await parts.submission.submit(create(), BOB) as other:
+                parts.answer(other.rid)
+            parts.answer(stream.rid)
 
 
 async def test_without_redis_a_share_of_the_rate_holds_in_this_process() -> None:
