@@ -24,7 +24,7 @@ from typing import Final
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:* ~running:*"
     " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +pttl +time"
-    " +zadd +zrem +zpopmin +zrangebyscore",
+    " +rpush +lpop +lindex",
     "push": "~ticket:* +getdel",
     "worker": (
         "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "

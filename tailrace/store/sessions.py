@@ -1,8 +1,8 @@
 """Conversation state of a finished response, so that the next turn need not read the log.
 
 key      session:<response id>        opaque bytes, at most MAX_SESSION_BYTES
-         sessions:<hash of the owner>   sorted set: the owner's sessions with their sizes, by the
-                                        time at which they are looked for again
+         sessions:<hash of the owner>   list: the owner's sessions, oldest first, each with its
+                                        size and the time at which it is looked for again
          sessions:<hash of the owner>:bytes   their sizes together
 lives    SESSION_IDLE_S after the last use
 writer   gateway
@@ -18,32 +18,40 @@ MAX_SESSION_BYTES: Final = 1 << 20
 # Of one owner; above it the owner's oldest go.
 OWNER_BYTES: Final = 16 << 20
 
-# KEYS: the session, the owner's set, the owner's sum. ARGV: state, lifetime in ms, budget in bytes.
-# A member is `<size> <session's key>`. One whose time has come may have been used since: then it is
-# counted on.
+# KEYS: the session, the owner's list and sum. ARGV: state, lifetime in ms, budget in bytes.
+# An entry is `<size> <time in ms> <session's key>`. One whose time has come may have been used
+# since: then it is counted on.
 _PUT: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ttl, budget = tonumber(ARGV[2]), tonumber(ARGV[3])
 local sum = tonumber(redis.call('GET', KEYS[3])) or 0
-local function size_of(member) return tonumber(string.match(member, '^(%d+) ')) or 0 end
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)) do
-  if redis.call('EXISTS', string.match(member, ' (.*)$') or '') == 1 then
-    redis.call('ZADD', KEYS[2], now + ttl, member)
-  else
-    redis.call('ZREM', KEYS[2], member)
-    sum = sum - size_of(member)
-  end
+local function append(size, key)
+  redis.call('RPUSH', KEYS[2], string.format('%d %d %s', size, now + ttl, key))
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl)
-if redis.call('ZADD', KEYS[2], now + ttl, #ARGV[1] .. ' ' .. KEYS[1]) == 1 then
+local function parts(entry)
+  local size, due, key = string.match(entry, '^(%d+) (%d+) (.*)$')
+  return tonumber(size) or 0, tonumber(due) or 0, key or ''
+end
+for _ = 1, 100 do
+  local entry = redis.call('LINDEX', KEYS[2], 0)
+  if not entry then break end
+  local size, due, key = parts(entry)
+  if due > now then break end
+  redis.call('LPOP', KEYS[2])
+  if redis.call('EXISTS', key) == 1 then append(size, key) else sum = sum - size end
+end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  append(#ARGV[1], KEYS[1])
   sum = sum + #ARGV[1]
 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl)
 while sum > budget do
-  local oldest = redis.call('ZPOPMIN', KEYS[2])[1]
+  local oldest = redis.call('LPOP', KEYS[2])
   if not oldest then sum = 0 break end
-  redis.call('DEL', string.match(oldest, ' (.*)$'))
-  sum = sum - size_of(oldest)
+  local size, _, key = parts(oldest)
+  redis.call('DEL', key)
+  sum = sum - size
 end
 redis.call('SET', KEYS[3], string.format('%d', math.max(0, sum)), 'PX', 2 * ttl)
 redis.call('PEXPIRE', KEYS[2], 2 * ttl)

