@@ -176,7 +176,8 @@ class LookUp:
         start = address.offset
         while start < live_from and not (stream.done and stream.owner == owner):
             stop = min(start + STRETCH, live_from)
-            await self._replay_stretch(stream, start, stop, owner)
+            async with self._turns.take(flow_of(owner), stop - start):
+                await self._replay_stretch(stream, start, stop, owner)
             start = stop
             # Another look-up that waits for the free connection has it before the next stretch.
             await asyncio.sleep(0)
