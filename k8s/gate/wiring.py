@@ -11,6 +11,8 @@ from k8s.gate import kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 from tailrace.settings import table
 
+MAX_JOB_S = 60  # how long a Job that is done may stay
+
 
 def _named(service: str, cluster: table.Cluster) -> set[str]:
     return {row.name for row in table.read_by(service) if row.cluster is cluster}
@@ -303,6 +305,15 @@ def pools(m: Manifests) -> Iterator[Verdict]:
     )
 
 
+def jobs(m: Manifests) -> Iterator[Verdict]:
+    """A Job's template cannot be changed, so one that is done goes before the next version comes:
+    with it there, `kubectl apply` of another image is refused."""
+    for job in m.kind("Job"):
+        seconds = job["spec"].get("ttlSecondsAfterFinished", float("inf"))
+        problem = "" if seconds <= MAX_JOB_S else f"stays for {seconds} s after its end"
+        yield Verdict(job["metadata"]["name"], problem)
+
+
 def scaling(m: Manifests) -> Iterator[Verdict]:
     """Every service is scaled by exactly one autoscaler, and its manifest does not fight it with a
     number of its own."""
@@ -351,6 +362,7 @@ CHECKS: dict[str, Check] = {
     "ingress routes and certificates": ingress,
     "public addresses and origins": public_names,
     "pool and model": pools,
+    "jobs can be applied again": jobs,
     "one autoscaler each": scaling,
     "namespace and pod security": namespaces,
 }

@@ -591,6 +591,12 @@ PLANTED = [
         lambda m: m.docs.remove(doc(m, "PersistentVolumeClaim", "models")),
     ),
     Planted(
+        "a Job in the way of the next version",
+        "jobs can be applied again",
+        "stays for 86400 s",
+        lambda m: spec(m, "Job", "log-incarnation").update(ttlSecondsAfterFinished=86400),
+    ),
+    Planted(
         "a secret without a reader",
         "no secret or setting is idle",
         "redis-push",
