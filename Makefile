@@ -7,6 +7,7 @@
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
+#   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
 SHELL := /bin/bash
@@ -17,7 +18,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools soak faults-engine
+.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools soak faults-engine sbom audit licences
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -46,7 +47,7 @@ faults: install
 
 # In full size, with bounds on what another user and the memory may feel; `make test` runs them small and without.
 attacks: install
-	@TAILRACE_TEST_ATTACKS=full $(BIN)/python -m pytest tests/attacks -q --durations=5 --junitxml=test-results/attacks.xml
+	@$(BIN)/python -m tests.attacks
 
 # The long scenarios one by one, and the planted bugs.
 faults-long: install
@@ -64,6 +65,16 @@ fmt:
 # Exact versions with checksums, after a change of dependencies.
 lock:
 	@locks/compile.sh
+
+sbom: install
+	@$(BIN)/python scripts/supply_chain.py bill --out test-results/sbom.json
+
+licences: install
+	@$(BIN)/python scripts/supply_chain.py licences
+
+# Exits with 3 when it did not run.
+audit: install
+	@$(BIN)/python scripts/supply_chain.py audit
 
 # Load on what `make up` started: users that converse, drop, resume and cancel; fails on a lost or doubled token.
 load:
