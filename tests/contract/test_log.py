@@ -39,6 +39,13 @@ async def create(bootstrap: str, name: str, partitions: int = PARTITIONS, **conf
     try:
         answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config)])
         assert [error[1] for error in answer.topic_errors] == [0]
+
+        async def led() -> bool:
+            [found] = await admin.describe_topics([name])
+            return [p["leader"] >= 0 for p in found["partitions"]] == [True] * partitions
+
+        # A busy broker has created a topic before it can say so; an append would wait for it.
+        await waiting.eventually(led, f"{name} has leaders")
     finally:
         await admin.close()
     return name
