@@ -38,13 +38,16 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+        # The variables would count more than the terminal itself.
+        kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *command],
+            # A run in the background ignores SIGINT, and its programs inherit that.
+            ["env", "--default-signal=INT", "setsid", "--ctty", "--wait", *command],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             cwd=paths.ROOT,
-            env={**os.environ, "TERM": "xterm"},
+            env={**kept, "TERM": "xterm"},
         )
         os.close(slave)
         os.set_blocking(self._master, False)

@@ -412,6 +412,8 @@ async def test_a_credential_that_ends_closes_the_socket_with_come_back(world: Wo
     # The dev issuer's leeway lets a credential that is just over still open a socket; the socket
     # itself ends with it.
     async with connect(world.ws, additional_headers=world.headers(ttl=2)) as ws:
+        warned = json.loads(await asyncio.wait_for(ws.recv(), 15))
+        assert warned["type"] == "auth_expiring"
         with pytest.raises(websockets.exceptions.ConnectionClosed) as e:
             await asyncio.wait_for(ws.recv(), 15)
     assert e.value.rcvd is not None

@@ -104,11 +104,23 @@ class TestLimits:
     async def test_tokens_are_limited_too(self, start: Start) -> None:
         gateway = start(TAILRACE_LIMITS=json.dumps({"tokens_rate": 1, "tokens_burst": 1500}))
         async with client_of(gateway, f"greedy-{time.time_ns()}") as client:
-            assert (
-                await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 1000})
-            ).status_code == 200
+            running = {
+                "input": "x",
+                "background": True,
+                "max_output_tokens": 1000,
+                "metadata": gp.cues(1000, 100),
+            }
+            # It is charged for the longest answer, until its end tells what it took.
+            rid = (await client.post("/v1/responses", json=running)).json()["id"]
             answer = await client.post("/v1/responses", json={**QUICK, "max_output_tokens": 1000})
             assert (answer.status_code, answer.json()["error"]["type"]) == (429, "tokens")
+            await client.post(f"/v1/responses/{rid}/cancel")
+
+            async def settled() -> bool:
+                again = {**QUICK, "max_output_tokens": 1000}
+                return (await client.post("/v1/responses", json=again)).status_code == 200
+
+            await waiting.eventually(settled, "what it did not take is given back")
 
     async def test_responses_at_once_per_principal(self, start: Start) -> None:
         gateway = start(TAILRACE_LIMITS=json.dumps({"responses_per_principal": 2}))

@@ -462,7 +462,7 @@ class TestLeaving:
             await socket.create(tokens=3, idempotency_key=key)
         answer = await client.post(
             "/v1/responses",
-            json={"input": "hi", "metadata": gp.cues(3)},
+            json={"input": "hi", "metadata": gp.cues(3, 2)},
             headers={"Idempotency-Key": key},
         )
         assert answer.json()["status"] == "completed"
