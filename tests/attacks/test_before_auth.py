@@ -4,8 +4,10 @@ handshake, a connection or a refused credential can cost, and what a foreign ori
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 
+import httpx
 import pytest
 
 from tailrace.connections import http_protocol
@@ -248,29 +250,54 @@ def test_refused_credentials_have_a_rate(deployment: room.Deployment, attack: ro
 def test_readers_that_do_not_read_are_cut(
     deployment: room.Deployment, attack: room.Attacks
 ) -> None:
-    """What they do not take is not kept for them."""
-    body = (
-        b'{"model":"scripted","input":"x","stream":true,"max_output_tokens":20000,'
-        b'"metadata":{"script_tokens":"20000","script_pace_ms":"0"}}'
-    )
-    asked = raw.request(
-        "POST",
-        "/v1/responses",
-        {**deployment.headers("mallory"), "Content-Type": "application/json"},
-        body,
-    )
-    target = deployment.gateway(1)
-    with attack("readers that do not read", "cut as slow; others unaffected"):
-        cut = target.metric("tailrace_outbox_closes_total")
-        socks = [raw.connect(target.port, receive_bytes=4096) for _ in range(room.amount(10, 2))]
-        try:
-            for sock in socks:
-                sock.sendall(asked)
-            waiting.eventually_blocking(
-                lambda: target.metric("tailrace_outbox_closes_total") >= cut + len(socks),
-                "they are cut",
-                within_s=90,
+    """What they do not take is not kept for them. Each watches one long answer again and again."""
+    rid = long_answer(deployment, "mallory")
+    watch = raw.frame(raw.TEXT, json.dumps({"type": "watch", "response_id": rid}).encode())
+    with (
+        attack("readers that do not read", "cut as slow; others unaffected"),
+        contextlib.ExitStack() as stack,
+    ):
+        sockets = [
+            stack.enter_context(
+                raw.opened(
+                    deployment.push(1).port,
+                    "/v1/watch",
+                    deployment.headers("mallory"),
+                    receive_bytes=4096,
+                )
             )
-        finally:
-            for sock in socks:
-                sock.close()
+            for _ in range(room.amount(10, 2))
+        ]
+
+        def all_cut() -> bool:
+            for one in sockets:
+                with contextlib.suppress(OSError):
+                    one.tcp.settimeout(0.01)
+                    one.tcp.sendall(watch)
+            return deployment.push(1).metric("tailrace_outbox_closes_total") >= cut + len(sockets)
+
+        cut = deployment.push(1).metric("tailrace_outbox_closes_total")
+        waiting.eventually_blocking(all_cut, "they are cut", within_s=90, every_s=0.05)
+
+
+def long_answer(deployment: room.Deployment, user: str) -> str:
+    """Id of an answer of 20,000 tokens that has ended."""
+    metadata = {"script_tokens": "20000", "script_pace_ms": "0"}
+    body = {"model": "scripted", "input": "x", "background": True, "metadata": metadata}
+    with httpx.Client(
+        base_url=deployment.gateway(1).url, headers=deployment.headers(user), timeout=30
+    ) as client:
+        created = client.post("/v1/responses", json={**body, "max_output_tokens": 20_000})
+        created.raise_for_status()
+        rid = str(created.json()["id"])
+
+        def status() -> str:
+            return str(client.get(f"/v1/responses/{rid}").json()["status"])
+
+        waiting.eventually_blocking(
+            lambda: status() in ("completed", "incomplete"),
+            lambda: f"the long answer is there; it is {status()}",
+            within_s=90,
+            every_s=0.5,
+        )
+    return rid
