@@ -94,13 +94,13 @@ async def test_a_credential_ends_on_an_open_socket_unless_a_new_one_is_shown(
 ) -> None:
     service = deployment.gateway(1) if path == "/v1/responses" else deployment.push(1)
     keys = deployment._stage.keys
-    short = {"Authorization": f"Bearer {keys.token('brief', SHORT_S)}"}
     ended, renewed = (
         "closed for a new credential",
         "a new credential of the same user keeps it open",
     )
     with attack(f"credential ends on {path}", f"{ended}; {renewed}"):
         opened_at = time.time()
+        short = {"Authorization": f"Bearer {keys.token('brief', SHORT_S)}"}
         async with (
             socket(service, path, short, "tailrace.v1") as kept,
             socket(service, path, short, "tailrace.v1") as left,
