@@ -252,7 +252,10 @@ JUNK = (
 async def garbage(bootstrap: str, rng: random.Random) -> int:
     """A little of everything that is no record, on every partition of what services read or write;
     how many records."""
-    valid = json.dumps({"t": "YIELD", "rid": "resp_" + "x" * 32, "own": "a", "seq": 0}).encode()
+    # A record of a response that nobody has asked for, under the key that such a record has: under
+    # another one the judge would call it forged (A1).
+    unknown = "resp_" + "x" * 32
+    valid = json.dumps({"t": "YIELD", "rid": unknown, "own": "a", "seq": 0}).encode()
     names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [
         topics.TOKENS,
         topics.CONVERSATIONS,
@@ -266,7 +269,8 @@ async def garbage(bootstrap: str, rng: random.Random) -> int:
         for name in names:
             for partition in await producer.partitions_for(name):
                 for value in [*rng.sample(JUNK, 5), valid]:
-                    await producer.send(name, value=value, key=b"k", partition=partition)
+                    key = unknown.encode() if value is valid else b"k"
+                    await producer.send(name, value=value, key=key, partition=partition)
                     sent += name != topics.CONVERSATIONS  # which the judge does not read
         await producer.flush()
     finally:
