@@ -5,8 +5,8 @@ export class LinkSignIn {
   readonly element: HTMLDialogElement;
   private readonly title = h("h2", { id: "link-title" });
   private readonly now = h("p", { class: "why" });
-  private readonly take = h("button", { type: "submit", class: "primary", value: "take" });
-  private readonly leave = h("button", { type: "submit", class: "secondary", value: "leave" });
+  private readonly take = h("button", { type: "submit", class: "primary", value: "take" }, "Sign in");
+  private readonly leave = h("button", { type: "submit", class: "secondary", value: "leave" }, "Do not sign in");
 
   constructor() {
     const warning = h("p", { class: "hint" }, "Whoever gave you the link can read what you ask as that user. Go on only if you trust it.");
