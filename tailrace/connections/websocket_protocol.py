@@ -91,6 +91,17 @@ class Inbox:
         return item
 
 
+class Frames(ServerProtocol):
+    """The library's frames of one connection, to which a close in the middle of a message would be
+    a violation. RFC 6455 (section 5.4) allows it there, and the client gets its own code back."""
+
+    def recv_frame(self, frame: Frame) -> None:
+        """Take one frame."""
+        if frame.opcode is Opcode.CLOSE:
+            self.cur_size = None
+        super().recv_frame(frame)
+
+
 class Protocol(WebSocketsSansIOProtocol):
     """One connection.
 
@@ -135,6 +146,7 @@ class Protocol(WebSocketsSansIOProtocol):
             client: where the client is, if not where the connection comes from.
         """
         super().__init__(*args, **options)
+        self.conn.__class__ = Frames  # made by uvicorn, with its options
         self.queue = Inbox()
         if place is not None:
             self._place = place
@@ -385,6 +397,8 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
     others += [
         f"conn.{name}" for name in ("events", "reader", "cur_size") if name not in connection
     ]
+    if not callable(getattr(ServerProtocol, "recv_frame", None)):
+        others.append("conn.recv_frame")
     return [name for name, there in relied_on.items() if not there] + others
 
 

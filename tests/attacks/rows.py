@@ -28,6 +28,7 @@ _CONTENT: Final = "tests/attacks/test_content.py"
 _JWKS: Final = "tests/unit/tailrace/auth/test_jwks.py"
 _VERIFICATION: Final = "tests/unit/tailrace/auth/test_verification.py"
 _BEFORE: Final = "tests/attacks/test_before_auth.py"
+_CONFORMANCE: Final = "tests/attacks/test_conformance.py"
 _FRAMES: Final = "tests/attacks/test_frames.py"
 _AFTER: Final = "tests/attacks/test_after_auth.py"
 _REVOCATION: Final = "tests/attacks/test_revocation.py"
@@ -172,8 +173,11 @@ ATTACKS: Final = (
     Attack(
         20,
         "violations of HTTP and of the WebSocket protocol",
-        "400, 1002, 1007: refused and closed",
+        "400, 1002, 1007: refused and closed; Autobahn's cases pass",
         (
+            f"{_CONFORMANCE}::test_the_protocol_is_kept_by_the_socket_that_creates",
+            f"{_CONFORMANCE}::test_the_watch_socket_breaks_off_only_where_a_message_is_too_long",
+            f"{_CONFORMANCE}::test_what_is_above_a_bound_is_closed_with_its_code_and_nothing_else_is",
             f"{_BEFORE}::test_a_malformed_handshake_gets_an_answer_and_is_closed",
             f"{_BEFORE}::test_what_is_no_http_is_refused",
             f"{_FRAMES}::test_what_breaks_the_protocol_or_is_too_large_is_closed",

@@ -178,6 +178,14 @@ async def test_a_close_that_the_service_began_is_complete_when_the_client_answer
         assert await client.rest() == b""
 
 
+async def test_a_close_in_the_middle_of_a_message_gets_its_code_back() -> None:
+    """The library takes it for a violation (1002)."""
+    async with serving() as server, server.socket() as client:
+        client.send(frame(TEXT, b"no end", fin=False) + frame(CLOSE, (4000).to_bytes(2, "big")))
+        assert await client.close_code() == 4000
+    assert not server.app.messages
+
+
 async def test_a_flood_behind_a_close_ends_the_connection() -> None:
     async with serving() as server, server.socket() as client:
         server.app.closing = True
