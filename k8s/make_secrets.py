@@ -1,7 +1,9 @@
 """The Secrets that no operator makes: Redis users with fresh passwords, the key of the browsers'
-sessions, and the issuers' public keys.
+sessions, the issuers' public keys, and the record keys.
 
-    python -m k8s.make_secrets --issuers issuers.json | kubectl apply -n tailrace -f -
+    tailrace keys record-keys.json      # once; keep it
+    python -m k8s.make_secrets --issuers issuers.json --record-keys record-keys.json \
+        | kubectl apply -n tailrace -f -
 
 Prints manifests and keeps nothing. Where secrets live in a repository, pipe the output through
 `kubeseal` or `sops` instead of applying it. Running it again makes new passwords: roll Redis and
@@ -17,6 +19,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from tailrace.protocol import record_tags
 
 # What each service may do with Redis: key patterns and exactly the commands that
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
@@ -41,6 +45,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     **{f"redis-{user}": ("url", "cache_url") for user in REDIS_USERS},
     "issuers": ("issuers.json",),
     "session-key": ("key",),
+    "record-keys": ("keys.json",),
 }
 
 
@@ -55,7 +60,9 @@ def users_acl(passwords: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, str]]:
+def contents(
+    issuers: str, record_keys: str, password: Callable[[], str]
+) -> dict[str, dict[str, str]]:
     """Secret name → key → value. `password` returns a new one at each call, safe inside a URL."""
     passwords = {user: password() for user in REDIS_USERS}
 
@@ -71,6 +78,7 @@ def contents(issuers: str, password: Callable[[], str]) -> dict[str, dict[str, s
         },
         "issuers": {"issuers.json": issuers},
         "session-key": {"key": password()},
+        "record-keys": {"keys.json": record_keys},
     }
 
 
@@ -84,11 +92,19 @@ def main() -> int:
         required=True,
         help="JSON file of the issuers and their public keys (docs/operations.md)",
     )
-    issuers = arguments.parse_args().issuers.read_text()
+    arguments.add_argument(
+        "--record-keys",
+        type=Path,
+        required=True,
+        help="key file of `tailrace keys`. Keep it: a log needs the keys that signed it",
+    )
+    given = arguments.parse_args()
+    issuers, record_keys = given.issuers.read_text(), given.record_keys.read_text()
     json.loads(issuers)  # a broken file stops here, not in every gateway
+    record_tags.parse(record_keys.encode())
     docs = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
-        for name, data in contents(issuers, lambda: secrets.token_urlsafe(32)).items()
+        for name, data in contents(issuers, record_keys, lambda: secrets.token_urlsafe(32)).items()
     ]
     json.dump({"apiVersion": "v1", "kind": "List", "items": docs}, sys.stdout, indent=1)
     sys.stdout.write("\n")

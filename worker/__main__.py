@@ -22,6 +22,7 @@ def main() -> int:
         telemetry.setup("worker", chosen.name, chosen.otlp_endpoint)
         log.fold_complaints()
         log.use_public_api(bool(chosen.kafka_public_api))
+        log.use_record_keys(chosen.record_keys, "worker")
         return uvloop.run(_run(chosen))
     except settings.Misconfigured as error:
         sys.stderr.write(f"worker: {error}\n")

@@ -21,7 +21,7 @@ def _named(service: str, cluster: table.Cluster) -> set[str]:
 # The process contract: which variables a process reads, and which of them it has to be given here.
 REQUIRED: dict[str, set[str]] = {
     **{service: _named(service, table.Cluster.REQUIRED) for service in table.SERVICES},
-    "log-incarnation": {"TAILRACE_KAFKA"},
+    "log-incarnation": {"TAILRACE_KAFKA", "TAILRACE_RECORD_KEYS"},
 }
 OPTIONAL: dict[str, set[str]] = {
     **{service: _named(service, table.Cluster.OPTIONAL) for service in table.SERVICES},

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from tailrace import engines, log, settings
-from tailrace.cli import control, doctor, revoke, run_service, terminal_chat
+from tailrace.cli import control, doctor, record_keys, revoke, run_service, terminal_chat
 from tailrace.local import dev_credentials, hints, paths, plan, processes, state, supervisor
 from tailrace.local.console import Console
 from tailrace.local.detach import start_detached
@@ -35,16 +35,20 @@ app.add_typer(topics_app, name="topics")
 
 # These start no service and read no service's settings. What runs can be stopped and listed
 # although a setting is wrong.
-_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke"})
+_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke", "keys"})
+# These read or write records themselves.
+_WITH_RECORD_KEYS = frozenset({"up", "supervise", "topics", "verify", "revoke"})
 
 
 @app.callback()
 def check_settings(context: typer.Context) -> None:
     """Durable, resumable LLM token streams over Kafka."""
-    if context.invoked_subcommand in _WITHOUT_SETTINGS:
-        return
+    command = context.invoked_subcommand
     try:
-        settings.check()
+        if command not in _WITHOUT_SETTINGS:
+            settings.check()
+        if command in _WITH_RECORD_KEYS:
+            log.use_record_keys(settings.record_keys(), "operator")
     except settings.Misconfigured as error:
         raise _refuse(f"tailrace: {error}", 2) from None
 
@@ -442,6 +446,38 @@ def revoke_command(
         raise _refuse(f"revoke: {error}", 2) from None
     except log.LogUnavailable as error:
         raise _refuse(f"revoke: {error}") from None
+
+
+@app.command("keys")
+def keys_command(
+    file: Annotated[Path, typer.Argument(help="The key file.")],
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Add new keys to the file; the old ones stay.")
+    ] = False,
+    ahead: Annotated[
+        str,
+        typer.Option(
+            "--in", help="When the new keys begin to sign: after every service has the file."
+        ),
+    ] = "1h",
+    untagged: Annotated[
+        bool,
+        typer.Option(
+            "--accept-untagged",
+            help="Records without a tag count, for a log that has some from before.",
+        ),
+    ] = False,
+) -> None:
+    """Write a file of record keys: one key for each service that writes, to sign its records."""
+    try:
+        if rotate:
+            record_keys.rotate(file, revoke.seconds(ahead), typer.echo)
+        else:
+            record_keys.create(file, accept_untagged=untagged, say=typer.echo)
+    except ValueError as error:
+        raise _refuse(f"keys: {error}", 2) from None
+    except OSError as error:
+        raise _refuse(f"keys: {error.filename}: {error.strerror}") from None
 
 
 @app.command("chat")

@@ -23,6 +23,8 @@ from tailrace.log.complaints import fold_complaints
 from tailrace.log.group_consumer import GroupConsumer
 from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
+from tailrace.log.record_keys import in_use as record_keys_in_use
+from tailrace.log.record_keys import use_record_keys
 from tailrace.log.writer import RECORD_OVERHEAD_BYTES, Writer
 from tailrace.protocol.log_words import (
     Appended,
@@ -57,6 +59,8 @@ __all__ = [
     "apply_topics",
     "fold_complaints",
     "layout",
+    "record_keys_in_use",
     "use_public_api",
+    "use_record_keys",
     "wait_for_layout",
 ]

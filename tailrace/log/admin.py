@@ -12,7 +12,7 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
-from tailrace.log import address, client_api, clients, offsets, readers
+from tailrace.log import address, clients, compacted
 from tailrace.protocol import ids, log_words, records, topics
 from tailrace.retry import retry_until
 
@@ -89,6 +89,7 @@ async def apply_topics(
         await clients.close_admin(admin)
     if topics.TOKENS in created or await _named(bootstrap) is None:
         await _name_incarnation(bootstrap)
+    await compacted.sign_again(bootstrap)
     return created
 
 
@@ -121,18 +122,8 @@ async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) ->
 
 
 async def _name_incarnation(bootstrap: str) -> None:
-    producer = aiokafka.AIOKafkaProducer(**address.options(bootstrap), acks="all")
-    try:
-        async with asyncio.timeout(clients.APPEND_DEADLINE_S):
-            await producer.start()
-            value = records.encode(records.Incarnation(uuid.uuid4().hex))
-            await producer.send_and_wait(topics.META, value=value, key=b"incarnation", partition=0)
-    except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
-        raise log_words.LogUnavailable(
-            f"the log's incarnation could not be written: {type(error).__name__}"
-        ) from error
-    finally:
-        await client_api.default().discard_producer(producer)
+    value = records.encode(records.Incarnation(uuid.uuid4().hex))
+    await compacted.append(bootstrap, topics.META, [(b"incarnation", value)])
 
 
 async def _named(bootstrap: str) -> str | None:
@@ -151,19 +142,16 @@ async def _named(bootstrap: str) -> str | None:
 
 
 async def _incarnation(bootstrap: str) -> str | None:
-    asking, replays = offsets.Offsets(bootstrap), readers.Replays(bootstrap, size=1)
-    try:
-        start = (await asking.beginnings(topics.META, [0]))[0]
-        end = (await asking.ends(topics.META, [0]))[0]
-        found = None
-        async for batch in replays.read(topics.META, 0, start, end):
-            for r in batch:
-                record = records.decode_meta(r.value) if r.key == b"incarnation" else None
-                found = record.id if record else found
-        return found
-    finally:
-        await asking.stop()
-        await replays.stop()
+    kept = await compacted.latest(bootstrap, topics.META)
+    found = kept.by_key.get(b"incarnation")
+    record = records.decode_meta(found.value) if found is not None else None
+    if record is None and kept.forged:
+        # Not a log without a name: another one would make every response of it unreadable.
+        raise log_words.LogUnavailable(
+            "the log's incarnation record has no good tag: let the key file accept untagged "
+            'records and run `tailrace topics apply` once (docs/operations.md, "Record keys")'
+        )
+    return record.id if record is not None else None
 
 
 async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from tailrace.log import address, client_api, clients
+from tailrace.log import address, client_api, clients, record_keys
 from tailrace.protocol import log_words
 
 # A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
@@ -115,7 +115,7 @@ class GroupConsumer:
             # failed stays failed. A new member starts from the committed offsets.
             await self._leave()
             raise log_words.LogUnavailable(type(error).__name__) from error
-        return [log_words.record(r) for batch in batches.values() for r in batch]
+        return [record_keys.record(r) for batch in batches.values() for r in batch]
 
     def rejoin(self) -> None:
         """Have the next poll give the membership up, so that the one after it joins anew.

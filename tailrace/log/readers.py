@@ -11,7 +11,7 @@ import aiokafka
 import aiokafka.errors
 
 from tailrace import telemetry
-from tailrace.log import client_api, clients
+from tailrace.log import client_api, clients, record_keys
 from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
@@ -138,7 +138,7 @@ class Reader:
         out: list[log_words.Record] = []
         for tp, batch in batches.items():
             if tp.partition in self.positions and batch:
-                out.extend(map(log_words.record, batch))
+                out.extend(map(record_keys.record, batch))
                 self.positions[tp.partition] = batch[-1].offset + 1
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
@@ -254,7 +254,7 @@ async def _read_range(
         got = batches.get(tp, [])
         if got:
             position = got[-1].offset + 1
-            if wanted := [log_words.record(r) for r in got if r.offset < end]:
+            if wanted := [record_keys.record(r) for r in got if r.offset < end]:
                 yield wanted
             # The time a caller spends on a batch does not count against the broker.
             give_up = time.monotonic() + answer_deadline_s

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import aiokafka
 import aiokafka.errors
 
-from tailrace.log import address, client_api, clients, deadlines
+from tailrace.log import address, client_api, clients, deadlines, record_keys
 from tailrace.protocol import log_words, records
 from tailrace.retry import retry_until
 
@@ -225,7 +225,7 @@ class Writer:
                 value=p.value,
                 key=p.key,
                 partition=p.partition,
-                headers=list(p.headers) or None,
+                headers=record_keys.signed(p.topic, p.partition, p.key, p.value, p.headers),
             )
         except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
             # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a

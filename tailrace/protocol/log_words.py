@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -42,7 +42,10 @@ class Appended(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as read. `timestamp` is the broker's in ms."""
+    """One record as read. `timestamp` is the broker's in ms.
+
+    `forged` says why the record is forged (`record_tags`), and then its value is not here.
+    """
 
     topic: str
     partition: int
@@ -51,8 +54,4 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-
-
-def record(r: Any) -> Record:
-    """A `Record` from a consumer record of aiokafka."""
-    return Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
+    forged: str = ""

@@ -18,6 +18,7 @@ from tailrace.settings.services import (
     command,
     gateway,
     push,
+    record_keys,
     worker,
 )
 from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits, Pool
@@ -37,5 +38,6 @@ __all__ = [
     "command",
     "gateway",
     "push",
+    "record_keys",
     "worker",
 ]

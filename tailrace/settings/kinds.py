@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tailrace import engines
 from tailrace.log import address
-from tailrace.protocol import topics
+from tailrace.protocol import record_tags, topics
 
 SHOWN_CHARACTERS: Final = 60
 
@@ -246,6 +246,20 @@ class SecretFile:
         if len(content) < self.least:
             raise ValueError(f"{len(content)} bytes")
         return content
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKeys:
+    """A key file of `tailrace.protocol.record_tags`, read."""
+
+    expected: str = "a file of record keys"
+    absent: None = None
+
+    def parse(self, text: str) -> record_tags.Keyring:
+        try:
+            return record_tags.parse(Path(text).read_bytes())
+        except OSError as error:
+            raise ValueError(error.strerror) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import engines
+from tailrace.protocol import record_tags
 from tailrace.settings import kinds, shapes, table
 
 Misconfigured = kinds.Misconfigured
@@ -25,6 +26,7 @@ class ServiceSettings:
     name: str
     kafka: str
     kafka_public_api: int
+    record_keys: record_tags.Keyring | None
     redis: str = field(repr=False)
     host: str
     admin_port: int
@@ -163,6 +165,18 @@ def command(environ: Mapping[str, str] = os.environ) -> CommandSettings:
         Misconfigured
     """
     return CommandSettings(**_values(table.COMMAND, environ))
+
+
+def record_keys(environ: Mapping[str, str] = os.environ) -> record_tags.Keyring | None:
+    """The record keys that are set, for a command that reads no other setting.
+
+    Raises:
+        Misconfigured
+    """
+    row = next(row for row in table.VARIABLES if row.field == "record_keys")
+    text = environ.get(row.name)
+    keyring: record_tags.Keyring | None = parsed(row, text) if text else None
+    return keyring
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:

@@ -86,6 +86,15 @@ VARIABLES: Final = (
         "0",
     ),
     Variable(
+        "TAILRACE_RECORD_KEYS",
+        "record_keys",
+        SERVICES,
+        kinds.RecordKeys(),
+        "key file of `tailrace keys`, the same for all services: records carry authentication "
+        "tags, and a record without a good one has no effect; not set: records carry none",
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
         "TAILRACE_REDIS",
         "redis",
         EVERYWHERE,

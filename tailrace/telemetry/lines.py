@@ -56,6 +56,7 @@ class Action(enum.StrEnum):
     PRODUCER_REPLACED = "producer_replaced"
     CONSUMER_REPLACED = "consumer_replaced"
     RECORD_UNREADABLE = "record_unreadable"
+    FORGED_RECORD = "forged_record"  # without a good authentication tag
     KAFKA_AWAY = "kafka_away"
     KAFKA_BACK = "kafka_back"
     KAFKA_FALLBACK = "kafka_fallback"  # to the slower public API of its library
@@ -78,6 +79,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.RECORD_UNREADABLE: logging.WARNING,
     Action.KAFKA_AWAY: logging.WARNING,
     Action.KAFKA_FALLBACK: logging.WARNING,
+    Action.FORGED_RECORD: logging.WARNING,
     Action.REDIS_AWAY: logging.WARNING,
 }
 

@@ -102,6 +102,11 @@ IGNORED_RECORDS: Final = Counter(
     "Records of the token log that had no effect under the reader rule",
     ["reason"],
 )
+FORGED_RECORDS: Final = Counter(
+    "tailrace_forged_records",
+    "Records without a good authentication tag, which no reader sees",
+    ["reason"],
+)
 CLAIMS: Final = Counter(
     "tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"]
 )

@@ -15,6 +15,8 @@ from tailrace.verify import transcript
 _metered = msgspec.json.Decoder(records.Metered)
 # Topics with partitions of their own, not those of `llm.tokens`.
 BESIDE = (topics.USAGE, topics.DLQ, topics.CONVERSATIONS)
+# Topics of which only the tags are judged.
+TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT)
 _dead = msgspec.json.Decoder(records.Dead)
 
 
@@ -113,6 +115,8 @@ class History:
         garbage: records that every reader ignores, by topic.
         late: requests that the broker appended after their `append_by`. They do not count.
         misplaced: garbage that would be a record but for its key, one line each.
+        keyed: the records were read with record keys.
+        forged: records without a good tag.
         newest: highest broker time seen, ms.
         complete: it holds every partition of the log. Otherwise a missing response proves
             nothing.
@@ -132,6 +136,8 @@ class History:
     garbage: Counter[str] = field(default_factory=Counter)
     late: int = 0
     misplaced: list[str] = field(default_factory=list)
+    keyed: bool = False
+    forged: list[log_words.Record] = field(default_factory=list)
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
@@ -150,6 +156,8 @@ class History:
     def add(self, r: log_words.Record) -> None:
         """Add one record. Within a partition, records come in offset order."""
         self.newest = max(self.newest, r.timestamp)
+        if r.forged:
+            self.forged.append(r)
         if self.digests is not None:
             self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(
                 r.value or b""
@@ -171,9 +179,9 @@ class History:
     def _under_its_key(self, r: log_words.Record, rid: str | None) -> bool:
         if rid is None or r.key == rid.encode():
             return rid is not None
-        key = (r.key or b"").decode(errors="replace")
-        place = f"{r.topic}[{r.partition}] at {r.offset}"
-        self.misplaced.append(f"{place}: the key is {key[:80]!r}, the record is of {rid[:80]!r}")
+        self.misplaced.append(
+            f"{place(r)}: the key is {shown(r.key)}, the record is of {rid[:80]!r}"
+        )
         return False
 
     def _add_token(self, r: log_words.Record) -> None:
@@ -219,6 +227,16 @@ class History:
             response.metered.append(record)
         else:
             response.dead.append(record)
+
+
+def place(r: log_words.Record) -> str:
+    """Where a record lies, for people."""
+    return f"{r.topic}[{r.partition}] at {r.offset}"
+
+
+def shown(key: bytes | None) -> str:
+    """A key, for people; the bytes may be anything."""
+    return repr((key or b"").decode(errors="replace")[:80])
 
 
 def beside(r: log_words.Record) -> records.Metered | records.Dead | records.Deleted | None:

@@ -24,6 +24,7 @@ CHECKS: Final = {
     "C4": "events arrive soon after their append",
     "C5": "no user gets events of another's response",
     "A1": "cancelled or deleted by the owner; the key names the record's response",
+    "A2": "every record has the tag of a service that may write it",
     "R1": "an accepted request reaches exactly one end",
     "R2": "one idempotency key, one response",
     "R3": "a refused request is not in the log",

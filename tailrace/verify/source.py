@@ -66,13 +66,17 @@ class Source:
         }
         # The log may grow while it is read. Ends of effects are read before ends of their causes,
         # so that every record that a commit or a usage record refers to lies below the ends.
-        for topic in (*history.BESIDE, *requests, topics.TOKENS):
+        tagged = history.TAGS_ONLY if log.record_keys_in_use() else ()
+        for topic in (*tagged, *history.BESIDE, *requests, topics.TOKENS):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
+        for topic in tagged:
+            beside[min(wanted)] += await self._forged(topic)
         for partition in wanted:
             found = history.History(
                 tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True
             )
+            found.keyed = log.record_keys_in_use()
             found.digests = {} if self._what.digests else None
             for topic in (*requests, topics.TOKENS):
                 await self._read(found, topic, partition)
@@ -111,6 +115,16 @@ class Source:
         async for batch in self._replays.read(topic, partition, start, end):
             for r in batch:
                 found.add(r)
+
+    async def _forged(self, topic: str) -> list[log.Record]:
+        ranges = self._ranges[topic]
+        return [
+            r
+            for p, begin in ranges.begin.items()
+            async for batch in self._replays.read(topic, p, begin, ranges.end[p])
+            for r in batch
+            if r.forged
+        ]
 
     async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
         """Records of topics with partitions of their own, by token partition."""

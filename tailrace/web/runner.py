@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 import uvloop
 
 from tailrace import log, settings, telemetry
 from tailrace.auth.keys import IssuersRefused
+from tailrace.protocol import record_tags
 
 S = TypeVar("S", bound=settings.EdgeSettings)
+
+
+# Push writes nothing.
+_WRITES_AS: Final[Mapping[str, record_tags.Role]] = {"gateway": "gateway"}
 
 
 class Part(Protocol):
@@ -33,6 +38,7 @@ def run(role: str, read: Callable[[], S], serve: Callable[[S], Coroutine[Any, An
         telemetry.setup(role, config.name, config.otlp_endpoint)
         log.fold_complaints()
         log.use_public_api(bool(config.kafka_public_api))
+        log.use_record_keys(config.record_keys, _WRITES_AS.get(role))
         uvloop.run(serve(config))
     except settings.Misconfigured as error:
         sys.stderr.write(f"{role}: {error}\n")

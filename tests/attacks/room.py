@@ -27,6 +27,7 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -86,6 +87,7 @@ class Deployment:
             traced=False,
             environ={"TAILRACE_LIMITS": "{}"},
             issuers=self.forge.settings()["issuers"],
+            record_keys=True,
         )
         self._answers = folder / "bystander.txt"
         self._bystander: child_process.ChildProcess | None = None
@@ -156,6 +158,10 @@ class Deployment:
         self._stage.start(made.name)
         return made
 
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`tailrace *words` with the record keys of the services."""
+        return self._stage.command(*words)
+
     def end(self, service: Service) -> None:
         """End an instance that `start_another` started."""
         self._stage.kill(service.name)
@@ -163,8 +169,7 @@ class Deployment:
 
     def records(self, topic: str) -> list[log.Record]:
         """Everything that the topic holds, by partition."""
-        with futures.ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
-            return thread.submit(lambda: asyncio.run(_records(self.kafka, topic))).result()
+        return records_of(self.kafka, topic)
 
     def questions(self, since: float) -> list[Question]:
         """What the bystander has asked and ended since then (monotonic seconds)."""
@@ -337,6 +342,12 @@ def measured(deployment: Deployment, row: Row) -> Iterator[Row]:
         assert grown_mb <= GROWTH_MB, f"{name} grew by {grown_mb:.0f} MB: {row.line()}"
         assert row.slower_ms <= SLOWER_MS, f"the bystander waited: {row.line()}"
         row.passed = True
+
+
+def records_of(kafka: str, topic: str) -> list[log.Record]:
+    """Everything that the topic holds, by partition; without record keys, so forged ones too."""
+    with futures.ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
+        return thread.submit(lambda: asyncio.run(_records(kafka, topic))).result()
 
 
 async def _records(kafka: str, topic: str) -> list[log.Record]:

@@ -32,6 +32,7 @@ _CONFORMANCE: Final = "tests/attacks/test_conformance.py"
 _FRAMES: Final = "tests/attacks/test_frames.py"
 _AFTER: Final = "tests/attacks/test_after_auth.py"
 _REVOCATION: Final = "tests/attacks/test_revocation.py"
+_RECORDS: Final = "tests/attacks/test_forged_records.py"
 _FORGED: Final = f"{_CREDENTIALS}::test_every_forged_credential_is_refused_and_told_the_same"
 
 ATTACKS: Final = (
@@ -245,9 +246,14 @@ ATTACKS: Final = (
     ),
     Attack(
         29,
-        "garbage in every topic",
+        "garbage and forged records in every topic",
         "skipped and counted, partitions go on",
-        (f"{_CONTENT}::test_garbage_in_every_topic_stalls_nothing",),
+        (
+            f"{_CONTENT}::test_garbage_in_every_topic_stalls_nothing",
+            f"{_RECORDS}::test_no_forged_record_moves_a_response",
+            f"{_RECORDS}::test_no_forged_request_runs",
+            f"{_RECORDS}::test_no_forged_revocation_shuts_anybody_out",
+        ),
     ),
     Attack(
         30,

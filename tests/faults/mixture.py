@@ -137,9 +137,14 @@ async def load(d: drill.Drill, until: float) -> None:
 
 
 async def run_round(seed: int, seconds: float, folder: Path) -> Round:
-    """One stage from start to verdict."""
+    """One stage from start to verdict. With an odd seed records carry authentication tags, and
+    what the faults write themselves is forged."""
     on = stage.Stage(
-        folder, workers=3, links=["worker-1", "push-1"], environ={"TAILRACE_TEST_TRACE_EVERY": "5"}
+        folder,
+        workers=3,
+        links=["worker-1", "push-1"],
+        environ={"TAILRACE_TEST_TRACE_EVERY": "5"},
+        record_keys=seed % 2 == 1,
     ).open()
     try:
         async with drill.drill(on, "mixture", seed) as d:

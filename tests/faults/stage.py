@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import urllib.request
@@ -17,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from tailrace.cli import record_keys
 from tailrace.local import child_process, ports, processes
 from tests.faults import link
 from tests.support import cluster, gateway_process, local, waiting
@@ -157,6 +159,7 @@ class Stage:
     Attributes:
         traced: whether services write transcripts (`tests.faults.traced`).
         issuers: more of them, beside the one that `token` is of.
+    record_keys: records carry authentication tags.
     """
 
     folder: Path
@@ -172,6 +175,7 @@ class Stage:
     ready_s: float = READY_S
     traced: bool = True
     issuers: list[dict[str, Any]] = field(default_factory=list)
+    record_keys: bool = False
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -187,10 +191,7 @@ class Stage:
         try:
             self.kafka.start()
             self.redis.start()
-            with futures.ThreadPoolExecutor(
-                1
-            ) as thread:  # it has an event loop of its own, and the caller may have one
-                thread.submit(self.kafka.apply_topics).result()
+            self._apply_topics()
             for role, count in (
                 ("gateway", self.gateways),
                 ("push", self.pushes),
@@ -215,6 +216,33 @@ class Stage:
         processes.sweep(self.run)
         self.redis.close()
         self.kafka.close()
+
+    def _apply_topics(self) -> None:
+        if self.record_keys:
+            keys = self.folder / "record-keys.json"
+            record_keys.create(keys, accept_untagged=False, say=lambda _: None)
+            self.environ = {**self.environ, "TAILRACE_RECORD_KEYS": str(keys)}
+            done = self.command("topics", "apply", "--bootstrap", self.kafka.bootstrap)
+            assert done.returncode == 0, done.stderr
+            return
+        with futures.ThreadPoolExecutor(
+            1
+        ) as thread:  # it has an event loop of its own, and the caller may have one
+            thread.submit(self.kafka.apply_topics).result()
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`tailrace *words` with the record keys of the services."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
+        keys = {k: v for k, v in self.environ.items() if k == "TAILRACE_RECORD_KEYS"}
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace", *words],
+            cwd=ROOT,
+            env={**kept, **keys, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     def add(self, role: str, number: int) -> Service:
         """One more service, not yet started."""

@@ -20,6 +20,7 @@ from k8s import make_secrets, validate
 from k8s.gate import observability, render, schema, sources, wiring
 from k8s.gate.manifests import Doc, Manifests
 from tailrace import telemetry
+from tailrace.cli import record_keys
 from tailrace.settings import table
 
 ROOT = render.HERE.parent
@@ -851,7 +852,7 @@ def test_the_gate_knows_exactly_the_variables_that_a_service_reads(service: str)
 
 def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
     numbers = iter(range(100))
-    made = make_secrets.contents("{}", lambda: f"password-{next(numbers)}")
+    made = make_secrets.contents("{}", "{}", lambda: f"password-{next(numbers)}")
     assert {name: tuple(data) for name, data in made.items()} == make_secrets.KEYS
     acl = made["redis-acl"]["users.acl"]
     for user in make_secrets.REDIS_USERS:
@@ -877,7 +878,13 @@ def test_redis_7_0_knows_every_command_of_the_acl() -> None:
 def test_make_secrets_prints_what_kubectl_takes(tmp_path: Path) -> None:
     issuers = tmp_path / "issuers.json"
     issuers.write_text('{"issuers": []}')
+    keys = tmp_path / "keys.json"
     command = [sys.executable, "-m", "k8s.make_secrets", "--issuers", str(issuers)]
+    command += ["--record-keys", str(keys)]
+    keys.write_text("{}")
+    assert subprocess.run(command, capture_output=True, check=False, cwd=ROOT).returncode != 0
+    keys.unlink()
+    record_keys.create(keys, accept_untagged=False, say=print)
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     listed = json.loads(done.stdout)
     manifests = Manifests("secrets", listed["items"])

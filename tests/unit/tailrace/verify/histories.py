@@ -199,6 +199,7 @@ class World:
                 (topics.DLQ, 0): 0,
             },
         )
+        found.keyed = True
         for r in self.log:
             found.add(r)
         found.committed = dict(self.committed)

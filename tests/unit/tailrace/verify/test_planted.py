@@ -451,6 +451,15 @@ def a_record_lies_under_another_responses_key(g: worlds.Good, rng: random.Random
         w.append(topics.CONVERSATIONS, 0, other, records.Deleted(g.plain.rid, g.plain.owner))
 
 
+@planted("A2")
+def a_record_has_no_good_tag(g: worlds.Good, rng: random.Random) -> None:
+    """Readers see that it is there and not what it says."""
+    topic = rng.choice([topics.TOKENS, worlds.REQUESTS, topics.CONVERSATIONS, topics.REVOCATIONS])
+    g.world.append(topic, 0, g.plain.rid, records.Cancel(g.plain.rid, g.plain.owner))
+    reason = rng.choice(["no tag", "unknown key", "wrong tag", "not its writer"])
+    g.world.log[-1] = g.world.log[-1]._replace(value=None, forged=reason)
+
+
 # ---- at the watchers
 
 
