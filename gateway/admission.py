@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway import request_parsing
+from gateway.parsing import command
 from tailrace.protocol import errors, records
 from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 
@@ -23,7 +23,7 @@ BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactiv
 K = TypeVar("K")
 
 
-def cost(create: request_parsing.Create) -> float:
+def cost(create: command.Create) -> float:
     """Return the tokens that a request may use: its prompt, estimated, and its longest answer. The
     conversation that it continues is not known yet."""
     return _cost(create.characters, create.sampling, create.generate)
@@ -86,7 +86,7 @@ def _less(counts: Counter[K], key: K) -> None:
 
 
 def check(
-    create: request_parsing.Create,
+    create: command.Create,
     principal: str,
     running: Running,
     limits: Limits,

@@ -15,11 +15,11 @@ from starlette.websockets import WebSocket
 from gateway import (
     client_socket,
     lanes,
-    request_parsing,
     response_operations,
     response_stream,
     submission,
 )
+from gateway.parsing import json_body, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes, outbox
@@ -198,9 +198,9 @@ class Connection:
         """The stream of a create whose turn has come; None when it was refused."""
         previous: object = None
         try:
-            body = request_parsing.decode(data)
+            body = json_body.decode(data)
             previous = body.get("previous_response_id")
-            create = request_parsing.of_responses(body, self._config.pools, websocket=True)
+            create = responses_api.parse(body, self._config.pools, websocket=True)
             return await self._submit.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )

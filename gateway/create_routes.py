@@ -1,6 +1,6 @@
 """The HTTP routes that create responses, in both dialects.
 
-Routes take the raw request: `request_parsing` validates, so that no error shape of the framework
+Routes take the raw request: `gateway.parsing` validates, so that no error shape of the framework
 ever shows.
 """
 
@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
     chat_completions,
-    request_parsing,
     response_stream,
     submission,
 )
+from gateway.parsing import chat_api, command, json_body, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
@@ -29,7 +29,7 @@ from tailrace.web import access, drain, error_mapping, event_stream, write_deadl
 
 BODY_DEADLINE_S: Final = 60.0
 
-Parse = Callable[[dict[str, Any], Sequence[Pool]], request_parsing.Create]
+Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 
 
 class CreateRoutes:
@@ -80,7 +80,7 @@ class CreateRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        principal, create, stream = await self._created(request, request_parsing.of_responses)
+        principal, create, stream = await self._created(request, responses_api.parse)
         if create.stream:
             return self._body_of(principal, stream, events.Event.sse)
         if create.background:
@@ -91,7 +91,7 @@ class CreateRoutes:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        principal, create, stream = await self._created(request, request_parsing.of_chat)
+        principal, create, stream = await self._created(request, chat_api.parse)
         if create.stream:
             chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
             return self._body_of(principal, stream, chunks.of)
@@ -118,13 +118,13 @@ class CreateRoutes:
 
     async def _created(
         self, request: Request, parse: Parse
-    ) -> tuple[Principal, request_parsing.Create, response_stream.ResponseStream]:
+    ) -> tuple[Principal, command.Create, response_stream.ResponseStream]:
         """Parse and submit."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
             body = await self._body(request, account)
-            create = request_parsing.with_key(
+            create = command.with_key(
                 parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
             return principal, create, await self._submit.submit(create, principal)
@@ -150,7 +150,7 @@ class CreateRoutes:
         except ClientDisconnect as error:
             # No client reads this answer; it shows in the metrics.
             raise errors.invalid_request("The client left.") from error
-        return request_parsing.decode(b"".join(parts))
+        return json_body.decode(b"".join(parts))
 
     async def _whole(
         self, principal: Principal, stream: response_stream.ResponseStream, request: Request

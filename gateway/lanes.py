@@ -24,9 +24,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import lane_slots, request_parsing
+from gateway import lane_slots
 from gateway.lane_slots import Lane as Lane
 from gateway.lane_slots import Remembered as Remembered
+from gateway.parsing import json_body
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
 from tailrace.web import auth_messages
@@ -134,15 +135,15 @@ class LaneScheduler:
         Raises:
             errors.ApiError: it is no event.
         """
-        event = request_parsing.event_head(data)
+        event = json_body.event_head(data)
         handler = _HANDLERS.get(event.type) if isinstance(event.type, str) else None
         if handler is None and self._own_protocol and event.type == auth_messages.TYPE:
-            return [Renew(auth_messages.parse(request_parsing.decode(data)))]
+            return [Renew(auth_messages.parse(json_body.decode(data)))]
         if handler is None:
             return [Reply(errors.ws_event(errors.unknown_event(event.type)))]
         return handler(self, event, data)
 
-    def _create(self, event: request_parsing.EventHead, data: bytes) -> list[Action]:
+    def _create(self, event: json_body.EventHead, data: bytes) -> list[Action]:
         try:
             lane = lane_of(event.stream_id)
             if self.leaving is not None:
@@ -154,7 +155,7 @@ class LaneScheduler:
             return [Reply(errors.ws_event(error, shown))]
         return self._begin()
 
-    def _cancel(self, event: request_parsing.EventHead, _data: bytes) -> list[Action]:
+    def _cancel(self, event: json_body.EventHead, _data: bytes) -> list[Action]:
         """Cancel by response id or by lane. Without either: the default lane's response, or the
         only one there is. A response that has ended needs no cancel, and that is no error."""
         rid = event.response_id
@@ -189,13 +190,13 @@ class LaneScheduler:
         if (state := self._slots.lanes.get(lane)) is not None:
             state.cancel = False
 
-    def _steer(self, _event: request_parsing.EventHead, data: bytes) -> list[Action]:
+    def _steer(self, _event: json_body.EventHead, data: bytes) -> list[Action]:
         error = {
             "type": errors.INVALID_REQUEST,
             "code": "steering_not_supported",
             "message": "Steering is not supported.",
         }
-        body = request_parsing.decode(data)
+        body = json_body.decode(data)
         steer = {name: body.get(name) for name in ("previous_response_id", "input")}
         return [Reply({"type": "response.steer.failed", "error": error, "steer": steer})]
 
@@ -293,7 +294,7 @@ def _refusal(why: Leaving) -> errors.ApiError:
     return errors.unavailable("This instance is shutting down; connect again.")
 
 
-_Handler = Callable[[LaneScheduler, request_parsing.EventHead, bytes], list[Action]]
+_Handler = Callable[[LaneScheduler, json_body.EventHead, bytes], list[Action]]
 _HANDLERS: Final[dict[str, _Handler]] = {
     "response.create": LaneScheduler._create,
     "response.cancel": LaneScheduler._cancel,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway import admission, cache, local_buckets, request_parsing
+from gateway import admission, cache, local_buckets
+from gateway.parsing import command
 from tailrace import telemetry
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Limits
@@ -54,7 +55,7 @@ class RateLimiter:
         self._clock = clock
         self._local = local_buckets.LocalBuckets()
 
-    async def charge(self, create: request_parsing.Create, principal: str) -> Charge:
+    async def charge(self, create: command.Create, principal: str) -> Charge:
         """Charge one request, and the tokens that are known without its conversation.
 
         Raises:

@@ -14,9 +14,9 @@ from gateway import (
     context,
     lanes,
     placement,
-    request_parsing,
     worker_registry,
 )
+from gateway.parsing import command
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -53,7 +53,7 @@ class RequestBuilder:
 
     async def build(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         remembered: lanes.Remembered | None = None,
     ) -> tuple[records.Request, int]:
@@ -99,7 +99,7 @@ class RequestBuilder:
 
     async def _place(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         history: context.History,
         prefix: Sequence[str],
@@ -121,7 +121,7 @@ class RequestBuilder:
         ).inc()
         return chosen
 
-    def _echo(self, rid: str, create: request_parsing.Create) -> dict[str, Any]:
+    def _echo(self, rid: str, create: command.Create) -> dict[str, Any]:
         echo = events.echo(
             rid,
             int(self._clock()),

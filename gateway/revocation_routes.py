@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway import request_parsing
+from gateway.parsing import json_body
 from tailrace import log, telemetry
 from tailrace.auth import revocation_list
 from tailrace.auth.principal import CredentialScope, Principal
@@ -95,7 +95,7 @@ async def _body(request: Request) -> dict[str, Any]:
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise errors.payload_too_large(MAX_BODY_BYTES)
-    return request_parsing.decode(bytes(body))
+    return json_body.decode(bytes(body))
 
 
 def _revoked(body: dict[str, Any], admin: Principal, now: float) -> records.Revoked:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway import request_parsing
+from gateway.parsing import json_body
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.web import access, session_cookie
@@ -88,4 +88,4 @@ async def _body(request: Request) -> dict[str, Any]:
         body += part
         if len(body) > MAX_BODY_BYTES:
             raise errors.payload_too_large(MAX_BODY_BYTES)
-    return request_parsing.decode(bytes(body))
+    return json_body.decode(bytes(body))

@@ -21,13 +21,13 @@ from gateway import (
     principal_counts,
     rate_limits,
     request_builder,
-    request_parsing,
     request_writer,
     response_stream,
     stream_keeper,
     withdrawals,
     worker_registry,
 )
+from gateway.parsing import command
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -87,7 +87,7 @@ class Submission:
 
     async def submit(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
     ) -> response_stream.ResponseStream:
@@ -108,7 +108,7 @@ class Submission:
 
     async def _submit(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         recall: Callable[[str], lanes.Remembered | None],
     ) -> response_stream.ResponseStream:
@@ -162,7 +162,7 @@ class Submission:
             charge=charge,
         )
 
-    def _admit(self, create: request_parsing.Create, principal: Principal) -> None:
+    def _admit(self, create: command.Create, principal: Principal) -> None:
         refused = admission.check(
             create,
             principal.key,
@@ -180,7 +180,7 @@ class Submission:
 
     async def _append(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         request: records.Request,
         partition: int,
@@ -198,7 +198,7 @@ class Submission:
 
     async def _append_once(
         self,
-        create: request_parsing.Create,
+        create: command.Create,
         principal: Principal,
         request: records.Request,
         partition: int,

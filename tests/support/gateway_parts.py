@@ -15,7 +15,6 @@ from gateway import (
     principal_counts,
     rate_limits,
     request_builder,
-    request_parsing,
     request_writer,
     response_operations,
     response_stream,
@@ -24,6 +23,7 @@ from gateway import (
     withdrawals,
     worker_registry,
 )
+from gateway.parsing import command, responses_api
 from tailrace import settings
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, kept_bytes, revocations
@@ -49,10 +49,10 @@ def configuration(**more: str) -> settings.GatewaySettings:
     )
 
 
-def create(text: str = "hi", key: str | None = None, **fields: Any) -> request_parsing.Create:
+def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
     """A parsed `POST /v1/responses`."""
     body = {"input": text, **fields}
-    return request_parsing.with_key(request_parsing.of_responses(body, [POOL]), key, body)
+    return command.with_key(responses_api.parse(body, [POOL]), key, body)
 
 
 @dataclass

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway import admission, request_parsing
+from gateway import admission
+from gateway.parsing import command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Limits, Pool
 
 POOLS = (Pool("default", ("m",), 8192, 1024),)
 LIMITS = Limits(responses_per_principal=2, responses=10)
-INTERACTIVE = request_parsing.of_responses({"input": "x" * 400}, POOLS)
-BATCH = request_parsing.of_responses({"input": "x", "service_tier": "flex"}, POOLS)
+INTERACTIVE = responses_api.parse({"input": "x" * 400}, POOLS)
+BATCH = responses_api.parse({"input": "x", "service_tier": "flex"}, POOLS)
 
 
 def running(**of: int) -> admission.Running:
@@ -25,7 +26,7 @@ def running(**of: int) -> admission.Running:
 
 
 def check(
-    create: request_parsing.Create = INTERACTIVE,
+    create: command.Create = INTERACTIVE,
     now: admission.Running | None = None,
     *,
     refusing: bool = False,
@@ -123,9 +124,7 @@ def test_the_cost_is_prompt_and_whole_answer() -> None:
     assert admission.cost(INTERACTIVE) == 100 + 1024
     assert (
         admission.cost(
-            request_parsing.of_responses(
-                {"input": "xxxx", "generate": False}, POOLS, websocket=True
-            )
+            responses_api.parse({"input": "xxxx", "generate": False}, POOLS, websocket=True)
         )
         == 1
     )

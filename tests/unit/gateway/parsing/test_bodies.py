@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from gateway import request_parsing
+from gateway.parsing import chat_api, command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
@@ -20,17 +20,17 @@ POOLS = (
 )
 
 
-def responses(body: dict[str, Any], *, websocket: bool = False) -> request_parsing.Create:
-    return request_parsing.of_responses({"input": "hi", **body}, POOLS, websocket=websocket)
+def responses(body: dict[str, Any], *, websocket: bool = False) -> command.Create:
+    return responses_api.parse({"input": "hi", **body}, POOLS, websocket=websocket)
 
 
-def chat(body: dict[str, Any]) -> request_parsing.Create:
-    return request_parsing.of_chat({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
+def chat(body: dict[str, Any]) -> command.Create:
+    return chat_api.parse({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
 
 
 class TestAccepted:
     def test_a_bare_question_gets_the_default_model_and_its_defaults(self) -> None:
-        create = request_parsing.of_responses({"input": "hi"}, POOLS)
+        create = responses_api.parse({"input": "hi"}, POOLS)
         assert (create.model, create.pool, create.priority) == ("small", "default", "interactive")
         assert (create.store, create.background, create.stream) == (True, False, False)
         assert create.input == [{"role": "user", "content": "hi"}]
@@ -41,10 +41,8 @@ class TestAccepted:
         pools = (
             Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),
         )
-        bare = request_parsing.of_responses({"input": "hi"}, pools).sampling
-        named = request_parsing.of_responses(
-            {"input": "hi", "temperature": 1, "top_p": 0.5}, pools
-        ).sampling
+        bare = responses_api.parse({"input": "hi"}, pools).sampling
+        named = responses_api.parse({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
         assert (bare.temperature, bare.top_p) == (0.2, 0.9)
         assert (named.temperature, named.top_p) == (1.0, 0.5)
 
@@ -58,11 +56,9 @@ class TestAccepted:
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
         pools = (Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
-        given = request_parsing.of_responses({"input": "x"}, pools).sampling
+        given = responses_api.parse({"input": "x"}, pools).sampling
         assert (given.temperature, given.top_p) == (0.6, 0.9)
-        asked = request_parsing.of_responses(
-            {"input": "x", "temperature": 0, "top_p": 1}, pools
-        ).sampling
+        asked = responses_api.parse({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
         assert (asked.temperature, asked.top_p) == (0.0, 1.0)
 
     def test_items_of_all_roles_become_messages_and_developer_is_system(self) -> None:
@@ -138,13 +134,11 @@ class TestAccepted:
         assert responses(body).input == [{"role": "user", "content": "hi"}]
 
     def test_a_warm_up_needs_no_input(self) -> None:
-        assert request_parsing.of_responses({"generate": False}, POOLS, websocket=True).input == []
+        assert responses_api.parse({"generate": False}, POOLS, websocket=True).input == []
 
     def test_a_continuation_needs_no_input(self) -> None:
         assert (
-            request_parsing.of_responses(
-                {"previous_response_id": "resp_x", "input": []}, POOLS
-            ).previous
+            responses_api.parse({"previous_response_id": "resp_x", "input": []}, POOLS).previous
             == "resp_x"
         )
 
@@ -443,83 +437,6 @@ class TestRefused:
         assert refused.value.param == "background"
 
 
-class TestDecode:
-    @pytest.mark.parametrize(
-        "data",
-        [
-            b"",
-            b"{",
-            b"nul",
-            b'{"a":NaN}',
-            b'{"a":1e999}',
-            b'{"a":"\\ud800"}',
-            b'{"a":"\xff"}',
-            '{"a":"\ud800"}',
-            b"[" * 100_000,
-            b'{"a":' * 50_000,
-            b"\xef\xbb\xbf{}",
-        ],
-        ids=[
-            "empty",
-            "open",
-            "word",
-            "nan",
-            "infinite",
-            "surrogate-escape",
-            "bad-utf8",
-            "surrogate",
-            "deep-list",
-            "deep-object",
-            "bom",
-        ],
-    )
-    def test_what_is_not_json_is_said_to_be_so(self, data: bytes | str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
-            request_parsing.decode(data)
-        assert refused.value.code == "invalid_json"
-
-    @pytest.mark.parametrize("data", ["[]", "5", '"x"', "null", "true"])
-    def test_what_is_no_object_is_refused(self, data: str) -> None:
-        with pytest.raises(errors.ApiError):
-            request_parsing.decode(data)
-
-
-def test_a_key_from_the_header_is_bounded() -> None:
-    assert request_parsing.with_key(responses({}), "k", {}).idempotency_key == "k"
-    assert request_parsing.with_key(responses({}), None, {}).idempotency_key is None
-    with pytest.raises(errors.ApiError):
-        request_parsing.with_key(responses({}), "k" * 513, {})
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        {"model": "m", "input": "hi", "metadata": {"b": "2", "a": "1"}},
-        {"metadata": {"a": "1", "b": "2"}, "input": "hi", "model": "m", "user": None},
-        {"input": "hi", "model": "m", "metadata": {"a": "1", "b": "2"}, "stream": True},
-        {
-            "type": "response.create",
-            "stream_id": "lane",
-            "idempotency_key": "k",
-            "input": "hi",
-            "model": "m",
-            "metadata": {"a": "1", "b": "2"},
-        },
-    ],
-)
-def test_the_digest_of_a_body_is_that_of_what_is_asked_for(same: dict[str, Any]) -> None:
-    body = {"model": "m", "input": "hi", "metadata": {"a": "1", "b": "2"}}
-    assert request_parsing.body_digest(same) == request_parsing.body_digest(body)
-
-
-@pytest.mark.parametrize(
-    "other", [{"input": "ho"}, {"temperature": 0.5}, {"background": True}, {"x-unknown": 1}]
-)
-def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> None:
-    body = {"model": "m", "input": "hi"}
-    assert request_parsing.body_digest({**body, **other}) != request_parsing.body_digest(body)
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
@@ -538,8 +455,8 @@ def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(
     body: dict[str, Any], websocket: bool
 ) -> None:
     for make in (
-        lambda: request_parsing.of_responses(body, POOLS, websocket=websocket),
-        lambda: request_parsing.of_chat(body, POOLS),
+        lambda: responses_api.parse(body, POOLS, websocket=websocket),
+        lambda: chat_api.parse(body, POOLS),
     ):
         outcome = outcome_of(make)
         if isinstance(outcome, errors.ApiError):
@@ -551,8 +468,8 @@ def test_any_body_is_either_a_command_that_fits_a_record_or_a_clear_refusal(
 
 
 def outcome_of(
-    make: Callable[[], request_parsing.Create],
-) -> request_parsing.Create | errors.ApiError:
+    make: Callable[[], command.Create],
+) -> command.Create | errors.ApiError:
     try:
         return make()
     except errors.ApiError as error:

@@ -1,0 +1,49 @@
+"""An idempotency key, and the digest that says which bodies ask for the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.parsing import command, responses_api
+from tailrace.protocol import errors
+from tailrace.settings.shapes import Pool
+
+CREATE = responses_api.parse({"input": "hi"}, (Pool("p", ("m",), 100, 40),))
+
+
+def test_a_key_from_the_header_is_bounded() -> None:
+    assert command.with_key(CREATE, "k", {}).idempotency_key == "k"
+    assert command.with_key(CREATE, None, {}).idempotency_key is None
+    with pytest.raises(errors.ApiError):
+        command.with_key(CREATE, "k" * 513, {})
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"model": "m", "input": "hi", "metadata": {"b": "2", "a": "1"}},
+        {"metadata": {"a": "1", "b": "2"}, "input": "hi", "model": "m", "user": None},
+        {"input": "hi", "model": "m", "metadata": {"a": "1", "b": "2"}, "stream": True},
+        {
+            "type": "response.create",
+            "stream_id": "lane",
+            "idempotency_key": "k",
+            "input": "hi",
+            "model": "m",
+            "metadata": {"a": "1", "b": "2"},
+        },
+    ],
+)
+def test_the_digest_of_a_body_is_that_of_what_is_asked_for(same: dict[str, Any]) -> None:
+    body = {"model": "m", "input": "hi", "metadata": {"a": "1", "b": "2"}}
+    assert command.body_digest(same) == command.body_digest(body)
+
+
+@pytest.mark.parametrize(
+    "other", [{"input": "ho"}, {"temperature": 0.5}, {"background": True}, {"x-unknown": 1}]
+)
+def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> None:
+    body = {"model": "m", "input": "hi"}
+    assert command.body_digest({**body, **other}) != command.body_digest(body)
