@@ -162,6 +162,7 @@ class Stream:
     def unsubscribe(self, box: outbox.Outbox, now: float) -> None:
         """Remove a subscriber; idempotent."""
         self.boxes.discard(box)
+        box.close()
         if not self.boxes:
             self.idle_since = now
             if self.done:

@@ -16,6 +16,10 @@ BATCH_BYTES = 64 * 1024
 SLOW_AFTER_S = 2.0
 
 
+def _nobody() -> None:
+    pass
+
+
 class Slow(Exception):
     """The subscriber read nothing while more than the bound arrived. It resumes later by its
     position."""
@@ -71,6 +75,11 @@ class Outbox:
         if self._undelivered_bytes > self._bound and now - self._since > SLOW_AFTER_S:
             self.slow = True
         self._wake()
+
+    def close(self) -> None:
+        """Wake nobody any more. Who is woken refers to this outbox: together they would keep the
+        response's events until the garbage collector comes."""
+        self._wake = _nobody
 
     def finished(self, last: int) -> None:
         """Nothing follows sequence_number `last`."""

@@ -125,6 +125,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop watching; idempotent."""
+        self._on_ready = None
         self._stream.unsubscribe(self._box, time.monotonic())
 
     @property

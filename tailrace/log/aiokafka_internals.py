@@ -1,6 +1,6 @@
 """The only module that uses private parts of aiokafka, and the check that they are as expected.
 
-Four things rest on them:
+Five things rest on them:
 
 - A producer whose send failed is discarded without a flush. aiokafka's `stop` would go on sending
   records that were told to have failed.
@@ -8,6 +8,8 @@ Four things rest on them:
   whether it was ever sent, and what was given up is never sent.
 - A sender task that ended by itself is noticed within a second, instead of by the append deadline.
 - A consumer that does not stop in time loses its connections at once.
+- What a consumer has fetched and nobody will read is freed at once. It is up to megabytes, and
+  refers to itself.
 
 `PARTS` lists what is used. `client_api.choose` compares it with the installed aiokafka.
 `AWAY_MESSAGES` are texts that aiokafka logs; `complaints` folds them.
@@ -50,6 +52,10 @@ PARTS: Final = (
     Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.__init__", names=("_client",)),
     Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.stop", names=("_client",)),
     Part("aiokafka.client", "AIOKafkaClient.close", ("self",)),
+    Part("aiokafka.consumer.consumer", "AIOKafkaConsumer.getmany", names=("_fetcher",)),
+    Part("aiokafka.consumer.fetcher", "Fetcher.__init__", names=("_records",)),
+    Part("aiokafka.consumer.fetcher", "FetchResult.__init__", names=("_partition_records",)),
+    Part("aiokafka.consumer.fetcher", "PartitionRecords.__init__", names=("_records_iterator",)),
     # Every produce request goes through `send` of the producer's own client.
     Part("aiokafka.client", "AIOKafkaClient.send", ("self", "node_id", "request"), ("ready",)),
     Part("aiokafka.client", "AIOKafkaClient.ready", ("self", "node_id")),
@@ -107,6 +113,13 @@ class InternalApi:
 
         client.send = guarded
         return True
+
+    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+        """Free what was fetched and not read."""
+        for fetched in consumer._fetcher._records.values():
+            unread = getattr(fetched, "_partition_records", None)  # an error has none
+            if unread is not None:
+                unread._records_iterator = None  # a generator, whose frame holds `unread`
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop within the deadline; afterwards at least the connections are closed."""

@@ -2,7 +2,8 @@
 
 Public API only is slower where something fails: a discarded producer flushes first, so the writer
 waits for it; a sender task that died is noticed by the append deadline; a client that does not stop
-in time closes its connections later.
+in time closes its connections later; what was fetched and not read stays until the garbage
+collector comes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class ClientApi(Protocol):
         it.
         """
 
+    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+        """Free what was fetched and not read. To be called before the assignment changes."""
+
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop a consumer; returns at the deadline."""
 
@@ -56,6 +60,9 @@ class PublicApi:
     def guard_sending(self, producer: aiokafka.AIOKafkaProducer, may_send: MaySend) -> bool:
         """False: public API does not tell what was sent."""
         return False
+
+    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+        """Nothing: it waits for the garbage collector, up to a fetch for each change."""
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop a consumer; its connections may close after the deadline."""

@@ -34,9 +34,7 @@ def new_consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
         check_crcs=False,
         retry_backoff_ms=50,
         metadata_max_age_ms=30_000,
-        fetch_max_bytes=16 * 2**20,
-        max_partition_fetch_bytes=4 * 2**20,
-        **settings,
+        **{"fetch_max_bytes": 16 * 2**20, "max_partition_fetch_bytes": 4 * 2**20, **settings},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 import aiokafka
 import aiokafka.errors
@@ -15,6 +15,8 @@ from tailrace.log import client_api, clients, record_keys
 from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
+# Of one fetch of a replay. Most replays end within the first; the rest of it was read for nothing.
+REPLAY_FETCH_BYTES = 512 << 10
 
 
 class Reader:
@@ -118,6 +120,7 @@ class Reader:
         self._changes.clear()
 
     def _assign(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+        self._api.forget_fetched(consumer)
         partitions = [aiokafka.TopicPartition(self._topic, p) for p in sorted(self.positions)]
         if not partitions:
             consumer.unsubscribe()
@@ -166,7 +169,10 @@ class Replays:
         api: client_api.ClientApi | None = None,
     ) -> None:
         self._make = lambda: clients.new_consumer(
-            bootstrap, client_id=client_id, fetch_max_wait_ms=10
+            bootstrap,
+            client_id=client_id,
+            fetch_max_wait_ms=10,
+            max_partition_fetch_bytes=REPLAY_FETCH_BYTES,
         )
         self._size = size
         self._answer_deadline_s = answer_deadline_s
@@ -203,18 +209,24 @@ class Replays:
         if start >= end:
             return
         consumer = await self._acquire(self._answer_deadline_s)
+        # A consumer that was left in mid-read may hold a half-read assignment. The next use makes a
+        # new one. Between two batches nothing is half read.
         healthy = False
         try:
-            async for batch in _read_range(
-                consumer,
-                aiokafka.TopicPartition(topic, partition),
-                start,
-                end,
-                self._answer_deadline_s,
-            ):
-                yield batch
-            consumer.unsubscribe()
-            healthy = not self._stopped
+            async with contextlib.aclosing(
+                _read_range(
+                    consumer,
+                    aiokafka.TopicPartition(topic, partition),
+                    start,
+                    end,
+                    self._answer_deadline_s,
+                )
+            ) as batches:
+                async for batch in batches:
+                    healthy = True
+                    yield batch
+                    healthy = False
+            healthy = True
         except aiokafka.errors.OffsetOutOfRangeError as error:
             raise log_words.HistoryLost(
                 f"{topic}[{partition}] no longer holds offset {start}"
@@ -222,8 +234,9 @@ class Replays:
         except (aiokafka.errors.KafkaError, OSError) as error:
             raise log_words.LogUnavailable(type(error).__name__) from error
         finally:
-            # A consumer that was left in mid-read may hold a half-read assignment. The next use
-            # makes a new one.
+            self._api.forget_fetched(consumer)
+            if healthy := healthy and not self._stopped:
+                consumer.unsubscribe()
             self._idle.put_nowait(consumer if healthy else None)
             if not healthy:
                 await self._api.stop_consumer(consumer, 1.0)
@@ -245,7 +258,7 @@ async def _read_range(
     start: int,
     end: int,
     answer_deadline_s: float,
-) -> AsyncIterator[list[log_words.Record]]:
+) -> AsyncGenerator[list[log_words.Record], None]:
     consumer.assign([tp])
     consumer.seek(tp, start)
     position, give_up = start, time.monotonic() + answer_deadline_s

@@ -13,6 +13,8 @@ class CredentialTimer:
     """One timer: first for the warning, if there is one, then for the end.
 
     Attributes:
+        _on_expired: None after `cancel`: what is called refers to this timer, and together they
+            would wait for the garbage collector.
         _timer: the one that runs; None before `start` and after the end.
     """
 
@@ -33,13 +35,15 @@ class CredentialTimer:
                 again, cause no endless exchange.
         """
         self._clock = clock
-        self._on_expired = on_expired
+        self._on_expired: Callable[[], None] | None = on_expired
         self._on_expiring = on_expiring
         self._expires_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, expires_at: float) -> None:
-        """Watch a credential, and no former one."""
+        """Watch a credential, and no former one. No effect after `cancel`."""
+        if self._on_expired is None:
+            return
         self._expires_at = expires_at
         left = expires_at - self._clock()
         if self._on_expiring is None:
@@ -49,12 +53,16 @@ class CredentialTimer:
 
     def cancel(self) -> None:
         """Call nothing any more; idempotent."""
+        self._stop()
+        self._on_expired = self._on_expiring = None
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _schedule(self, after_s: float, call: Callable[[], None]) -> None:
-        self.cancel()
+        self._stop()
         self._timer = asyncio.get_running_loop().call_later(max(0.0, after_s), call)
 
     def _warn(self) -> None:
@@ -65,4 +73,5 @@ class CredentialTimer:
 
     def _expire(self) -> None:
         self._timer = None
-        self._on_expired()
+        if self._on_expired is not None:
+            self._on_expired()

@@ -18,11 +18,12 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer import fetcher
 
 from tailrace import log, telemetry
 from tailrace.log import aiokafka_internals, client_api, interfaces, readers
 from tailrace.protocol import ids, records, topics
-from tests.support import local, log_contract, waiting
+from tests.support import collected, local, log_contract, waiting
 
 AWAY_S = 0.5  # how long the broker is down
 # Far above the writer's deadline of 2 s, and below the 40 s that the client library waits itself.
@@ -446,6 +447,41 @@ async def _persist(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 # ---- Replays -------------------------------------------------------------------------------------
+
+
+class _CountsStops(aiokafka_internals.InternalApi):
+    stopped = 0
+
+    async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
+        self.stopped += 1
+        await super().stop_consumer(consumer, deadline_s)
+
+
+async def test_a_replay_that_is_left_between_batches_keeps_its_connection_and_no_bytes(
+    kafka: str,
+) -> None:
+    """Nearly every replay is left when the response has ended. A new client for each took longer
+    than the reading, and what had been fetched beyond waited for the garbage collector."""
+    api = _CountsStops()
+    backend = KafkaBackend(kafka, api=api)
+    topic = await backend.create_topic()
+    await log_contract.fill(backend, topic, [bytes(1000)] * 5000)
+    replays = backend.replays(1)
+    try:
+        with collected.by_hand():
+            for start in range(20):
+                async with contextlib.aclosing(replays.read(topic, 0, start, 5000)) as batches:
+                    async for batch in batches:
+                        assert batch[0].offset == start
+                        break
+            assert api.stopped == 0
+            await waiting.eventually(lambda: not _unread_fetches(), "what was fetched is freed")
+    finally:
+        await replays.stop()
+
+
+def _unread_fetches() -> int:
+    return sum(isinstance(each, fetcher.PartitionRecords) for each in gc.get_objects())
 
 
 @pytest.mark.timeout(120)

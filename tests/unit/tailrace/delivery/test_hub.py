@@ -2,12 +2,14 @@
 records."""
 
 import itertools
+import weakref
 
 import pytest
 
 from tailrace import log
-from tailrace.delivery import hub
+from tailrace.delivery import hub, subscription
 from tailrace.protocol import events, fold, records, topics
+from tests.support import collected
 
 OWNER = records.Owner("iss", "alice")
 RID = "resp_" + "A" * 32
@@ -269,3 +271,25 @@ def test_an_incomplete_echo_starts_no_series(missing: str) -> None:
     incomplete = {k: v for k, v in echo().items() if k != missing}
     s.apply(records.Claim(RID, "a", None, OWNER, "w", "t", 0, "r", "d", echo=incomplete), 1, 0)
     assert s.series is None
+
+
+def test_what_a_subscriber_held_is_freed_when_it_closes() -> None:
+    """It holds all events of the response, and is woken by an outbox that it holds itself."""
+    h, s = opened()
+    s.show()
+
+    class Watcher:
+        def __init__(self) -> None:
+            self.watched = subscription.Subscription(s, -1, self.ready)
+
+        def ready(self) -> None: ...
+
+    watcher = Watcher()
+    there = weakref.ref(watcher), weakref.ref(watcher.watched)
+    for record in as_log(history()):
+        h.dispatch(record)
+    assert watcher.watched.pending()
+    watcher.watched.close()
+    with collected.by_hand():
+        del watcher
+        assert [each() for each in there] == [None, None]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 import pytest
 
 from tailrace.protocol import errors
 from tailrace.web import auth_messages, credential_timer
+from tests.support import collected
 
 
 class Clock:
@@ -109,3 +111,26 @@ def test_exactly_one_text_of_a_possible_length_is_shown(body: dict[str, Any]) ->
 def test_a_credential_or_a_ticket_is_shown() -> None:
     assert auth_messages.parse({"credential": "c"}) == auth_messages.Shown("c", None)
     assert auth_messages.parse({"ticket": "t", "type": "auth"}) == auth_messages.Shown(None, "t")
+
+
+def test_a_cancelled_timer_refers_to_nobody_and_does_not_start_again(clock: Clock) -> None:
+    """A stream or socket and its timer refer to each other. Together with all events of the
+    response they waited for the garbage collector, which comes after minutes."""
+
+    class Holder:
+        def __init__(self) -> None:
+            self.expiry = credential_timer.CredentialTimer(lambda: clock.now, self.end, self.warn)
+
+        def end(self) -> None: ...
+
+        def warn(self, _left_s: float) -> None: ...
+
+    holder = Holder()
+    watched, there = holder.expiry, weakref.ref(holder)
+    watched.start(4600.0)
+    watched.cancel()
+    with collected.by_hand():
+        del holder
+        assert there() is None
+    watched.start(4600.0)
+    assert clock.next is None

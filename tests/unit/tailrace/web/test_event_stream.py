@@ -4,6 +4,7 @@ when it breaks."""
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from starlette.types import Message
 from tailrace.delivery import outbox, revocations
 from tailrace.protocol import events
 from tailrace.web import admitted, drain, event_stream, write_deadline
-from tests.support import gateway_parts, log_contract, memory_delivery
+from tests.support import collected, gateway_parts, log_contract, memory_delivery
 
 ALICE = gateway_parts.ALICE
 
@@ -205,3 +206,13 @@ async def test_a_body_of_a_revoked_credential_is_broken_off_without_an_end() -> 
     sent = await asyncio.wait_for(answering, 5)
     assert [message.get("body", b"") for message in sent][1:] == [b"data: 1\n\n"]
     assert source.closed == 1
+
+
+async def test_a_body_that_has_ended_is_freed_with_the_events_that_it_sent() -> None:
+    source = Source()
+    body = body_of(source)
+    there = weakref.ref(body)
+    with collected.by_hand():
+        await sent_by(body)
+        del body
+        assert there() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 import types
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.websockets import WebSocketState
 from tailrace.auth.principal import Principal
 from tailrace.protocol import close_codes
 from tailrace.web import drain, watch_sender, watch_socket, write_deadline
+from tests.support import collected, waiting
 
 GATE: Any = types.SimpleNamespace(clock=lambda: 0.0)
 
@@ -85,3 +87,28 @@ async def test_a_client_that_does_not_read_what_it_causes_is_closed_as_slow() ->
     await asyncio.wait_for(connection.run(drain.Draining()), 5)
     assert socket.closed == [int(close_codes.CloseCode.SLOW)]
     assert socket.messages < watch_sender.MAX_NOTED_BYTES / 50
+
+
+class Leaving(Nagging):
+    """A client that sends what is no command, reads what it causes, and leaves."""
+
+    async def receive(self) -> dict[str, Any]:
+        message = await super().receive()
+        return message if self.messages < 3 else {"type": "websocket.disconnect"}
+
+    async def send(self, _message: dict[str, Any]) -> None: ...
+
+
+async def test_a_socket_that_has_ended_is_freed_at_once() -> None:
+    def left() -> int:
+        return sum(isinstance(each, watch_socket.WatchConnection) for each in gc.get_objects())
+
+    socket: Any = Leaving()
+    nothing: Any = None
+    principal = Principal("issuer", "subject", None, frozenset(), 1_000)
+    with collected.by_hand():
+        before = left()
+        connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
+        await asyncio.wait_for(connection.run(drain.Draining()), 5)
+        del connection
+        await waiting.eventually(lambda: left() == before, "the socket is freed", within_s=5)
