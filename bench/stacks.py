@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -206,15 +206,7 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
     port = ports.free_port()
     command: list[str | Path] = [TAILRACE, "push", "--port", str(port), "--data", side.data.root]
     log = scratch / f"push-{port}.log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            command,
-            env=side.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = _start(command, side.environ, log)
     try:
         url = f"http://127.0.0.1:{port}"
         _until_healthy(process, f"{url}/ready", log)
@@ -237,19 +229,27 @@ def another_worker(side: Side, number: int) -> Iterator[int]:
         "--data",
         side.data.root,
     ]
-    with (side.data.root / f"bench-{number}.log").open("w") as out:
-        worker = subprocess.Popen(
+    worker = _start(command, side.environ, side.data.root / f"bench-{number}.log")
+    try:
+        yield worker.pid
+    finally:
+        end(worker)
+
+
+def _start(
+    command: Sequence[str | Path], environ: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """A server in a session of its own, so that a Ctrl-C here leaves its end to `end`."""
+    with log.open("w") as out:
+        return subprocess.Popen(
             command,
-            env=side.environ,
+            cwd=paths.ROOT,
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        yield worker.pid
-    finally:
-        end(worker)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -300,16 +300,7 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
         "--disable-uvicorn-access-log",
     ]
     log = scratch / f"vllm-{port}.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(
-            command,
-            cwd=paths.ROOT,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    server = _start(command, environment(), log)
     try:
         _until_healthy(server, f"http://127.0.0.1:{port}/health", log)
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})

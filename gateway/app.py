@@ -8,9 +8,9 @@ import importlib.metadata
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import fastapi
 from starlette.routing import WebSocketRoute
@@ -58,10 +58,6 @@ from tailrace.web import (
     shares,
     write_deadline,
 )
-
-DRAIN_TICK_S: Final = 0.05
-# For close frames and the last writes, after every connection was told to end.
-CLOSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +246,7 @@ class Gateway:
             middleware.OuterMiddleware(application, config.origins),
             config,
             ws_max_bytes=config.max_ws_bytes,
-            drain_s=CLOSE_S,
+            drain_s=drain.CLOSE_S,
         )
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
@@ -300,12 +296,12 @@ class Gateway:
         await _until(hurry, self._config.accept_s)
         self.submission.refusing = True
         self.sockets.leave()
-        await _until_zero(
+        await drain.until_zero(
             lambda: 0 if hurry.is_set() else self.submission.streams.active_streams,
             self._config.drain_s,
         )
         self.draining.begin()
-        await _until_zero(lambda: len(self.sockets) + len(self.queries.sockets), CLOSE_S)
+        await drain.until_zero(lambda: len(self.sockets) + len(self.queries.sockets), drain.CLOSE_S)
 
 
 class _Stopped(Exception):
@@ -334,13 +330,6 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
         await work
     except Exception as error:
         telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
-
-
-async def _until_zero(count: Callable[[], int], deadline_s: float) -> None:
-    """Wait until `count` is 0, or the deadline. It polls, because it runs once per process."""
-    end = time.monotonic() + deadline_s
-    while count() and time.monotonic() < end:  # noqa: ASYNC110
-        await asyncio.sleep(DRAIN_TICK_S)
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:

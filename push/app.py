@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -35,8 +34,6 @@ from tailrace.web import (
 )
 
 WS_MAX_BYTES: Final = 16 * 1024  # commands are small
-DRAIN_TICK_S: Final = 0.05
-CLOSE_S: Final = 2.0  # for close frames and the last writes, once everything was told to end
 LAST_WRITES_S: Final = 0.3
 
 
@@ -143,11 +140,10 @@ class Push:
         elsewhere by their position."""
         telemetry.log(telemetry.Action.DRAIN_STARTED, sockets=len(self.queries.sockets))
         self.draining.begin()
-        end = time.monotonic() + min(self._config.drain_s, drain.SPREAD_S + CLOSE_S)
-        while self.queries.sockets and time.monotonic() < end:
-            if hurry.is_set():
-                return
-            await asyncio.sleep(DRAIN_TICK_S)
+        await drain.until_zero(
+            lambda: 0 if hurry.is_set() else len(self.queries.sockets),
+            min(self._config.drain_s, drain.SPREAD_S + drain.CLOSE_S),
+        )
 
 
 async def serve(config: settings.PushSettings) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
 # Sockets end within this time, so that their clients do not all come back in one instant.
 SPREAD_S: Final = 5.0
+# For close frames and the last writes, after every connection was told to end.
+CLOSE_S: Final = 2.0
+_TICK_S: Final = 0.05
 
 
 class Draining:
@@ -38,3 +42,10 @@ class Draining:
     async def wait(self) -> None:
         """Until it begins."""
         await self._event.wait()
+
+
+async def until_zero(count: Callable[[], int], deadline_s: float) -> None:
+    """Wait until `count` is 0, or the deadline. It polls, because it runs once per process."""
+    end = time.monotonic() + deadline_s
+    while count() and time.monotonic() < end:  # noqa: ASYNC110
+        await asyncio.sleep(_TICK_S)

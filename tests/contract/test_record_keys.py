@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
@@ -13,7 +11,6 @@ import pytest
 
 from tailrace import log, telemetry
 from tailrace.cli import record_keys
-from tailrace.log import interfaces
 from tailrace.protocol import record_tags, records, topics
 from tests.support import local, log_contract, waiting
 
@@ -37,19 +34,6 @@ def use(file: Path, role: record_tags.Role, *, accept_untagged: bool = False) ->
     log.use_record_keys(record_tags.parse(text), role)
 
 
-@contextlib.asynccontextmanager
-async def writing(bootstrap: str) -> AsyncIterator[interfaces.RecordWriter]:
-    writer = log.Writer(bootstrap)
-    task = asyncio.create_task(writer.run())
-    try:
-        yield writer
-    finally:
-        await writer.stop(2)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def read(
     bootstrap: str, topic: str, partition: int, start: int, end: int
 ) -> list[log.Record]:
@@ -68,7 +52,7 @@ async def test_every_reader_sees_signed_records_and_no_forged_one(kafka: str, ke
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka)
     await producer.start()
     try:
-        async with writing(kafka) as writer:
+        async with log_contract.running(log.Writer(kafka)) as writer:
             first = await writer.append(
                 topics.TOKENS, 5, "resp_1", CANCEL, [("traceparent", b"00-1")]
             )
@@ -102,7 +86,7 @@ async def test_a_worker_gets_no_forged_request(kafka: str, keys: Path) -> None:
     """The member of a group reads like the others."""
     use(keys, "gateway")
     topic, group = topics.requests("default", "batch"), log_contract.unique("group")
-    async with writing(kafka) as writer:
+    async with log_contract.running(log.Writer(kafka)) as writer:
         signed = await writer.append(topic, 1, "resp_1", b"{}")
         log.use_record_keys(None, None)
         forged = await writer.append(topic, 1, "resp_1", b"{}")
@@ -145,7 +129,7 @@ async def test_a_log_from_before_gets_keys_and_keeps_its_name_and_its_revocation
         await log.apply_topics(at, ["default"], partitions=2)
         before = await log.layout(at)
         gone = records.Revoked("0123456789abcdef", "https://tests", 2**40, subject="mallory")
-        async with writing(at) as writer:
+        async with log_contract.running(log.Writer(at)) as writer:
             await writer.append(topics.REVOCATIONS, 0, gone.id, records.encode(gone))
 
         use(keys, "operator")

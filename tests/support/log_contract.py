@@ -72,7 +72,13 @@ async def until(condition: Callable[[], object], deadline_s: float = 40) -> None
 @contextlib.asynccontextmanager
 async def writing(backend: LogBackend, **settings: Any) -> AsyncIterator[interfaces.RecordWriter]:
     """A writer that runs."""
-    writer = backend.writer(**settings)
+    async with running(backend.writer(**settings)) as writer:
+        yield writer
+
+
+@contextlib.asynccontextmanager
+async def running(writer: interfaces.RecordWriter) -> AsyncIterator[interfaces.RecordWriter]:
+    """The writer while it runs; stopped at the end."""
     task = asyncio.create_task(writer.run())
     try:
         yield writer

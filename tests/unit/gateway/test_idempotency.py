@@ -15,6 +15,12 @@ from tests.support import gateway_parts, log_contract, memory_log, memory_redis
 from tests.support.gateway_parts import ALICE, BOB, create
 
 
+def redis_away(away: bool = True) -> memory_redis.MemoryRedis:
+    redis = memory_redis.MemoryRedis()
+    redis.away = away
+    return redis
+
+
 async def submitted(parts: gateway_parts.Parts, key: str = "k") -> str:
     """Submit and let go; the id that was answered."""
     with await parts.submission.submit(create(key=key), ALICE) as stream:
@@ -23,9 +29,7 @@ async def submitted(parts: gateway_parts.Parts, key: str = "k") -> str:
 
 @pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
 async def test_a_retry_gets_the_first_response_from_its_first_event(away: bool) -> None:
-    redis = memory_redis.MemoryRedis()
-    redis.away = away
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away(away)) as parts:
         first = await submitted(parts)
         parts.answer(first, "once")
         with await parts.submission.submit(create(key="k"), ALICE) as again:
@@ -115,9 +119,7 @@ async def test_redis_is_told_of_the_first_response_again_after_it_forgot() -> No
 
 
 async def test_a_deleted_response_leaves_its_key_to_the_next_request() -> None:
-    redis = memory_redis.MemoryRedis()
-    redis.away = True
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away()) as parts:
         first = await submitted(parts)
         parts.answer(first)
         await parts.settled()
@@ -129,8 +131,7 @@ async def test_a_deleted_response_leaves_its_key_to_the_next_request() -> None:
 
 async def test_of_two_gateways_without_redis_the_first_in_the_log_stands() -> None:
     """Both look into the log before either has appended."""
-    broker, redis = memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
-    redis.away = True
+    broker, redis = memory_log.MemoryLog("one", 1), redis_away()
     async with (
         gateway_parts.running(broker, redis) as one,
         gateway_parts.running(broker, redis) as two,
@@ -153,9 +154,7 @@ async def test_of_two_gateways_without_redis_the_first_in_the_log_stands() -> No
 @pytest.mark.parametrize("known", [True, False], ids=["known offset", "unknown offset"])
 async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -> None:
     """aiokafka tells no offset for a retry that the broker had already taken."""
-    redis = memory_redis.MemoryRedis()
-    redis.away = True
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away()) as parts:
         first, second = [await keyed(parts) for _ in range(2)]
 
         async def append() -> tuple[delivery.Subscription, int]:
@@ -179,9 +178,7 @@ async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -
 
 @pytest.mark.parametrize("known", [True, False], ids=["known offset", "unknown offset"])
 async def test_a_request_that_got_into_the_log_after_this_one_does_not_count(known: bool) -> None:
-    redis = memory_redis.MemoryRedis()
-    redis.away = True
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away()) as parts:
         own, later = [await keyed(parts) for _ in range(2)]
 
         async def append() -> tuple[delivery.Subscription, int]:
@@ -213,9 +210,7 @@ def put(parts: gateway_parts.Parts, request: records.Request) -> int:
 
 @pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
 async def test_another_body_with_the_key_is_refused_and_changes_nothing(away: bool) -> None:
-    redis = memory_redis.MemoryRedis()
-    redis.away = away
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away(away)) as parts:
         first = await submitted(parts)
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(create("something else", key="k"), ALICE)
@@ -240,9 +235,7 @@ async def test_another_body_is_refused_by_the_log_when_redis_forgot() -> None:
 
 
 async def test_a_record_of_an_old_gateway_has_no_digest_and_is_read_as_before() -> None:
-    redis = memory_redis.MemoryRedis()
-    redis.away = True
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away()) as parts:
         old = (await keyed(parts)).request
         old = msgspec.structs.replace(old, body_digest=None)
         assert b"body_digest" not in records.encode(old)
@@ -253,8 +246,7 @@ async def test_a_record_of_an_old_gateway_has_no_digest_and_is_read_as_before() 
 
 
 async def test_of_two_gateways_with_two_bodies_the_second_is_withdrawn_and_then_refused() -> None:
-    broker, redis = memory_log.MemoryLog("one", 1), memory_redis.MemoryRedis()
-    redis.away = True
+    broker, redis = memory_log.MemoryLog("one", 1), redis_away()
     async with (
         gateway_parts.running(broker, redis) as one,
         gateway_parts.running(broker, redis) as two,
@@ -281,9 +273,7 @@ async def test_a_request_of_unknown_outcome_leaves_its_key_to_the_next_try(
 ) -> None:
     """The client was told to send it again with the same key. It is not answered with the one that
     was withdrawn."""
-    redis = memory_redis.MemoryRedis()
-    redis.away = away
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away(away)) as parts:
         parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
         parts.broker.fail_next_append(log.AppendFailed("deadline"))
         with pytest.raises(errors.ApiError) as refused:
@@ -302,9 +292,7 @@ async def test_a_keyed_request_whose_place_is_not_known_is_withdrawn(
 ) -> None:
     """It is in the log. Whether another is ahead of it cannot be read, so no answer can be given:
     a plain refusal would be a lie, since the request would run."""
-    redis = memory_redis.MemoryRedis()
-    redis.away = True
-    async with gateway_parts.running(redis=redis) as parts:
+    async with gateway_parts.running(redis=redis_away()) as parts:
         looks: list[int] = []
 
         async def rids(*asked: object) -> list[str]:

@@ -65,6 +65,16 @@ def ask(memory: MemoryLog, topic: str = REQUESTS, **options: Any) -> records.Req
     return request
 
 
+async def full(it: Member, others: int) -> tuple[list[records.Request], list[records.Request]]:
+    """Fill a worker of two slots with two endless requests; of `others` two wait, and the rest is
+    set aside. Returns the two and the others."""
+    running = [ask(it.memory, metadata=ENDLESS) for _ in range(2)]
+    await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+    many = [ask(it.memory, metadata=cues(1)) for _ in range(others)]
+    await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+    return running, many
+
+
 async def done(memory: MemoryLog, request: records.Request) -> None:
     await eventually(
         lambda: answer(memory, request.rid).fold.ended, "the response is done", every_s=0.005
@@ -223,10 +233,7 @@ async def test_what_was_set_aside_is_served_in_its_order_and_committed() -> None
 async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
-        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
-        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
-        many = [ask(memory, metadata=cues(1)) for _ in range(20)]
-        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+        running, many = await full(it, 20)
     async with member(memory, time, capacity=2) as second:
         for request in running:
             Foreign(memory, request).cancel()
@@ -242,10 +249,7 @@ async def test_set_aside_requests_wait_for_a_log_that_is_away(
     monkeypatch.setattr("worker.request_consumer.AGAIN_RETRY_S", 0.005)
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
-        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
-        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
-        many = [ask(memory, metadata=cues(1)) for _ in range(20)]
-        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+        running, many = await full(it, 20)
         for request in running:
             Foreign(memory, request).cancel()
         memory.go_away()
@@ -259,10 +263,7 @@ async def test_set_aside_requests_wait_for_a_log_that_is_away(
 async def test_a_set_aside_request_that_the_log_no_longer_holds_is_finished() -> None:
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
-        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
-        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
-        many = [ask(memory, metadata=cues(1)) for _ in range(10)]
-        await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+        running, many = await full(it, 10)
         memory.delete_below(REQUESTS, 0, 8)
         for request in running:
             Foreign(memory, request).cancel()
