@@ -241,7 +241,8 @@ class Hub:
         if stream is None:
             return
         decoded = records.token_of(record.key, record.value)
-        if decoded is None:
+        # Offsets of another partition would make the fold take its next records for seen.
+        if decoded is None or record.partition != stream.partition:
             self._on_ignored("garbage")
             return
         stream.now = now

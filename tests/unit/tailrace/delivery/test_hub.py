@@ -143,6 +143,23 @@ def test_foreign_and_malformed_records_touch_nothing() -> None:
     assert seen == ["garbage"] * 7
 
 
+def test_a_record_in_another_partition_touches_nothing() -> None:
+    """Its offset says nothing about the response's own partition."""
+    seen: list[str] = []
+    h = hub.Hub(on_ignored=seen.append)
+    s = hub.Stream(RID, 0)
+    h.add(s)
+    written = as_log(history())
+    h.dispatch(written[0])
+    for r in written:
+        h.dispatch(r._replace(partition=3, offset=r.offset + 1_000_000))
+    assert seen == ["garbage"] * len(written)
+    for r in written[1:]:
+        h.dispatch(r)
+    assert s.done
+    assert seen == ["garbage"] * len(written)
+
+
 def test_a_claim_without_a_usable_echo_does_not_start_a_series() -> None:
     s = hub.Stream(RID, 0)
     s.apply(records.Claim(RID, "a", None, OWNER, "w", "t", 0, "r", "d", echo={}), 1, 0)
