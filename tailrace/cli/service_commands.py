@@ -1,0 +1,58 @@
+"""Commands that run one service in the foreground: gateway, push, worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tailrace import engines
+from tailrace.cli import options, run_service
+from tailrace.local import plan, processes
+
+_Port = Annotated[
+    int,
+    typer.Option(
+        "--port", help="Port to listen on (default: TAILRACE_PORT, else the service's own)."
+    ),
+]
+_Name = Annotated[str, typer.Option("--name", help="Instance name in logs and metrics.")]
+
+
+def gateway(port: _Port = 0, name: _Name = "", data: options.Data = None) -> None:
+    """Run one gateway in the foreground. It joins the deployment of this data folder."""
+    _run_service("gateway", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+
+
+def push(port: _Port = 0, name: _Name = "", data: options.Data = None) -> None:
+    """Run one push service in the foreground. It joins the deployment of this data folder."""
+    _run_service("push", data, {"TAILRACE_PORT": str(port or ""), "TAILRACE_NAME": name})
+
+
+def worker(
+    engine: Annotated[
+        str,
+        typer.Option(
+            help=f"{engines.CHOICES} (default: as the running deployment, else {engines.DEFAULT})."
+        ),
+    ] = "",
+    model: Annotated[str, typer.Option(help="Model name or folder.")] = "",
+    name: _Name = "",
+    data: options.Data = None,
+) -> None:
+    """Run one worker in the foreground. It joins the deployment of this data folder."""
+    _run_service(
+        "worker", data, {"TAILRACE_ENGINE": engine, "TAILRACE_MODEL": model, "TAILRACE_NAME": name}
+    )
+
+
+def _run_service(
+    role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]
+) -> None:
+    try:
+        run_service.run(
+            role, options.folder(data), {name: value for name, value in given.items() if value}
+        )
+    except (processes.StartError, plan.BadOption) as error:
+        raise options.refuse(str(error), 2) from None
