@@ -32,6 +32,7 @@ from bench import (
     scaling,
     scripted,
     stacks,
+    tags,
     whole_path,
     whole_path_alike,
 )
@@ -44,6 +45,7 @@ SUITES: dict[str, ModuleType] = {
         whole_path,
         whole_path_alike,
         beside,
+        tags,
         scaling,
         handover,
         history,
@@ -56,7 +58,7 @@ SUITES: dict[str, ModuleType] = {
 }
 ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
-NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME}
+NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME, tags.NAME}
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 
 

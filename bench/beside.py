@@ -25,7 +25,8 @@ PLOTS: Final = (
     "kib_per_idle_socket",
     "resident_mib",
 )
-FROZEN_MS: Final = 600_000  # a side that is frozen for less keeps its partitions
+# A side that is frozen for less keeps its partitions.
+SETTINGS: Final = {"TAILRACE_SESSION_TIMEOUT_MS": "600000"}
 STREAMS, TOKENS = 32, 256
 CLIENTS, REQUESTS = 16, 40
 WATCHERS: Final = 100
@@ -44,27 +45,32 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     """
     if plan.other is None:
         raise stacks.NotHere("another checkout: --other FOLDER")
-    settings = {"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)}
     with stacks.together(
-        stacks.tailrace(plan.scratch, settings=settings),
-        stacks.tailrace(plan.scratch, settings=settings, tree=plan.other),
+        stacks.tailrace(plan.scratch, settings=SETTINGS),
+        stacks.tailrace(plan.scratch, settings=SETTINGS, tree=plan.other),
     ) as (this, other):
-        yield from (_resident(side, name) for side, name in ((this, OVER), (other, UNDER)))
-        for number in range(-1, plan.rounds):
-            for case, asked in CASES if number >= 0 else [("warm", _warm)]:
-                for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
-                    side, still = (this, other) if name == OVER else (other, this)
-                    with stacks.frozen(still):
-                        values = uvloop.run(asked(side))
-                    if number >= 0:
-                        yield measure.Row(NAME, case, name, number, values)
+        yield from in_turn(NAME, plan.rounds, {OVER: this, UNDER: other})
 
 
-def _resident(side: stacks.Side, name: str) -> measure.Row:
+def in_turn(suite: str, rounds: int, sides: dict[str, stacks.Side]) -> Iterator[measure.Row]:
+    """Rows of two sides by name, in the order A B, B A; the other one is frozen."""
+    yield from (_resident(suite, side, name) for name, side in sides.items())
+    names = list(sides)
+    for number in range(-1, rounds):
+        for case, asked in CASES if number >= 0 else [("warm", _warm)]:
+            for name in names if number % 2 == 0 else reversed(names):
+                [still] = [side for other, side in sides.items() if other != name]
+                with stacks.frozen(still):
+                    values = uvloop.run(asked(sides[name]))
+                if number >= 0:
+                    yield measure.Row(suite, case, name, number, values)
+
+
+def _resident(suite: str, side: stacks.Side, name: str) -> measure.Row:
     """Memory of the services before the first question."""
     found = {role: measure.resident(side.roles[role]) / 2**20 for role in ROLES}
     values = {"resident_mib": sum(found.values())}
-    return measure.Row(NAME, "resident at start", name, 0, values)
+    return measure.Row(suite, "resident at start", name, 0, values)
 
 
 async def _warm(side: stacks.Side) -> Values:
