@@ -1,8 +1,9 @@
 """`python -m bench.soak`: load for a long time, and what grows (docs/performance.md).
 
 It starts a deployment with the scripted engine, writes a history of ended responses, lets locust
-talk to it, and samples every process: resident memory, open files, tasks, and Redis' keys. The
-slope of each is fitted over the samples after the first third, because caches fill at first.
+talk to it, and samples every process: resident memory, open files, tasks, and Redis' data and
+keys, by prefix too, because they live for different times. The slope of each is fitted over the
+samples after the first third, because caches fill at first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,12 +35,14 @@ WARM_UP: Final = 1 / 3  # share of the samples that no slope is fitted over
 FRAMES: Final = 1  # TOK records of one response of the history
 LOCUST_END_S: Final = 120.0
 ROLES: Final = ("gateway", "push", "worker", "kafka", "redis")
-VALUES: Final = ("resident_mb", "files", "tasks", "keys")
+VALUES: Final = ("resident_mb", "files", "tasks", "keys", "data_mb")
+SCAN: Final = 1000  # keys of one step through Redis
 
 
 class Sample(msgspec.Struct, frozen=True):
     """What one process was at one time. `at_s`: seconds since the load began. `part`: its role and
-    number. Kafka and Redis have no tasks, and only Redis has keys: these are not there."""
+    number, and of Redis' keys also their prefix. Kafka and Redis have no tasks, and only Redis has
+    keys and data: these are not there."""
 
     at_s: float
     part: str
@@ -170,8 +174,17 @@ class Sampler:
                     values |= _tasks(self._metrics[part])
                 if part.startswith("redis"):
                     values["keys"] = float(self._redis.dbsize())
+                    values["data_mb"] = self._redis.info("memory")["used_memory_dataset"] / 1e6
+                    found += [
+                        Sample(round(now, 1), f"{part} {prefix}", {"keys": float(count)})
+                        for prefix, count in sorted(self._prefixes().items())
+                    ]
                 found.append(Sample(round(now, 1), part, values))
         return found
+
+    def _prefixes(self) -> Counter[str]:
+        keys: Iterable[bytes] = self._redis.scan_iter(count=SCAN)
+        return Counter(key.partition(b":")[0].decode(errors="replace") for key in keys)
 
 
 def _tasks(address: str) -> dict[str, float]:
@@ -228,7 +241,11 @@ def soak(
                 samples += sampler.look()
                 if time.monotonic() - told > 60:
                     told = time.monotonic()
-                    newest = {s.part: s.values["resident_mb"] for s in samples[-len(ROLES) :]}
+                    newest = {
+                        s.part: s.values["resident_mb"]
+                        for s in samples
+                        if s.at_s == samples[-1].at_s and "resident_mb" in s.values
+                    }
                     say(", ".join(f"{part} {mb:.0f} MB" for part, mb in newest.items()))
         finally:
             if running.poll() is None:
