@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, log_clients, revocations
+from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -57,6 +57,7 @@ class Push:
             layout=layout,
             pools=[pool.name for pool in config.pools],
             preferred=(),
+            kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
         )
         self.key_sets = access.key_sets(issuers)
         self.revocations = revocations.Revocations(clients.revocations, clients.offsets)

@@ -56,6 +56,7 @@ class Delivery:
         self._clients = clients
         self._layout = layout
         self._entropy = entropy
+        self._clock = clock
         self._streams = hub.Hub(on_ignored=_count_ignored)
         self._identity = LogIdentity(layout, clients.read_layout, clock)
         self._live = LiveTail(
@@ -220,11 +221,8 @@ class Delivery:
         stream = await self._look_up.stream(rid, address, owner)
         if self._deletions.by(rid, owner):
             raise NotFound(rid)
-        stream.holders += 1
-        try:
+        with stream.held_by(self._clock):
             yield stream
-        finally:
-            stream.holders -= 1
 
 
 def _count_ignored(reason: str) -> None:

@@ -9,7 +9,8 @@ once and in offset order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,8 @@ class Stream:
         request: the request record as it lies in the log, where it was needed (opened here, or
             found in the request topic). A response that has ended here keeps none.
         kept: counts the bytes of `request`.
+        replayed: what is counted for the stream among what its owner has read again; None where
+            nothing is (opened here).
         holders: calls that use the stream right now; it is not dropped while > 0.
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
@@ -54,6 +57,7 @@ class Stream:
     boxes: set[outbox.Outbox] = field(default_factory=set)
     request: bytes | None = None
     kept: kept_bytes.KeptBytes | None = None
+    replayed: kept_bytes.Account | None = None
     holders: int = 0
     idle_since: float = 0.0
     lost: Exception | None = None
@@ -65,6 +69,11 @@ class Stream:
     def done(self) -> bool:
         """Whether the end was seen."""
         return self.state.phase is fold.Phase.DONE
+
+    @property
+    def unused(self) -> bool:
+        """Whether nobody watches it, or is about to."""
+        return not self.boxes and not self.holders and self.held is None and not self.hidden
 
     @property
     def memory(self) -> int:
@@ -102,6 +111,23 @@ class Stream:
         if self.owner is not None and self.kept is not None and self.request is not None:
             self.kept.give_back(self.owner.key, len(self.request))
         self.request = None
+
+    def count_replayed(self, kept: kept_bytes.KeptBytes) -> None:
+        """Count what it takes, until it is dropped. The owner is known.
+
+        Raises:
+            errors.ApiError: 429, the owner has too much of it.
+        """
+        assert self.owner is not None
+        account = kept.account(self.owner.key)
+        account.take(self.memory)
+        self.replayed = account
+
+    def forget(self) -> None:
+        """It is dropped: what was counted for it is counted no more."""
+        self.forget_request()
+        if self.replayed is not None:
+            self.replayed.give_back(self.replayed.size)
 
     def live(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome | None:
         """A record from the tail; None while it is held back."""
@@ -158,6 +184,17 @@ class Stream:
         if self.done and not self.hidden:
             box.finished(len(self.emitted) - 1)
         return box
+
+    @contextlib.contextmanager
+    def held_by(self, clock: Callable[[], float]) -> Iterator[None]:
+        """It is not dropped inside. `clock`: monotonic seconds."""
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+            if not self.boxes:
+                self.idle_since = clock()
 
     def unsubscribe(self, box: outbox.Outbox, now: float) -> None:
         """Remove a subscriber; idempotent."""
@@ -225,7 +262,7 @@ class Hub:
         stream = self._streams.pop(rid.encode(), None)
         if stream is not None:
             self._load[stream.partition] -= 1
-            stream.forget_request()
+            stream.forget()
 
     def load(self, partition: int) -> int:
         """Streams registered on `partition`."""
@@ -252,14 +289,18 @@ class Hub:
         if isinstance(outcome, fold.Ignored):
             self._on_ignored(outcome.value)
 
+    def drop_unused(self, owner: records.Owner, before: float) -> None:
+        """Drop the streams of `owner` that nobody has watched since `before` (monotonic seconds).
+        One that was made a moment ago is about to be watched."""
+        idle = [s for s in self._streams.values() if s.owner == owner and s.unused]
+        for s in idle:
+            if 0 < s.idle_since < before:
+                self.drop(s.rid)
+
     def sweep(self, now: float) -> None:
         """Drop streams that were not watched for a while, and the longest unwatched ones above the
         memory bound. The log still has them."""
-        unwatched = [
-            s
-            for s in self._streams.values()
-            if not s.boxes and not s.holders and s.held is None and not s.hidden
-        ]
+        unwatched = [s for s in self._streams.values() if s.unused]
         for s in unwatched:
             s.idle_since = s.idle_since or now
         unwatched.sort(key=lambda s: s.idle_since)

@@ -27,6 +27,11 @@ class KeptBytes:
         self._most = most
         self._by_principal: Counter[str] = Counter()
 
+    @property
+    def most(self) -> int:
+        """The bound for one principal; 0: none."""
+        return self._most
+
     def of(self, principal: str) -> int:
         """The bytes that are kept for a principal."""
         return self._by_principal[principal]

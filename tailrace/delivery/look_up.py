@@ -30,6 +30,8 @@ READING = 2
 # Per principal, waiting ones included: two sockets that come back with all that they watch.
 IN_ALL = 128
 RETRY_AFTER_S = 1.0
+# Streams that were used within this time stay while room is made: their callers may come back.
+UNUSED_S = 1.0
 
 
 _NOBODY = records.Owner("", "")
@@ -56,6 +58,8 @@ class LookUp:
         _loads: look-ups under way by rid. Two watchers of one response share a replay.
         _turns: turns at the replays, between principals.
         _shares: look-ups by principal; a principal without any has no entry.
+        _replayed: what the streams that were made here take, by principal. A client that reads
+            slowly would otherwise have this process keep all that it has ever asked for.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LookUp:
         self._secret = os.urandom(16)
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
+        self._replayed = kept_bytes.KeptBytes(kept.most)
         self._turns = Turns(READING)
 
     async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
@@ -87,7 +92,7 @@ class LookUp:
         Raises:
             NotFound: also when it is not `owner`'s.
             log.HistoryLost, log.LogUnavailable
-            errors.ApiError: 429, `owner` has too many look-ups under way.
+            errors.ApiError: 429, `owner` has too many look-ups under way, or watches too much.
         """
         stream = self._live.streams.get(rid)
         if stream is None or rid in self._loads:
@@ -158,7 +163,17 @@ class LookUp:
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
         telemetry.REPLAY_SECONDS.observe(self._clock() - started)
+        if stream.owner == owner:
+            self._count(stream, owner)
         return stream
+
+    def _count(self, stream: hub.Stream, owner: records.Owner) -> None:
+        fits = self._replayed.fits(owner.key, stream.memory)
+        if not fits:
+            self._live.streams.drop_unused(owner, self._clock() - UNUSED_S)
+        # One response alone may be read, however long it is.
+        if fits or self._replayed.of(owner.key):
+            stream.count_replayed(self._replayed)
 
     async def _replay(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
         """Find all that the log has of `rid`. What is not `owner`'s is searched for to the end, as

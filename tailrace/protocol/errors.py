@@ -328,9 +328,10 @@ def too_many_look_ups(retry_after_s: float) -> ApiError:
 
 
 def too_much_kept(retry_after_s: float) -> ApiError:
-    """What the caller has sent and is not finished with takes too much memory here."""
+    """What the caller has sent and is not finished with, or reads again, takes too much memory."""
     message = (
-        "Your unfinished requests and open conversations take too much memory. "
+        "Your unfinished requests, open conversations and responses that you read again take too "
+        "much memory. "
         f"Please try again in {_wait(retry_after_s):.1f}s."
     )
     return ApiError(

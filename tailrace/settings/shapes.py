@@ -96,7 +96,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Cap,
         msgspec.Meta(
             description="bytes of a principal's requests that a process keeps while they are "
-            "received, wait or run, with what its sockets remember; 0: no limit"
+            "received, wait or run, with what its sockets remember; as many again of responses "
+            "that it reads again; 0: no limit"
         ),
     ] = 64 << 20
     sockets_per_principal: Annotated[

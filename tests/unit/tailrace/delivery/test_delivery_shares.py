@@ -4,11 +4,13 @@ offset 0 reads all that the log holds of a partition, and the connections for th
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterator
 
 import pytest
 
-from tailrace.delivery import delivery, look_up
-from tailrace.protocol import errors, events, ids, records, topics
+from tailrace.delivery import delivery, kept_bytes, look_up
+from tailrace.protocol import errors, events, fold, ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
 
 TAG = ids.incarnation_tag("one")
@@ -101,3 +103,54 @@ async def test_a_response_that_spans_stretches_is_whole() -> None:
         (50_000, 100_000),
         (100_000, LENGTH),
     ]
+
+
+LONG = 40  # tokens of a response
+TEXT = "x" * 5_000  # of each
+
+
+def long_response(rid: str, owner: records.Owner) -> Iterator[records.TokenRecord]:
+    yield claim(rid, owner)
+    h = fold.H0
+    for seq in range(LONG):
+        yield records.Tok(rid, "a" * 32, seq, [seq], TEXT, h)
+        h = fold.roll(h, [seq])
+    yield records.End(rid, "a" * 32, LONG, "stop", h)
+
+
+async def test_what_one_principal_watches_is_bounded_by_bytes_and_what_it_left_goes_first() -> None:
+    """A client that reads slowly kept every response that it asked for, up to 64 on each socket."""
+    broker, now, size = memory_log.MemoryLog("one", 1), time.monotonic(), LONG * len(TEXT)
+    rids = [made_up(n) for n in range(6)]
+    theirs = made_up(100)
+    for rid, owner in [*((rid, ALICE) for rid in rids), (theirs, BOB)]:
+        for record in long_response(rid, owner):
+            broker.put_record(topics.TOKENS, 0, record, rid)
+    bound = kept_bytes.KeptBytes(6 * size)  # the end repeats the text, some times: about two
+    made = memory_delivery.over(broker, kept=bound, clock=lambda: now)
+
+    watched: list[delivery.Subscription] = []
+    with pytest.raises(errors.ApiError) as refused:  # noqa: PT012 (which one is refused is open)
+        while True:
+            watched.append(await made.watch(rids[len(watched)], ALICE))
+    assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
+    assert 0 < len(watched) < len(rids)
+    assert (await made.watch(theirs, BOB)).pending()  # nobody else is refused
+    rest = rids[len(watched) :]
+
+    for each in watched:
+        each.close()
+    now += 3600.0
+    for rid in rest:
+        subscription = await made.watch(rid, ALICE)
+        assert subscription.pending()
+        subscription.close()
+        now += 3600.0
+
+
+async def test_one_response_alone_may_be_longer_than_the_bound() -> None:
+    broker, rid = memory_log.MemoryLog("one", 1), made_up(1)
+    for record in long_response(rid, ALICE):
+        broker.put_record(topics.TOKENS, 0, record, rid)
+    made = memory_delivery.over(broker, kept=kept_bytes.KeptBytes(1000))
+    assert (await made.watch(rid, ALICE)).pending()
