@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import socket
 import time
@@ -13,9 +15,10 @@ import psutil
 FIRST_PORT = 20_000  # below every common range of outgoing connections, above the usual services
 CLAIM_S = 60.0  # a server must have bound its port this long after the port was given out
 
-# Ports given to this process: port -> (the socket that claims it, end of the claim on the
-# monotonic clock).
-_claims: dict[int, tuple[socket.socket, float]] = {}
+# Ports given to this process: port -> (descriptor of the socket that claims it, end of the claim on
+# the monotonic clock). The kernel closes what is left at the end of the process; a socket object
+# would warn then that it was not closed.
+_claims: dict[int, tuple[int, float]] = {}
 
 
 def free_port(taken: set[int] | None = None, following: int = 0) -> int:
@@ -49,18 +52,17 @@ def _claim(block: Sequence[int]) -> bool:
     removes it when the process ends."""
     now = time.monotonic()
     for port in [port for port, (_, until) in _claims.items() if until <= now]:
-        _claims.pop(port)[0].close()
-    claims: dict[int, tuple[socket.socket, float]] = {}
-    for port in block:
-        name = socket.socket(socket.AF_UNIX)
-        claims[port] = name, now + CLAIM_S
+        os.close(_claims.pop(port)[0])
+    with contextlib.ExitStack() as bound:
+        names = [bound.enter_context(socket.socket(socket.AF_UNIX)) for _ in block]
         try:
-            name.bind(f"\0tailrace-port-{port}")
+            for port, name in zip(block, names, strict=True):
+                name.bind(f"\0tailrace-port-{port}")
         except OSError:
-            for claimed, _ in claims.values():
-                claimed.close()
             return False
-    _claims.update(claims)
+        _claims.update(
+            (port, (name.detach(), now + CLAIM_S)) for port, name in zip(block, names, strict=True)
+        )
     return True
 
 

@@ -79,3 +79,17 @@ def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() 
         server.bind(("127.0.0.1", port))
         server.listen()
         assert not ports.claim(port), "somebody has it"
+
+
+def test_a_process_that_ends_with_claims_says_nothing_of_them() -> None:
+    """Symptom: Python warned of an unclosed socket for each claim, at the end of every run of
+    the tests. A claim is meant to last until the process ends."""
+    code = "from tailrace.local import ports; ports.free_port(following=2)"
+    ended = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=paths.ROOT,
+    )
+    assert ended.stderr == ""
