@@ -50,10 +50,11 @@ REPORT: Final = ROOT / "test-results" / "attacks.json"
 SLOWER_MS: Final = 100.0
 GROWTH_MB: Final = 50.0
 SAMPLE_S: Final = 0.1
-IDLE_S: Final = 5.0 if FULL else 1.0  # how long the bystander is watched before an attack
-SETTLE_S: Final = 5.0 if FULL else 0.5  # after an attack, before memory is read once more
+# After an attack, before memory is read for the last time. It has no end that could be waited for.
+SETTLE_S: Final = 5.0 if FULL else 0.5
 WAYS: Final = ("gateway", "push")
 QUESTIONS: Final = 3  # at least so many of the bystander's count in each window
+IDLE_QUESTIONS: Final = 25 if FULL else QUESTIONS  # the same in the window before an attack
 BYSTANDERS: Final = 20  # users that the bystander is in turn, so that no limit of a user is met
 
 
@@ -319,8 +320,7 @@ def measured(deployment: Deployment, row: Row) -> Iterator[Row]:
         AssertionError: under `make attacks`, when the attack was felt by others.
     """
     before = time.monotonic()
-    time.sleep(IDLE_S)
-    deployment.wait_for_answers(before)
+    deployment.wait_for_answers(before, IDLE_QUESTIONS)
     row.idle = _delays(deployment.questions(before))
     sampler = Sampler(deployment.services)
     began = time.monotonic()

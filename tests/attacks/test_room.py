@@ -11,7 +11,7 @@ def test_an_attack_that_does_nothing_is_measured(
     deployment: room.Deployment, attack: room.Attacks
 ) -> None:
     with attack("none", "nothing changes") as row:
-        time.sleep(room.IDLE_S)
+        deployment.wait_for_answers(time.monotonic())
     assert row.passed
     assert set(row.usage) == set(deployment.services)
     for way in room.WAYS:
