@@ -73,7 +73,7 @@ def _asking(side: stacks.Side) -> load.Ask:
 
 async def fill(bootstrap: str, responses: int, *, real: bool = True, frames: int = FRAMES) -> None:
     """Append whole responses of `frames` frames, spread over the partitions; unless `real`, to a
-    topic that nobody reads."""
+    topic that no service reads."""
     layout = await log.layout(bootstrap)
     if not real:
         await stacks.scratch_topic(bootstrap, SCRATCH)

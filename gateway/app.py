@@ -314,7 +314,7 @@ async def serve(config: settings.GatewaySettings) -> None:
     Raises:
         settings.Misconfigured, IssuersRefused: before it serves any client.
         Exception: a part failed for good, for example because the log was replaced. The process
-            must be started anew.
+            must be started again.
     """
     issuers = load_issuers(config.issuers)
     bound = listener.bind(config.host, config.port)

@@ -6,7 +6,7 @@ partition. The load bound is the one of consistent hashing with bounded loads: n
 more than its fair share times a constant.
 
 A partition that no ready worker takes requests from is left out while there is another: its worker
-drains or died, and the request would wait until the group has assigned it anew.
+drains or died, and the request would wait until the group has assigned it again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[s
     """A chain of digests, one per message, each over all messages up to its own.
 
     The longest `MAX_DIGESTS` are kept, longest last. `scope` (`Owner.cache_scope`) is
-    part of each digest: nobody must learn from placement or timing what others have asked.
+    part of each digest: no user may learn from placement or timing what others have asked.
     """
     state = hashlib.blake2b(msgspec.json.encode([scope, model]), digest_size=16).digest()
     chain = []

@@ -14,7 +14,7 @@ from gateway import admission, cache
 from tailrace.store.redis_store import digest
 
 REFRESH_S: Final = 1.0
-MANY: Final = 16  # fewer responses of one principal are told to nobody
+MANY: Final = 16  # fewer responses of one principal are not told
 
 
 class PrincipalCounts:

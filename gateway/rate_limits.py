@@ -48,7 +48,7 @@ class RateLimiter:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spawn` runs what nobody waits for."""
+        """`spawn` runs a coroutine in the background."""
         self._cache = cached
         self._limits = bounds
         self._spawn = spawn

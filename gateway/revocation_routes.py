@@ -1,7 +1,7 @@
 """The admin API of revocations: revoke credentials, list what is revoked, take it back.
 
 An administrator acts within the issuer of the own credential, and within its tenant if it names
-one. Whoever has access to the log itself uses `tailrace revoke`, which knows no such bounds.
+one. A person with access to the log itself uses `tailrace revoke`, which knows no such bounds.
 """
 
 from __future__ import annotations

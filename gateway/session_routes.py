@@ -27,7 +27,7 @@ class SessionRoutes:
         """`POST /v1/session`: the credential in the body becomes a session.
 
         A JSON body cannot come from another site's form, and pages of listed origins are refused:
-        so nobody is signed in by a page that is not ours.
+        so a page of another origin signs no user in.
         """
         self._gate.check_same_origin(request)
         body = await _body(request)
@@ -58,7 +58,7 @@ class SessionRoutes:
         return JSONResponse(_shown(principal, token), headers=NO_STORE)
 
     async def end(self, request: Request) -> Response:
-        """`DELETE /v1/session`. It needs no good session: whoever is signed out stays so."""
+        """`DELETE /v1/session`. It needs no good session: a user who is signed out stays so."""
         self._gate.check_same_origin(request)
         value = self._cookies.value(request)
         if value is not None and not self._cookies.shows_token(request, value):

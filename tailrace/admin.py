@@ -24,7 +24,7 @@ Readiness = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 READY_S: Final = 2.0
 KEEP_ALIVE_S: Final = 5
-# Probes and scrapers hold a few. Whoever reaches this port has the bounds of any client.
+# Probes and scrapers hold a few. A client of this port has the bounds of any other.
 MAX_CONNECTIONS: Final = 128
 MAX_CONNECTIONS_PER_ADDRESS: Final = 64
 

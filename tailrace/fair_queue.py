@@ -22,7 +22,7 @@ from tailrace.protocol import records
 
 T = TypeVar("T")
 
-# So many idle shares are remembered; above it all of them start anew when they come back.
+# So many idle shares are remembered; above it all of them start from zero when they come back.
 _KEPT: Final = 256
 
 

@@ -17,7 +17,7 @@ from worker.worker_context import WorkerContext
 
 COMMIT_S = 1.0
 WATCH_S = 15.0
-# A member that returns nothing for this time although there are records is stuck and joins anew;
+# A member that returns nothing for this time although there are records is stuck and joins again;
 # aiokafka has several such defects.
 QUIET_S = 30.0
 POLL_MS = 50
@@ -72,7 +72,7 @@ class Membership:
         await self._member.start()
 
     async def maintain(self) -> None:
-        """Commit, and join anew when the member is stuck, until cancelled."""
+        """Commit, and join again when the member is stuck, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._commit_regularly())
             tasks.create_task(self._watch())
@@ -186,7 +186,7 @@ class Membership:
                 self._tail.leave(partition)
 
     async def _watch(self) -> None:
-        """Join anew when the member returns nothing although the log has records for it."""
+        """Join again when the member returns nothing although the log has records for it."""
         while True:
             await asyncio.sleep(WATCH_S)
             if self._monotonic() - self._last_record_s < QUIET_S:

@@ -42,7 +42,7 @@ class Entry:
         delayed: records that came while the response is read back; None otherwise.
         listener: called at every change of ownership or phase; set while the response is served
             here, None otherwise.
-        _changed: set and dropped at every change; None while nobody waits.
+        _changed: set and dropped at every change; None while no reader waits.
     """
 
     complete: int
@@ -114,7 +114,7 @@ class Entry:
 
 
 class _Ended(NamedTuple):
-    """An entry whose response has ended and that nobody holds."""
+    """An entry whose response has ended and that no reader holds."""
 
     complete: int
     begun: int

@@ -58,7 +58,7 @@ async function begin(): Promise<void> {
     changed: (who) => {
       account.show(who);
       if (!begun) return;
-      // What is open was opened for somebody else.
+      // What is open was opened for another user.
       watchSocket.stop();
       if (who !== null) watchSocket.hurry();
       else app.setConnection({ kind: "refused", words: "You are signed out." });

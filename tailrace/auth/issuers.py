@@ -30,7 +30,7 @@ _TYPES: Final = frozenset({"JWT", "at+jwt"})
 class Issuer:
     """One issuer. `keys` is by key id; the id "" belongs to an issuer with one key that has no id.
     `leeway` and `max_lifetime` are in seconds. `default_scopes` is what a credential may do that
-    names none of our scopes."""
+    names none of the scopes `create`, `read` and `admin`."""
 
     iss: str
     audience: str

@@ -212,7 +212,7 @@ def _usable(entry: dict[str, Any], algorithm: Algorithm) -> Key | None:
         and entry.get("use", "sig") == "sig"
         and entry.get("alg", algorithm) == algorithm
     )
-    # A published private key lets anybody sign.
+    # With a published private key anyone can sign.
     if not fits or "d" in entry or type(kid) is not str or not is_key_id(kid):
         return None
     try:

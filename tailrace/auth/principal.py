@@ -24,10 +24,10 @@ class Reason(enum.StrEnum):
     SIGNATURE = "signature"
     INTERNAL = "internal"
     TICKET = "ticket"  # unknown, used or expired one-time ticket (tailrace.store.tickets)
-    SESSION = "session"  # a browser's cookie that is none of ours (tailrace.web.session_cookie)
+    SESSION = "session"  # a cookie not made here (tailrace.web.session_cookie)
     TICKET_ORIGIN = "ticket_origin"  # the ticket was minted for another origin
     REVOKED = "revoked"
-    OTHER_PRINCIPAL = "other_principal"  # shown on a socket that is open for somebody else
+    OTHER_PRINCIPAL = "other_principal"  # shown on a socket that is open for another principal
 
 
 class CredentialScope(enum.StrEnum):
@@ -39,7 +39,7 @@ class CredentialScope(enum.StrEnum):
 
 
 SCOPES: Final = frozenset(CredentialScope)
-# Of an issuer whose credentials name none. Nobody gets `admin` without its being named.
+# Of an issuer whose credentials name none. `admin` is given only where it is named.
 DEFAULT_SCOPES: Final = frozenset({CredentialScope.CREATE, CredentialScope.READ})
 
 

@@ -130,7 +130,7 @@ def _key_by_id(kid: str | None, issuer: Issuer) -> Key:
 
 def _check_claims(claims: dict[str, Any], issuer: Issuer) -> None:
     if "at_hash" in claims:
-        # An ID token says who somebody is, not what they may do here.
+        # An ID token says who a user is, not what they may do here.
         raise InvalidCredential(Reason.TYPE)
     if not _is_for_us(claims.get("aud"), issuer):
         raise InvalidCredential(Reason.AUDIENCE)

@@ -206,7 +206,7 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
         return Finding(
             row.name,
             "problem",
-            f"pid {row.pid} is gone, and nobody watches what it left",
+            f"pid {row.pid} is gone, and no supervisor watches what it left",
             f"`{hints.command('down', data)}` ends it; `{hints.up(data, state.load(data.state))}` "
             "replaces it",
         )

@@ -62,7 +62,7 @@ def revoke_command(
         str, typer.Option(help="Id of one credential (claim `jti`), instead of a name.")
     ] = "",
     tenant: Annotated[
-        str, typer.Option(help="Everybody of a tenant; with a name, only that one in it.")
+        str, typer.Option(help="All users of a tenant; with a name, only that user.")
     ] = "",
     issuer: Annotated[str, typer.Option(help="Where there are several issuers.")] = "",
     ahead: Annotated[

@@ -15,7 +15,7 @@ from tailrace.local.console import Console
 
 HELP = """\
 /help         this list
-/new          forget the conversation and begin anew
+/new          forget the conversation and begin a new one
 /model        the models of this gateway; /model NAME changes to one
 /quit         leave (so do Ctrl-D, and Ctrl-C twice)
 Ctrl-C stops an answer. The arrow keys edit the line and bring back earlier ones."""

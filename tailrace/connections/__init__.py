@@ -1,1 +1,1 @@
-"""Connections before anybody is authenticated: how many, how large a request's head, how slow."""
+"""Connections of clients that are not authenticated: how many, how large a head, how slow."""

@@ -3,7 +3,7 @@ what is not complete is kept for one address.
 
 Behind a proxy every connection has the proxy's address. A proxy whose network is configured is
 believed about its clients: the last address of `X-Forwarded-For` that is no such proxy is charged.
-Nobody else is believed.
+No other address is believed.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Place:
     """The place of one connection: what is counted for it, so that all of it can be given back.
 
     Attributes:
-        key: whom the connection is charged to; None while it is charged to nobody.
+        key: the address that the connection is charged to; None while it is charged to none.
         kept: bytes that are counted for it.
     """
 
@@ -157,7 +157,7 @@ class Place:
         return True
 
     def discharge(self) -> None:
-        """Charge nobody."""
+        """End the charge."""
         self.keep(0)
         if self.key is not None:
             self._caps.release(self.key)

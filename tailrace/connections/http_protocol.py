@@ -6,7 +6,7 @@
     pipelining   at most MAX_PIPELINED requests wait behind one that runs
 
 A head is counted by what came on the wire, because the parser keeps a header whose end has not come
-without a word to anybody.
+without an answer and without a log line.
 
 The class stands on names that uvicorn does not document. `missing` says which of them are gone;
 then `chosen` returns uvicorn's own class, and a proxy in front has to bound what this one does.

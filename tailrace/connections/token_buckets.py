@@ -1,7 +1,7 @@
 """Token buckets in this process, one for each key (pure).
 
 A bucket is one number: the time at which it will be full again. A bucket that is full is the same
-as none, so keys that nobody uses cost nothing for long.
+as none, so an unused key costs memory only for a short time.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Protocol(WebSocketsSansIOProtocol):
     socket keeps none of them.
 
     Attributes:
-        _place: among the server's connections; None when nobody counts them.
+        _place: among the server's connections; None when they are not counted.
         _at: where the client is, until the connection is made.
         _held: what was read and is not parsed; empty while the parser keeps up.
         _turn: whether the rest of `_held` is parsed in a later turn of the event loop.
@@ -223,7 +223,7 @@ class Protocol(WebSocketsSansIOProtocol):
                 self._abuse("bytes")
 
     def _parse(self, data: bytes) -> None:
-        """Parse slice by slice until somebody is behind or it is the others' turn."""
+        """Parse slice by slice until a peer is behind or it is the turn of others."""
         start, frames = 0, 0
         while start < len(data):
             if self.transport.is_closing():
@@ -263,7 +263,7 @@ class Protocol(WebSocketsSansIOProtocol):
             self._resume()
 
     def _resume(self) -> None:
-        """Read on, unless somebody is behind."""
+        """Read on, unless a peer is behind."""
         if self._behind() or self.transport.is_closing():
             return
         if self._held:

@@ -69,7 +69,7 @@ class Deletions:
         they read the record."""
         try:
             address = ids.parse(rid)
-        except ids.InvalidId:  # nobody can ask for it
+        except ids.InvalidId:  # no client can ask for it
             return
         before = self._deleted.get(rid)
         by = (before.by if before else frozenset()) | {_digest(owner)}

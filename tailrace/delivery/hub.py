@@ -72,7 +72,7 @@ class Stream:
 
     @property
     def unused(self) -> bool:
-        """Whether nobody watches it, or is about to."""
+        """Whether it has no watcher and gets none at this moment."""
         return not self.boxes and not self.holders and self.held is None and not self.hidden
 
     @property

@@ -86,8 +86,8 @@ class LookUp:
     async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
         """The stream of `rid`, complete up to now, for its owner.
 
-        Somebody else's response costs the look-ups of one that does not exist, so that the time of
-        the refusal does not tell which it was.
+        Another principal's response costs the look-ups of one that does not exist, so that the time
+        of the refusal does not tell which it was.
 
         Raises:
             NotFound: also when it is not `owner`'s.

@@ -13,7 +13,7 @@ class Turns:
     """A number of places.
 
     Attributes:
-        _free: places that nobody has.
+        _free: places that are not taken.
         _waiting: those who wait for one.
     """
 

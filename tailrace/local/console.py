@@ -23,7 +23,7 @@ class Console:
     it is printed as a line of its own when HEARTBEAT_S passed since anything was printed; that
     time doubles until another line comes.
 
-    A closed terminal is no error: whoever prints may still have processes to end.
+    A closed terminal is no error: the caller may still have processes to end.
     """
 
     def __init__(

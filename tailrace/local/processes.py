@@ -2,7 +2,7 @@
 
 Three nets hold the children of a supervisor, because each net has a hole:
 
-1. The kernel's parent-death signal. Every child sets it anew; grandchildren do not inherit it.
+1. The kernel's parent-death signal. Every child sets it again; grandchildren do not inherit it.
 2. The subreaper. Orphaned grandchildren become children of the supervisor while it lives.
 3. A mark in the environment, which every descendant inherits. It names the run and the data
    folder. `tailrace down` finds it when the supervisor itself was killed, and finds services that

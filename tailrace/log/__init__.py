@@ -7,7 +7,7 @@ imports aiokafka.
 What aiokafka 0.14 forces (`docs/design.md`, The log client):
 
 - A failed or ambiguous send makes its producer worthless: an expired batch has used up sequence
-  numbers. The writer replaces the producer, and workers claim anew.
+  numbers. The writer replaces the producer, and workers claim again.
 - `stop()` may wait without limit while the broker is away. Every shutdown has its own deadline.
 - `assign()` forgets the positions of partitions it already had. They are sought again after it.
 - A broker answers the requests of one connection in order. An offset query behind a long poll would

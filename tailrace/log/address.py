@@ -61,7 +61,7 @@ def parse(text: str) -> Bootstrap:
 
 
 def options(text: str) -> dict[str, Any]:
-    """Constructor arguments of every aiokafka client. The files are read anew each time, so a
+    """Constructor arguments of every aiokafka client. The files are read again each time, so a
     rotated password or CA serves the next connection.
 
     Raises:

@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     """What a service must know of the log before it serves.
 
     Attributes:
-        incarnation: names the log; a log that is made anew has another one.
+        incarnation: names the log; a log that was removed and created again has another one.
         tag: the incarnation as response ids carry it.
         partitions: number of partitions of `llm.tokens` and of each request topic.
     """

@@ -1,7 +1,7 @@
-"""Writes records of compacted topics of one partition, and signs anew what lies there.
+"""Writes records of compacted topics of one partition, and signs what lies there again.
 
 Records of these topics outlive the keys that signed them, and the time before there were keys. So
-whoever applies topics signs them again with the newest key.
+`tailrace topics apply` signs them again with the newest key.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class GroupConsumer:
         return [record_keys.record(r) for batch in batches.values() for r in batch]
 
     def rejoin(self) -> None:
-        """Have the next poll give the membership up, so that the one after it joins anew.
+        """Have the next poll give the membership up, so that the one after it joins again.
 
         Not done here: a poll that is under way would fail in the closed client.
         """

@@ -8,7 +8,7 @@ from typing import Any
 from tailrace import telemetry
 from tailrace.protocol import log_words, record_tags
 
-# A line of the log per second at most: whoever forges records chooses how many there are.
+# A line of the log per second at most: the forger chooses how many forged records there are.
 TELL_EVERY_S = 1.0
 
 

@@ -116,7 +116,7 @@ class Keyring:
         headers: Headers,
     ) -> Reason | None:
         """Why a record is forged, or None for a genuine one. One without a value has no effect on
-        any reader, whoever wrote it, and is not judged."""
+        any reader, no matter who wrote it, and is not judged."""
         if value is None:
             return None
         tag = next((v for name, v in headers if name == HEADER), None)

@@ -334,7 +334,7 @@ def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:
     if record is None or key != record.id.encode():
         return None
     if record.subject is None and record.tenant is None and record.credential is None:
-        return None  # it would refuse everybody
+        return None  # it would refuse every credential
     return record
 
 

@@ -203,7 +203,7 @@ VARIABLES: Final = (
         EDGES,
         kinds.Networks(),
         "proxies that are believed: behind them a client's address is the last one of "
-        "`X-Forwarded-For` that is no such proxy. Not set: nobody is believed, and all clients of "
+        "`X-Forwarded-For` that is no such proxy. Not set: none is believed, and all clients of "
         "a proxy together have the connections of one address",
         cluster=Cluster.REQUIRED,
     ),
@@ -383,7 +383,7 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.Percent(1),
         "share of a worker's engine that one principal may ever have. Below 100 the rest stays "
-        "free, so that nobody else's first token waits for the end of one of its answers",
+        "free, so that no other principal's first token waits for the end of one of its answers",
         "100",
         "%",
     ),

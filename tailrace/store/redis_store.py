@@ -168,7 +168,7 @@ class RedisStore:
         in which this process's event loop was late does not count.
 
         Raises:
-            StoreUnavailable: no answer in time, an error answer, or no answer to anybody a moment
+            StoreUnavailable: no answer in time, an error answer, or no answer to any call a moment
                 ago.
         """
         if self._clock() < self._away_until and not patient:

@@ -84,7 +84,7 @@ class Sessions:
         return True
 
     async def get_turn(self, rid: str) -> bytes | None:
-        """The state, or None. Reading starts the idle time anew."""
+        """The state, or None. Reading starts the idle time again."""
         value: object = await self._redis.execute(
             "GETEX", _key(rid), "PX", milliseconds(SESSION_IDLE_S)
         )

@@ -362,7 +362,7 @@ def check_attempts(
 def check_principal(
     out: Report, response: history.Response, account: reference_fold.Account
 ) -> None:
-    """A1: nobody but its owner cancels or deletes a response. Without a claim and a request nothing
+    """A1: only its owner cancels or deletes a response. Without a claim and a request nothing
     tells whose it is."""
     for at, e in enumerate(account.entries):
         if isinstance(e.record, records.Cancel) and account.principal is not None:

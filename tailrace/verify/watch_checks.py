@@ -121,7 +121,7 @@ def _dense(who: Held, o: transcript.Operation) -> str | None:
             if not ended:
                 problem = problem or "the end was announced without a terminal event"
         elif line.op == "close" and line.code == transcript.IN_VAIN:
-            problem = problem or "it waited in vain for the end"
+            problem = problem or "it waited for an end that did not come"
     return problem
 
 

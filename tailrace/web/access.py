@@ -128,7 +128,7 @@ class Access:
         """The principal of an open socket, by the credential that it shows now.
 
         Raises:
-            errors.ApiError: 401 also for a credential of somebody else, 403, 429, 503.
+            errors.ApiError: 401 also for a credential of another principal, 403, 429, 503.
         """
         self.rates.read(former)
         principal = await self._checked(self._shown(former, shown, origin))

@@ -3,8 +3,8 @@
 The page's script cannot read the cookie, and it holds no credential: only who the caller is, until
 the credential would have expired. It is encrypted, so that a copy of it tells nothing, and bound to
 the key that all gateways share. Another site cannot use it: it is sent by pages of this site alone
-(SameSite=Strict), and whatever changes something needs the session's token in a header, which only
-a page of this origin can have read.
+(SameSite=Strict), and every request that changes something needs the session's token in a header,
+which only a page of this origin can have read.
 
     name     __Host-tailrace, or tailrace-<port> on a loopback address without TLS
     value    nonce and AES-256-GCM of the principal, in base64url

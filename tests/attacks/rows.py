@@ -168,7 +168,7 @@ ATTACKS: Final = (
     Attack(
         19,
         "a client that does not read",
-        "cut, nobody else notices",
+        "cut, no other user notices",
         (f"{_BEFORE}::test_readers_that_do_not_read_are_cut",),
     ),
     Attack(

@@ -1,4 +1,4 @@
-"""What somebody with a good credential can do (security: attacks 10, 14, 15, 21, 22, 28)."""
+"""What a client with a good credential can do (security: attacks 10, 14, 15, 21, 22, 28)."""
 
 from __future__ import annotations
 

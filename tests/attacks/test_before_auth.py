@@ -1,4 +1,4 @@
-"""Attacks by clients that nobody knows yet, and by clients that do not read: what a head, a
+"""Attacks by clients that are not authenticated, and by clients that do not read: what a head, a
 handshake, a connection or a refused credential can cost, and what a foreign origin or host gets."""
 
 from __future__ import annotations

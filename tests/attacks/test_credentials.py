@@ -20,7 +20,7 @@ from tests.faults.stage import ROOT
 from tests.support import attacks
 
 PATH = "/v1/responses/resp_unknown"
-# What a header cannot carry is refused by the server before anybody looks for a credential in it;
+# What a header cannot carry is refused by the server before any check of a credential in it;
 # space around a value is no part of it.
 UNSENDABLE = "\r\n\0"
 

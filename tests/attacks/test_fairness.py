@@ -133,7 +133,7 @@ async def test_a_flood_of_one_user_keeps_no_other_waiting(deployment: room.Deplo
         f"claimed before theirs: {min(earlier)} to {max(earlier)}"
     )
     print(told)
-    # In the order of arrival all of the flood would come before the first question of anybody.
+    # In the order of arrival all of the flood would come before the first other question.
     if QUESTIONS == 1:
         assert max(earlier) < FLOOD * 7 // 8
     else:

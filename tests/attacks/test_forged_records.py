@@ -1,4 +1,4 @@
-"""Forged records: what somebody who may write to Kafka, and has no record key, can and cannot do.
+"""Forged records: what a client that may write to Kafka, and has no record key, can and cannot do.
 
 The forger reads the log, so it knows the owner, the fencing token and the length of every answer,
 and writes exactly what the service would write.
@@ -69,7 +69,7 @@ class Victim:
 
 @dataclass
 class Forger:
-    """Writes to the log as anybody with a connection to Kafka can."""
+    """Writes to the log as any client with a connection to Kafka can."""
 
     producer: aiokafka.AIOKafkaProducer
     places: list[tuple[str, int, int]]
@@ -159,7 +159,7 @@ def claim(v: Victim) -> records.Claim:
     return msgspec.structs.replace(v.first, own="forged", prev=v.first.own, worker="forger")
 
 
-# What the forger writes about somebody's running response.
+# What the forger writes about another user's running response.
 ABOUT_A_RESPONSE: Final[dict[str, Callable[[Victim], tuple[str, records.Record]]]] = {
     "CANCEL of its owner": lambda v: (
         topics.TOKENS,
@@ -197,7 +197,7 @@ async def forge(
 
 
 def tagged_by_its_own_key(topic: str, partition: int, key: bytes, value: bytes) -> log.Headers:
-    """The tag of somebody who knows how tags are made, and has made keys."""
+    """The tag of a forger who knows how tags are made, and has made keys."""
     keys = [
         record_tags.Key(f"{role}-1", role, "Zm9yZ2VkZm9yZ2VkZm9yZ2VkZm9yZ2VkZm9yZ2VkZm9yZ2Vk")
         for role in record_tags.ROLES
@@ -276,7 +276,7 @@ async def test_no_forged_revocation_shuts_anybody_out(
     async with client(deployment, "victim") as http, forging(deployment.kafka) as forger:
         v = await running(deployment, http)
         owner, key = v.first.owner, "0123456789abcdef"
-        with attack("a forged revocation", "lets everybody in as before") as row:
+        with attack("a forged revocation", "lets every user in as before") as row:
             before = forged_at(deployment)
             revoked = records.Revoked(key, owner.issuer, 2**40, subject=owner.subject)
             await forger.write(topics.REVOCATIONS, 0, key, revoked)

@@ -51,7 +51,7 @@ def test_a_flood_of_small_frames_is_closed(
     deployment: room.Deployment, attack: room.Attacks, name: str, kind: str
 ) -> None:
     """7.6 MB of empty fragments once gave another user a first token after 19.9 s, and three
-    million were never refused. Pings that nobody read grew the process by 276 MB."""
+    million were never refused. Pings whose answers were not read grew the process by 276 MB."""
     first, repeated = FLOODS[kind]
     with (
         attack(f"{kind}, {name}", "closed with 1008 or for not reading; others unaffected"),

@@ -252,8 +252,8 @@ JUNK = (
 async def garbage(bootstrap: str, rng: random.Random) -> int:
     """A little of everything that is no record, on every partition of what services read or write;
     how many records."""
-    # A record of a response that nobody has asked for, under the key that such a record has: under
-    # another one the judge would call it forged (A1).
+    # A record of a response that no client has asked for, under the key that such a record has:
+    # under another one the judge would call it forged (A1).
     unknown = "resp_" + "x" * 32
     valid = json.dumps({"t": "YIELD", "rid": unknown, "own": "a", "seq": 0}).encode()
     names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [

@@ -137,7 +137,7 @@ class Crowd:
         gateways: Sequence[str] = (),
         **cues: Any,
     ) -> Asked | None:
-        """Submit once (`key`: until somebody knows the outcome; `gateways`: at these in turn); None
+        """Submit once (`key`: until the outcome is known; `gateways`: at these in turn); None
         if it was refused or the outcome is unknown."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"

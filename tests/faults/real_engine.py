@@ -111,7 +111,7 @@ class Run:
     _over: bool = False
     _calm: asyncio.Event = field(
         default_factory=asyncio.Event
-    )  # there is somebody to take over from a victim
+    )  # another worker can take over from a victim
     _ended: set[str] = field(default_factory=set)
 
     async def load(self) -> None:

@@ -1,4 +1,4 @@
-"""F16: the wall clock of one service is wrong by an hour, or jumps to and fro, while everybody
+"""F16: the wall clock of one service is wrong by an hour, or jumps to and fro, while every client
 else's is right. By libfaketime (Debian: faketime)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The load test as anybody runs it: clean on a real stack, and not clean when a server loses,
+"""The load test as a user runs it: clean on a real stack, and not clean when a server loses,
 doubles or swaps one event."""
 
 from __future__ import annotations

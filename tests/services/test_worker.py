@@ -441,7 +441,7 @@ async def test_answers_that_lost_two_workers_in_mid_answer_go_on_together(
     b.kill()
     third = await further(3, 1)
 
-    assert {x.fold.phase for x in third} == {fold.Phase.LIVE}, "nobody waited for another's end"
+    assert {x.fold.phase for x in third} == {fold.Phase.LIVE}, "none waited for another's end"
     pauses = [pause_ms(x) for x in third]
     print(f"\n{count} answers without their second worker: longest pause {max(pauses)} ms")
     for request in asked:

@@ -296,12 +296,12 @@ class MemoryLog:
                 await self._changed.wait()
 
     async def join(self, member: _Member) -> None:
-        """Add a member and share the partitions anew."""
+        """Add a member and share the partitions again."""
         self._groups.setdefault(member.group, []).append(member)
         await self._rebalance(member.group)
 
     async def leave(self, member: _Member) -> None:
-        """Take a member out and share the partitions anew."""
+        """Take a member out and share the partitions again."""
         members = self._groups.get(member.group, [])
         if member in members:
             members.remove(member)

@@ -13,9 +13,9 @@ export interface SessionParts {
   storage: Storage | null;
   /** Only the reader can help. */
   wanted(): void;
-  /** Whether the reader wants to be `who` from now on, as a link has it; `instead` is who they are now, if anybody. */
+  /** Whether the reader wants to be `who` from now on, as a link says; `instead` is the user signed in now, if there is one. */
   switches(who: string, instead: string | null): Promise<boolean>;
-  /** Who the reader is now; null: nobody. Called only when it changes. */
+  /** The user signed in now; null: none. Called only when it changes. */
   changed(who: string | null): void;
 }
 
@@ -36,7 +36,7 @@ export class Session {
     const former = this.takeFormer();
     let known = this.take(await this.ask("GET"));
     if (known === "nobody" && former !== null) known = this.take(await this.ask("POST", former));
-    // Whoever made the link can read what is asked under its credential, so it never takes the place of another by itself.
+    // The person who made the link can read what is asked under its credential, so it never takes the place of another by itself.
     if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) known = this.take(await this.ask("POST", fragment));
     if (known !== "nobody") return;
     // A gateway that is away may have one to give when it is back; the reader is asked only when it said no.
@@ -65,7 +65,7 @@ export class Session {
     return true;
   }
 
-  /** Gets a session again after a refusal. false: the reader has to sign in, or is somebody else by now. */
+  /** Gets a session again after a refusal. false: the reader has to sign in, or is another user by now. */
   async renew(): Promise<boolean> {
     const before = this.who?.subject ?? null;
     let known = this.take(await this.ask("GET"));
@@ -154,7 +154,7 @@ export function subject(credential: string): string {
   } catch {
     // No credential of the usual form.
   }
-  return "somebody unknown";
+  return "an unknown user";
 }
 
 /** Takes a credential out of the address at once, so that it is neither kept in the history nor copied along. */

@@ -1,6 +1,6 @@
 import { h, icon, setText } from "./dom";
 
-/** Asks whether to be whom a link names: whoever made the link can read what is asked under its credential. */
+/** Asks whether to sign in as the user that a link names: the person who made the link can read what is asked under its credential. */
 export class LinkSignIn {
   readonly element: HTMLDialogElement;
   private readonly title = h("h2", { id: "link-title" });
@@ -9,7 +9,7 @@ export class LinkSignIn {
   private readonly leave = h("button", { type: "submit", class: "secondary", value: "leave" }, "Do not sign in");
 
   constructor() {
-    const warning = h("p", { class: "hint" }, "Whoever gave you the link can read what you ask as that user. Go on only if you trust it.");
+    const warning = h("p", { class: "hint" }, "The person who gave you the link can read what you ask as that user. Go on only if you trust it.");
     const form = h("form", { method: "dialog" }, icon("key"), this.title, this.now, warning, this.take, this.leave);
     this.element = h("dialog", { class: "signin", "aria-labelledby": "link-title" }, form);
   }

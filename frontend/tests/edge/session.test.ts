@@ -225,12 +225,12 @@ describe("after a refusal", () => {
 it.each([
   [of("alice"), "alice"],
   [of("Жанна 🌊"), "Жанна 🌊"],
-  [of(""), "somebody unknown"],
-  [of(7), "somebody unknown"],
-  ["", "somebody unknown"],
-  ["a.b.c", "somebody unknown"],
-  ["h.bnVsbA.s", "somebody unknown"],
-])("names whom a credential names, and nobody for one that is none", (credential, name) => {
+  [of(""), "an unknown user"],
+  [of(7), "an unknown user"],
+  ["", "an unknown user"],
+  ["a.b.c", "an unknown user"],
+  ["h.bnVsbA.s", "an unknown user"],
+])("names the user of a credential, and an unknown user for text that is no credential", (credential, name) => {
   expect(subject(credential)).toBe(name);
 });
 

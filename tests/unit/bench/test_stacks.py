@@ -66,7 +66,7 @@ def test_sides_start_early_and_end_with_the_context_that_started_them() -> None:
     ends: list[str] = []
     begun, go = threading.Event(), threading.Event()
     with stacks.early(slow(ends, begun, go)) as sides:
-        assert begun.wait(10), "it starts before anybody wants it"
+        assert begun.wait(10), "it starts before it is asked for"
         go.set()
         with sides as (a, b):
             assert (a.name, b.name) == ("a", "b")

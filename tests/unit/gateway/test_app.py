@@ -348,7 +348,7 @@ class TestRefusals:
     async def test_a_client_that_leaves_before_the_answer_is_one_that_leaves_after_it(
         self, keys: gateway_process.Keys
     ) -> None:
-        """What nobody can ask for later is cancelled."""
+        """A response that no client can ask for later is cancelled."""
         async with serving(keys) as service:
             service.broker.hold_acknowledgements()
             async with service.socket() as socket:

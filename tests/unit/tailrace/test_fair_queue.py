@@ -102,7 +102,7 @@ def test_settling_gives_back_no_more_than_a_flow_is_ahead() -> None:
             queue.push(flow, flow.principal, 10)
     assert drain(queue, 1) == ["a"]
     queue.settle(A, -1_000_000)
-    queue.settle(C, 5)  # nobody knows it
+    queue.settle(C, 5)  # the queue does not know it
     assert Counter(drain(queue, 10)) == {"a": 5, "b": 5}
     queue.settle(B, 40)
     assert drain(queue, 4) == ["a"] * 4

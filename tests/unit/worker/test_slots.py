@@ -108,7 +108,7 @@ async def test_what_a_response_did_not_use_is_given_back_to_its_principal() -> N
 async def test_one_principal_has_its_share_while_another_waits_and_all_while_none_does() -> None:
     pool = slots.Slots(4, share=0.5)
     flood = [pool.acquire(0, FLOOD) for _ in range(8)]
-    assert sum(turn.done() for turn in flood) == 4  # nobody else waits
+    assert sum(turn.done() for turn in flood) == 4  # no other principal waits
     alice = [pool.acquire(0, ALICE) for _ in range(3)]
     for turn in flood[:2]:
         pool.release(turn)

@@ -107,7 +107,7 @@ def test_what_a_killed_supervisor_left_is_shown_with_the_supervisor_gone(
         ("gateway-1", "running"),
     ]
     found = doctor.deployment(data, rows)
-    assert "nobody watches" in found[0].text
+    assert "no supervisor watches" in found[0].text
     assert f"tailrace down --data {data.root}`" in found[0].cure
 
 

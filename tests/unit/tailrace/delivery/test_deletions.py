@@ -69,7 +69,7 @@ async def test_a_deletion_elsewhere_holds_when_its_record_is_read(
 async def test_a_deletion_by_another_principal_or_under_another_key_deletes_nothing(
     broker: memory_log.MemoryLog,
 ) -> None:
-    """It was obeyed, so that whoever could write to the log could delete anybody's response."""
+    """It was obeyed, so that any writer of the log could delete any response."""
     rid, other = put_request(broker), put_request(broker, 1)
     stranger = records.Owner("https://tests", "mallory")
     broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, stranger), rid)

@@ -2,7 +2,7 @@
 
 On an instance whose tail was behind, a response that another instance had just acknowledged was
 answered 404. On one that had just started, a stream looked up before the tail had its preferred
-partitions stood still: the tail began anew further on, and what lay between was missing.
+partitions stood still: the tail began again further on, and what lay between was missing.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def test_who_forged_a_cancel_does_not_see_the_answer() -> None:
         h.dispatch(r._replace(offset=r.offset + 1))
     assert s.emitted == before
     assert s.lost is not None
-    assert h.get(RID) is None  # the next look-up reads it anew
+    assert h.get(RID) is None  # the next look-up reads it again
 
 
 def test_a_late_subscriber_of_a_finished_stream_gets_all_and_the_end() -> None:

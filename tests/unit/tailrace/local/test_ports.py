@@ -66,7 +66,7 @@ def test_a_port_is_given_to_one_process_until_its_server_must_have_bound_it(
     assert ports.free_port() == unused, "the port is still free"
 
 
-def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() -> None:
+def test_a_chosen_port_is_claimed_too_until_its_server_has_bound_it() -> None:
     """Symptom: two deployments found 6379 free at once, and one went on with the other's Redis."""
     port = ports.free_port()
     code = f"from tailrace.local import ports; print(ports.claim({port}))"
@@ -78,7 +78,7 @@ def test_the_port_somebody_wants_is_claimed_too_until_its_server_has_bound_it() 
     with socket.socket() as server:
         server.bind(("127.0.0.1", port))
         server.listen()
-        assert not ports.claim(port), "somebody has it"
+        assert not ports.claim(port), "another server has it"
 
 
 def test_a_process_that_ends_with_claims_says_nothing_of_them() -> None:

@@ -349,7 +349,7 @@ def test_of_cancel_and_completion_the_first_in_the_log_wins() -> None:
 
 
 def test_a_cancel_of_another_principal_ends_nothing() -> None:
-    """It was obeyed, so that whoever could write to the log could end anybody's response."""
+    """It was obeyed, so that any writer of the log could end any response."""
     state = story(
         (cancel(STRANGER), "ended"),
         (claim("a", None), "claimed"),

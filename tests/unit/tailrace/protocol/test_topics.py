@@ -118,8 +118,8 @@ def test_the_table_gives_each_service_what_the_access_matrix_grants_and_no_more(
     }
     asked = {(service, row.name, READ) for row in rows().values() for service in row.readers}
     asked |= {(service, row.name, WRITE) for row in rows().values() for service in row.writers}
-    # The incarnation is younger than the matrix: everybody must know which log it is, and only the
-    # operator names it.
+    # The incarnation is younger than the matrix: every service must know which log it is, and only
+    # the operator names it.
     meta = {(service, topics.META, READ) for service in MATRIX} | {("operator", topics.META, WRITE)}
     assert asked == (granted - UNUSED) | meta
 

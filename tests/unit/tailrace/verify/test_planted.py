@@ -340,7 +340,7 @@ def one_key_has_two_responses_in_the_log(g: worlds.Good, _: random.Random) -> No
 
 @planted("R2")
 def a_request_that_lost_its_race_runs_to_its_end(g: worlds.Good, _: random.Random) -> None:
-    """Nobody was told of it. But its key is answered by another one."""
+    """No client was told of it. But its key is answered by another one."""
     g.world.writer(g.world.ask("once", key="k-1", answer="info"), "worker-2/b").frames(20).end()
 
 
