@@ -28,7 +28,7 @@ from tailrace.protocol import record_tags
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:* ~running:*"
     " +get +getex +getdel +set +del +exists +mget +hgetall +hdel +hset +hmget +pexpire +pttl +time"
-    " +rpush +lpop +lindex",
+    " +rpush +lpop +lindex +llen",
     "push": "~ticket:* +getdel",
     "worker": (
         "~prefix:* ~workers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "

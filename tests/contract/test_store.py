@@ -253,6 +253,22 @@ async def test_a_key_is_free_again_after_its_time(
     await waiting.eventually(free, "the key is free again")
 
 
+async def test_a_principals_oldest_keys_go_first_and_no_others(
+    idempotency_keys: IdempotencyKeys, raw: redis.asyncio.Redis, name: str
+) -> None:
+    async def claim(principal: str, n: int) -> str:
+        return await idempotency_keys.claim_key(principal, f"key {n}", response_id(n), 60, most=3)
+
+    assert await claim("other" + name, 0) == response_id(0)
+    for n in range(5):
+        assert await claim(name, n) == response_id(n)
+        assert await claim(name, n) == response_id(n)  # a repeated request counts once
+    held = [await raw.exists(f"idem:{digest(name, f'key {n}')}") for n in range(5)]
+    assert held == [0, 0, 1, 1, 1]
+    assert await raw.llen(f"idem:of:{digest(name)}") == 3
+    assert await raw.exists(f"idem:{digest('other' + name, 'key 0')}")
+
+
 async def test_only_its_owner_releases_a_key(idempotency_keys: IdempotencyKeys, name: str) -> None:
     await idempotency_keys.claim_key(name, "key", response_id(1), 60)
     await idempotency_keys.release_key(name, "key", response_id(2))

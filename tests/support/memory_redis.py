@@ -50,9 +50,9 @@ class MemoryRedis(RedisStore):
         if kind == "session":
             return self._set(key, args[2])
         if kind == "idem":
+            if len(args) == 4:
+                return self.values.setdefault(key, str(args[1]).encode())
             rid = str(args[0]).encode()
-            if len(args) == 2:
-                return self.values.setdefault(key, rid)
             return int(self.values.get(key) == rid and self.values.pop(key) is not None)
         if kind == "rate" and len(args) == 3:
             difference, _, burst = map(float, args)

@@ -864,7 +864,7 @@ def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
 # From the command table of Redis 7.0. Those with `|` are subcommands.
 OF_REDIS_7_0 = {
     *("del", "eval", "exists", "get", "getdel", "getex", "hdel", "hello", "hgetall", "hmget"),
-    *("hset", "lindex", "lpop", "mget", "pexpire", "ping", "pttl", "rpush", "set", "time"),
+    *("hset", "lindex", "llen", "lpop", "mget", "pexpire", "ping", "pttl", "rpush", "set", "time"),
     *("zadd", "zcard", "zpopmin", "zremrangebyscore", "client|setname"),
 }
 
