@@ -132,7 +132,7 @@ class Connection:
     async def _read(self) -> None:
         # The message is in no variable here: it would be kept until the next one comes.
         while await self._take(await self._client.receive()):
-            pass
+            await self._gate.rates.message(self.principal)
 
     async def _take(self, message: dict[str, Any]) -> bool:
         """Act on one ASGI message. Returns whether another one may follow."""

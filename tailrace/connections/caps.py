@@ -1,5 +1,5 @@
-"""How many connections one client address, and all of them together, may hold open, and how much of
-what is not complete is kept for one address.
+"""How many connections one client address, and all of them together, may hold open, how much of
+what is not complete is kept for one address, and how fast its frames are read.
 
 Behind a proxy every connection has the proxy's address. A proxy whose network is configured is
 believed about its clients: the last address of `X-Forwarded-For` that is no such proxy is charged.
@@ -12,6 +12,8 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
+
+from tailrace.connections import token_buckets
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -82,10 +84,18 @@ class Caps:
         _kept: bytes that are kept for a key; no zeros.
     """
 
-    def __init__(self, total: int, per_address: int, proxies: Proxies | None = None) -> None:
+    def __init__(
+        self,
+        total: int,
+        per_address: int,
+        proxies: Proxies | None = None,
+        frames: token_buckets.TokenBuckets | None = None,
+    ) -> None:
+        """`frames`: of the WebSockets of each key; None: no bound."""
         self._total = total
         self._per_address = per_address
         self.proxies = proxies or Proxies()
+        self.frames = frames
         self.open = 0
         self._by_address: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
@@ -155,6 +165,19 @@ class Place:
             return False
         self.kept = size
         return True
+
+    def spend(self, frames: int, now: float) -> None:
+        """Charge frames that were read."""
+        if self._caps.frames is not None and self.key is not None:
+            self._caps.frames.spend(self.key, now, frames)
+
+    def wait_s(self, now: float) -> float:
+        """The seconds until a frame may be read: 0, or with a place in the order of those of this
+        address that wait, which is charged as a frame."""
+        frames, key = self._caps.frames, self.key
+        if frames is None or key is None or not frames.wait_s(key, now, 0.0):
+            return 0.0
+        return frames.spend(key, now)
 
     def discharge(self) -> None:
         """End the charge."""

@@ -40,6 +40,15 @@ class TokenBuckets:
             self._drop(now)
         return 0.0
 
+    def spend(self, key: str, now: float, amount: float = 1.0) -> float:
+        """Take `amount` whether it is there or not: what is missing is owed, and those who come
+        later wait behind it. Returns the seconds until it is there."""
+        full_at = max(self._full_at.get(key, now), now) + amount / self._rate
+        self._full_at[key] = full_at
+        if len(self._full_at) > self._most:
+            self._drop(now)
+        return max(0.0, full_at - now - self._depth_s)
+
     def wait_s(self, key: str, now: float, amount: float = 1.0) -> float:
         """The seconds until `amount` will be there; 0 when it is. Takes nothing."""
         full_at = self._full_at.get(key)

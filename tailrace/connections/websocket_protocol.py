@@ -5,7 +5,8 @@
     fragments      at most MAX_FRAGMENTS of one message, which comes within MESSAGE_S
     reading        stops while a message waits for the application, and while the client does not
                    take what is written to it (its pongs); what has come already waits as bytes
-    parsing        SLICE_BYTES at a time, at most TURN_FRAMES frames before others have their turn
+    parsing        SLICE_BYTES at a time, at most TURN_FRAMES frames before others have their turn,
+                   and not before the frames of all sockets of the address are within its rate
 
 A client above a bound is closed with 1008. So is one that has us keep more than there is room for
 at its address (`tailrace/connections/caps.py`).
@@ -115,6 +116,8 @@ class Protocol(WebSocketsSansIOProtocol):
         _turn: whether the rest of `_held` is parsed in a later turn of the event loop.
         _second, _frames, _controls: how many frames came in which second of the loop's clock.
         _fragments: of the message that is not complete.
+        _slowed: reads on when it is the turn of this connection among those of its address that
+            sends too much; None while it waits for none.
         _late: ends a handshake or a message that is not complete in time; None while there is none.
     """
 
@@ -129,6 +132,7 @@ class Protocol(WebSocketsSansIOProtocol):
     _frames = 0
     _controls = 0
     _fragments = 0
+    _slowed: asyncio.TimerHandle | None = None
     _late: asyncio.TimerHandle | None = None
     _place: caps.Place | None = None
     _at: tuple[str, int] | None = None
@@ -166,6 +170,9 @@ class Protocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
         self._in_time()
+        if self._slowed is not None:
+            self._slowed.cancel()
+            self._slowed = None
         self._held = b""
         super().connection_lost(exc)
         if self._place is not None:
@@ -222,8 +229,9 @@ class Protocol(WebSocketsSansIOProtocol):
             if kept != self._place.kept and not self._place.keep(kept):
                 self._abuse("bytes")
 
-    def _parse(self, data: bytes) -> None:
-        """Parse slice by slice until a peer is behind or it is the turn of others."""
+    def _parse(self, data: bytes, waited: bool = False) -> None:
+        """Parse slice by slice until a peer is behind or it is the turn of others. `waited`: it is
+        the address's turn for the first slice."""
         start, frames = 0, 0
         while start < len(data):
             if self.transport.is_closing():
@@ -235,6 +243,9 @@ class Protocol(WebSocketsSansIOProtocol):
                 self._hold(data[start:])
                 self._take_turn()
                 return
+            if self._is_early(waited=waited and not start):
+                self._hold(data[start:])
+                return
             before = self._frames
             whole = not start and len(data) <= SLICE_BYTES
             super().data_received(data if whole else data[start : start + SLICE_BYTES])
@@ -242,8 +253,14 @@ class Protocol(WebSocketsSansIOProtocol):
             start += SLICE_BYTES
 
     def _behind(self) -> bool:
-        """Whether the application or the client must do something before more is parsed."""
-        return self.read_paused or not self.handshake_complete or not self.writable.is_set()
+        """Whether the application or the client must do something before more is parsed, or the
+        address has sent too much."""
+        return (
+            self.read_paused
+            or not self.handshake_complete
+            or not self.writable.is_set()
+            or self._slowed is not None
+        )
 
     def _hold(self, rest: bytes) -> None:
         self._held = rest
@@ -254,13 +271,24 @@ class Protocol(WebSocketsSansIOProtocol):
             self._turn = True
             self.loop.call_soon(self._go_on)
 
-    def _go_on(self) -> None:
-        self._turn = False
+    def _go_on(self, waited: bool = False) -> None:
+        if waited:
+            self._slowed = None
+        else:
+            self._turn = False
         rest, self._held = self._held, b""
         if rest and not self.transport.is_closing():
-            self._parse(rest)
+            self._parse(rest, waited)
         if not self._held:
             self._resume()
+
+    def _is_early(self, waited: bool) -> bool:
+        """Whether the address has sent too much, and this connection now waits for its turn."""
+        if waited or self._place is None or not (wait_s := self._place.wait_s(self.loop.time())):
+            return False
+        telemetry.CLIENTS_SLOWED.labels(reason="frames").inc()
+        self._slowed = self.loop.call_later(wait_s, self._go_on, True)
+        return True
 
     def _resume(self) -> None:
         """Read on, unless a peer is behind."""
@@ -298,18 +326,20 @@ class Protocol(WebSocketsSansIOProtocol):
             super().handle_events()
             return
         if self.conn.events:
-            if not self._within_bounds():
+            now = self.loop.time()
+            if not self._within_bounds(int(now)):
                 self._abuse("frames")
                 return
+            if self._place is not None:
+                self._place.spend(len(self.conn.events), now)
             super().handle_events()
         if self.close_sent:
             return
         if self._late is None and (self.conn.reader.buffer or self.conn.cur_size is not None):
             self._late = self.loop.call_later(MESSAGE_S, self._message_is_late)
 
-    def _within_bounds(self) -> bool:
-        """Whether the frames that came are not too many. Counts them."""
-        second = int(self.loop.time())
+    def _within_bounds(self, second: int) -> bool:
+        """Whether the frames that came in this second are not too many. Counts them."""
         if second != self._second:
             self._second, self._frames, self._controls = second, 0, 0
         for event in self.conn.events:

@@ -130,6 +130,20 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusals_burst: Annotated[
         Burst, msgspec.Meta(description="refused credentials of a client address at once")
     ] = 500.0
+    messages_rate: Annotated[
+        Rate,
+        msgspec.Meta(
+            description="messages a second that are read from all sockets of a principal, per "
+            "process, and at once; 0: no limit"
+        ),
+    ] = 500.0
+    frames_rate: Annotated[
+        Rate,
+        msgspec.Meta(
+            description="frames a second that are read from all sockets of a client address, per "
+            "process, and at once; 0: no limit"
+        ),
+    ] = 1000.0
     connections_per_address: Annotated[
         Cap,
         msgspec.Meta(description="connections of a client address (IPv6: of a /64), per process"),

@@ -20,6 +20,7 @@ from tailrace.telemetry.lines import (
 )
 from tailrace.telemetry.metrics import (
     CLAIMS,
+    CLIENTS_SLOWED,
     CONNECTIONS_REFUSED,
     CONSUMER_LAG,
     CREDENTIAL_REFUSALS,
@@ -74,6 +75,7 @@ from tailrace.telemetry.traces import (
 
 __all__ = [
     "CLAIMS",
+    "CLIENTS_SLOWED",
     "CONNECTIONS_REFUSED",
     "CONSUMER_LAG",
     "CREDENTIAL_REFUSALS",

@@ -46,6 +46,11 @@ CONNECTIONS_REFUSED: Final = Counter(
     "Connections ended before their client was known, by what was too much or too late",
     ["reason"],
 )
+CLIENTS_SLOWED: Final = Counter(
+    "tailrace_clients_slowed",
+    "Pauses in reading a WebSocket, because its address or its principal sent too much",
+    ["reason"],
+)
 OPEN_SOCKETS: Final = Gauge("tailrace_open_sockets", "WebSockets open now", ["kind"])
 OPEN_STREAMS: Final = Gauge("tailrace_open_streams", "SSE streams open now")
 SOCKET_CLOSES: Final = Counter(

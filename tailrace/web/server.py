@@ -8,10 +8,11 @@ from typing import Any, Final
 import uvicorn
 
 from tailrace import admin, settings
-from tailrace.connections import caps, http_protocol, websocket_protocol
+from tailrace.connections import caps, http_protocol, token_buckets, websocket_protocol
 
 # Descriptors that are no client's: the log, Redis, listeners, files.
 OWN_DESCRIPTORS: Final = 256
+FRAMES_BURST_S: Final = 1.0
 
 
 def make(
@@ -26,6 +27,7 @@ def make(
         min(config.limits.connections, max(1, _descriptors() - OWN_DESCRIPTORS)),
         config.limits.connections_per_address,
         caps.Proxies(config.trusted_proxies),
+        _frames(config.limits.frames_rate),
     )
     return admin.Server(
         uvicorn.Config(
@@ -56,3 +58,7 @@ def _descriptors() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
+
+
+def _frames(rate: float) -> token_buckets.TokenBuckets | None:
+    return token_buckets.TokenBuckets(rate, FRAMES_BURST_S * rate) if rate else None

@@ -1,5 +1,5 @@
 """What one principal, and one client address, may have of this process: open sockets and streams,
-reads, tickets, refused credentials.
+reads, tickets, refused credentials, messages.
 
 Requests to generate are counted for all gateways together (`gateway/rate_limits.py`). These are
 counted here, without a round trip.
@@ -7,18 +7,20 @@ counted here, without a round trip.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
 
 from starlette.requests import HTTPConnection
 
-from tailrace import settings
+from tailrace import settings, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.connections import caps, token_buckets
 from tailrace.protocol import errors
 
 RETRY_S = 1.0
+MESSAGES_BURST_S = 1.0
 
 
 class OpenConnections:
@@ -80,6 +82,7 @@ class Rates:
         self._reads = _buckets(limits.reads_rate, limits.reads_burst)
         self._tickets = _buckets(limits.tickets_rate, limits.tickets_burst)
         self._refusals = _buckets(limits.refusals_rate, limits.refusals_burst)
+        self._messages = _buckets(limits.messages_rate, MESSAGES_BURST_S * limits.messages_rate)
 
     def read(self, principal: Principal) -> None:
         """Charge one look at something.
@@ -96,6 +99,15 @@ class Rates:
             errors.ApiError: 429.
         """
         self._charge(self._tickets, principal)
+
+    async def message(self, principal: Principal) -> None:
+        """Charge one message of a socket that is open, and wait until the next one may be read: a
+        client that sends too much is slowed down, on all of its sockets together."""
+        if self._messages is None:
+            return
+        if wait_s := self._messages.spend(principal.key, self._clock()):
+            telemetry.CLIENTS_SLOWED.labels(reason="messages").inc()
+            await asyncio.sleep(wait_s)
 
     def check_refusals(self, connection: HTTPConnection) -> None:
         """Before a credential is looked at.

@@ -133,7 +133,7 @@ class WatchConnection:
     async def _read(self) -> None:
         # The message is in no variable here: it would be kept until the next one comes.
         while not self._over and await self._take(await self._socket.receive()):
-            pass
+            await self._gate.rates.message(self.principal)
 
     async def _take(self, message: Mapping[str, Any]) -> bool:
         """Act on one ASGI message. Returns whether another one may follow."""

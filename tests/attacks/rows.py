@@ -143,6 +143,7 @@ ATTACKS: Final = (
             f"{_FRAMES}::test_a_flood_of_small_frames_is_closed",
             f"{_FRAMES}::test_a_client_that_pings_without_reading_is_not_read",
             f"{_FRAMES}::test_many_sockets_with_messages_that_do_not_end_keep_little",
+            "tests/attacks/test_frame_budget.py::test_many_sockets_below_their_bounds_are_slowed_down",
             f"{_AFTER}::test_creates_that_wait_take_the_bytes_that_they_have",
         ),
     ),

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from tailrace import admin
-from tailrace.connections import caps, http_protocol, websocket_protocol
+from tailrace.connections import caps, http_protocol, token_buckets, websocket_protocol
 from tailrace.web import listener
 from tests.support import waiting
 
@@ -126,9 +126,12 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(
-    total: int = 100, per_address: int = 50, proxies: caps.Proxies | None = None
+    total: int = 100,
+    per_address: int = 50,
+    proxies: caps.Proxies | None = None,
+    frames: token_buckets.TokenBuckets | None = None,
 ) -> AsyncIterator[Server]:
-    app, bounds = App(), caps.Caps(total, per_address, proxies)
+    app, bounds = App(), caps.Caps(total, per_address, proxies, frames)
     server = admin.Server(
         uvicorn.Config(
             app,

@@ -31,3 +31,10 @@ def test_keys_are_bounded_and_those_that_count_longest_are_kept() -> None:
     for number in range(100):
         buckets.take(f"later-{number}", 10.0)
     assert buckets.wait_s("key-999", 10.0, 2.0) == 0.0
+
+
+def test_what_is_spent_and_was_not_there_is_waited_for_in_order() -> None:
+    buckets = TokenBuckets(rate=10.0, burst=20.0)
+    assert [buckets.spend("a", 0.0, 10.0) for _ in range(4)] == [0.0, 0.0, 1.0, 2.0]
+    assert buckets.spend("b", 0.0, 20.0) == 0.0
+    assert buckets.spend("a", 3.0, 10.0) == 0.0

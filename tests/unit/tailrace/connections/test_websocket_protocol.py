@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.connections import caps, websocket_protocol
+from tailrace.connections import caps, token_buckets, websocket_protocol
 from tests.support import waiting
 from tests.unit.tailrace.connections.serving import HANDSHAKE, Server, frame, serving
 
@@ -205,6 +205,34 @@ async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyP
         )
         second.send(part)
         assert await second.close_code() == 1008
+
+
+async def test_above_the_rate_of_an_address_nothing_more_of_its_sockets_is_read() -> None:
+    buckets = token_buckets.TokenBuckets(rate=0.001, burst=1.0)
+    async with (
+        serving(frames=buckets) as server,
+        server.socket() as first,
+        server.socket() as second,
+        server.socket("127.0.0.3") as other,
+    ):
+        for client, text in ((first, "a"), (second, "b")):
+            client.send(frame(TEXT, text.encode()))
+            await came(server, 1 + (client is second))
+        second.send(frame(TEXT, b"c") + frame(PING))
+        other.send(frame(TEXT, b"d"))
+        await came(server, 3)
+        assert server.app.messages == ["a", "b", "d"]
+
+
+async def test_within_the_rate_of_its_address_a_socket_is_read_on() -> None:
+    buckets = token_buckets.TokenBuckets(rate=20.0, burst=1.0)
+    async with serving(frames=buckets) as server, server.socket() as client:
+        for number in range(4):
+            client.send(frame(TEXT, str(number).encode()))
+            await came(server, number + 1)
+        client.send(frame(PING, b"last"))
+        assert await client.read(b"last") == b"\x8a\x04last"
+        client.send(frame(TEXT, b"waits"))  # when the connection ends
 
 
 async def test_text_that_is_no_utf_8_is_closed_without_a_trace_in_the_log(

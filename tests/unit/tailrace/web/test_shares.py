@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from starlette.requests import HTTPConnection
 
@@ -67,6 +69,23 @@ def test_after_too_many_refused_credentials_no_more_of_an_address_are_looked_at(
     rates.check_refusals(asked("192.0.2.2"))
     now += 1.0
     rates.check_refusals(asked("192.0.2.1"))
+
+
+async def test_messages_of_a_principal_wait_on_all_of_its_sockets_above_its_rate() -> None:
+    rates = shares.Rates(settings.Limits(messages_rate=1))
+    waiting = [asyncio.create_task(rates.message(ALICE)) for _ in range(3)]
+    others = asyncio.create_task(rates.message(BOB))
+    await others
+    assert [task.done() for task in waiting] == [True, False, False]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_messages_within_the_rate_do_not_wait() -> None:
+    rates = shares.Rates(settings.Limits(messages_rate=100))
+    for _ in range(100):
+        await rates.message(ALICE)
 
 
 def test_a_rate_of_zero_is_no_limit() -> None:

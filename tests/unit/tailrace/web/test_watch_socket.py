@@ -10,12 +10,13 @@ from typing import Any
 
 from starlette.websockets import WebSocketState
 
+from tailrace import settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import close_codes
-from tailrace.web import drain, watch_sender, watch_socket, write_deadline
+from tailrace.web import drain, shares, watch_sender, watch_socket, write_deadline
 from tests.support import collected, waiting
 
-GATE: Any = types.SimpleNamespace(clock=lambda: 0.0)
+GATE: Any = types.SimpleNamespace(clock=lambda: 0.0, rates=shares.Rates(settings.Limits()))
 
 
 class Stuck:
