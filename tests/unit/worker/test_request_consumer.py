@@ -170,6 +170,16 @@ def test_a_request_in_another_partition_than_its_id_names_is_none() -> None:
     assert read_request(record, 1) == (None, "invalid_id")
 
 
+def test_a_request_under_the_key_of_another_response_is_none() -> None:
+    """Every reader of the request topics passes such a record over; `tailrace verify` names it."""
+    memory = MemoryLog(partitions=1)
+    request, other = ask(memory), ask(memory)
+    (record, _) = memory.records(REQUESTS, 0)
+    assert read_request(record, 1) == (request, "")
+    for key in (other.rid.encode(), b"", None):
+        assert read_request(record._replace(key=key), 1) == (None, "garbage")
+
+
 def test_a_request_that_the_broker_took_after_its_gateway_gave_it_up_is_none() -> None:
     memory = MemoryLog(partitions=1)
     request = msgspec.structs.replace(ask(memory), append_by=5_000)

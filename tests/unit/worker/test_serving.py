@@ -456,14 +456,17 @@ async def test_responses_that_got_ahead_go_on_together_whatever_number_of_worker
             await it.outcome()
 
 
-async def test_a_trial_of_a_response_that_is_alone_lasts_to_its_end() -> None:
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_trial_of_a_response_that_is_alone_lasts_to_its_end(counts: bool) -> None:
+    """`counts`: the fifth worker was lost before PROGRESS, so the sixth attempt is also the last
+    that counts."""
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
         prev = None
         for own in "abcde":
             other = Foreign(worker.memory, request, name=f"other-{own}/1")
             other.claim(own, prev)
-            other.tokens(own, takeover.PROGRESS)
+            other.tokens(own, 1 if counts and own == "e" else takeover.PROGRESS)
             prev = own
         served = worker.serve(request)
         await go_on_later(worker)
@@ -492,6 +495,28 @@ async def test_a_slot_that_came_too_late_is_given_back() -> None:
         assert len(answer(worker.memory, second.rid).claims) == 1
         Foreign(worker.memory, second).cancel()
         await waiting.outcome()
+
+
+async def test_what_is_no_suspect_any_more_when_its_slot_comes_leaves_the_place_of_a_trial() -> (
+    None
+):
+    """Its former worker was only slow, and made the tokens that were missing."""
+    async with memory_worker.worker(capacity=1) as worker:
+        holder = worker.context.engine_slots.acquire(0)
+        request = lost_twice(worker, takeover.PROGRESS - 1)
+        await worker.caught_up()
+        served = worker.serve(request)
+        await go_on_later(worker)
+        await eventually(lambda: worker.context.engine_slots.queued == 1, "it queues for a slot")
+        assert worker.context.trials.running == 1
+
+        Foreign(worker.memory, request, name="other-b/1").tokens("b", 1)
+        await go_on_later(worker)
+        worker.context.engine_slots.release(holder)
+        await eventually(lambda: worker.engine.running == 1, "it runs")
+        assert worker.context.trials.running == 0
+        Foreign(worker.memory, request).cancel()
+        await served.outcome()
 
 
 async def test_the_last_attempt_waits_for_the_place_of_a_trial() -> None:

@@ -50,3 +50,38 @@ async def test_one_that_gives_up_leaves_its_place_to_the_next(granted: bool) -> 
         await gone
     async with asyncio.timeout(1), turns.take(CROWD, 1):
         pass
+
+
+async def test_one_that_gives_up_while_it_waits_frees_no_place() -> None:
+    turns, inside = Turns(1), asyncio.Event()
+
+    async def one() -> None:
+        async with turns.take(CROWD, 1):
+            inside.set()
+
+    async with turns.take(ALICE, 1):
+        gone, waiting = asyncio.create_task(one()), asyncio.create_task(one())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait([gone])
+        await asyncio.sleep(0)
+        assert not inside.is_set()
+    await asyncio.wait_for(waiting, 1)
+    assert inside.is_set()
+
+
+async def test_what_was_taken_counts_by_its_cost() -> None:
+    """Long look-ups of one principal use up the turns of many short ones."""
+    turns, order = Turns(1), list[str]()
+
+    async def one(flow: Flow, cost: float) -> None:
+        async with turns.take(flow, cost):
+            order.append(flow.tenant)
+
+    async with asyncio.TaskGroup() as tasks, turns.take(Flow("other", "other|1"), 1):
+        for _ in range(3):
+            tasks.create_task(one(CROWD, 100))
+        for _ in range(3):
+            tasks.create_task(one(ALICE, 10))
+        await asyncio.sleep(0)
+    assert order == ["crowd", "alice", "alice", "alice", "crowd", "crowd"]
