@@ -80,7 +80,7 @@ class RevocationRoutes:
                 await self._revocations.passed(appended.offset)
         except (log.LogUnavailable, TimeoutError) as error:
             raise errors.unavailable(
-                "The log does not answer. Whether the change is in it is not known; list the "
+                "The log does not answer. Whether it holds the change is unknown; list the "
                 "revocations to see."
             ) from error
 

@@ -98,7 +98,7 @@ def _error_text(answer: httpx.Response) -> str:
 
 
 class _Outage:
-    """The time without a connection: told once, with ever longer pauses between two tries."""
+    """The time without a connection: reported once; the pauses between tries grow."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -121,7 +121,7 @@ class _Outage:
             self._since = time.monotonic()
             self._tell("(connection lost, retrying)")
         if time.monotonic() - self._since > GIVE_UP_S:
-            raise ChatError(f"given up after {GIVE_UP_S:.0f} s: {why}")
+            raise ChatError(f"gave up after {GIVE_UP_S:.0f} s: {why}")
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, RETRY_LONGEST_S)
 
@@ -250,7 +250,7 @@ class Client:
             except (httpx.TransportError, ConnectionResetError):
                 pass
             attempt += 1
-            outage.wait(f"no service answers; the answer goes on without us: {response_id}")
+            outage.wait(f"no service answers; the answer continues on the server: {response_id}")
 
     def _watch_once(self, answer: Answer, base: str) -> Iterator[str]:
         parameters: dict[str, str | int] = {"stream": "true"}

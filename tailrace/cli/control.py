@@ -223,7 +223,7 @@ def last_words(data: paths.Data) -> str:
         return f"nothing runs; `{hints.up(data, last)}` starts it"
     return (
         f"nothing runs; the last supervisor (pid {last.supervisor.pid}) was killed before it could "
-        f"stop in order; `{hints.up(data, last)}` starts again"
+        f"stop in order; `{hints.up(data, last)}` starts it again"
     )
 
 

@@ -210,7 +210,7 @@ def _ps_cells(row: control.Row) -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """A duration as one reads it: "41 s", "12 min", "3 h 5 min"."""
+    """A duration in words: "41 s", "12 min", "3 h 5 min"."""
     minutes = int(seconds) // 60
     if minutes < 1:
         return f"{int(seconds)} s"

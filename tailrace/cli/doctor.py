@@ -87,7 +87,7 @@ def _java() -> Finding:
     try:
         found = java.find()
     except processes.StartError as error:
-        return Finding("Java", "problem", "no Java that Kafka runs on", f"Cure: {error}")
+        return Finding("Java", "problem", "no Java that Kafka can use", f"Cure: {error}")
     return Finding("Java", "ok", f"{java.version(found)} ({found})")
 
 
@@ -237,13 +237,15 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
 def _ports(data: paths.Data) -> list[Finding]:
     last = state.load(data.state)
     level: Level = "note"
-    found = [Finding("deployment", level, "nothing runs here", f"`{hints.up(data, last)}` starts")]
+    found = [
+        Finding("deployment", level, "nothing runs here", f"`{hints.up(data, last)}` starts it")
+    ]
     if last and last.phase != "stopped":
         found[0] = Finding(
             "deployment",
             "problem",
             f"nothing runs here: the last supervisor (pid {last.supervisor.pid}) was killed",
-            f"`{hints.up(data, last)}` starts again",
+            f"`{hints.up(data, last)}` starts it again",
         )
     for port, option in (
         (plan.Options().port, "--port"),

@@ -64,7 +64,7 @@ def revoke_command(
     tenant: Annotated[
         str, typer.Option(help="All users of a tenant; with a name, only that user.")
     ] = "",
-    issuer: Annotated[str, typer.Option(help="Where there are several issuers.")] = "",
+    issuer: Annotated[str, typer.Option(help="The issuer; needed where there are several.")] = "",
     ahead: Annotated[
         str, typer.Option("--for", help="Refuse new credentials too, for 90s … 365d from now.")
     ] = "",
@@ -73,7 +73,7 @@ def revoke_command(
         typer.Option(
             "--issuers",
             envvar="TAILRACE_ISSUERS",
-            help="Issuers file that says which there are (default: that of this data folder).",
+            help="Issuers file, which names the issuers (default: that of this data folder).",
         ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
