@@ -97,12 +97,18 @@ STATUS_OF_REASON = {
 }
 
 
+# A copy costs a fifth less than a new one, and every reader makes one for each token.
+_EMPTY = hashlib.blake2b(digest_size=8)
+
+
 def roll(h: str, ids: Iterable[int]) -> str:
     """The rolling 8-byte hash after `ids`. It is rolled per token, so that it does not depend on
     how tokens were cut into frames."""
     state = bytes.fromhex(h)
     for token in ids:
-        state = hashlib.blake2b(state + token.to_bytes(4, "little"), digest_size=8).digest()
+        digest = _EMPTY.copy()
+        digest.update(state + token.to_bytes(4, "little"))
+        state = digest.digest()
     return state.hex()
 
 
