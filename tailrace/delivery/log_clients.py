@@ -11,6 +11,8 @@ from tailrace.protocol import topics
 
 LONG_POLL_WAIT_MS: Final = 500
 ON_DEMAND_WAIT_MS: Final = 50
+# Topics that are followed whole and seldom have a record: nobody waits for the end of a fetch.
+WHOLE_TOPIC_WAIT_MS: Final = 2_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
     return LogClients(
         reader(topics.TOKENS, LONG_POLL_WAIT_MS, "tail"),
         reader(topics.TOKENS, ON_DEMAND_WAIT_MS, "on-demand"),
-        reader(topics.CONVERSATIONS, LONG_POLL_WAIT_MS, "conversations"),
-        reader(topics.REVOCATIONS, LONG_POLL_WAIT_MS, "revocations"),
+        reader(topics.CONVERSATIONS, WHOLE_TOPIC_WAIT_MS, "conversations"),
+        reader(topics.REVOCATIONS, WHOLE_TOPIC_WAIT_MS, "revocations"),
         log.Replays(bootstrap, client_id=f"{client_id}-replay"),
         log.Offsets(bootstrap, client_id=f"{client_id}-offsets"),
         lambda: log.layout(bootstrap),

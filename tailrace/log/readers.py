@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import aiokafka
 import aiokafka.errors
@@ -15,6 +15,8 @@ from tailrace.log import client_api, clients, record_keys
 from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
+# A poll that has no partition to fetch ends after this time, or with the first `follow`.
+NOTHING_FOLLOWED_S = 1.0
 # Of one fetch of a replay. Most replays end within the first; the rest of it was read for nothing.
 REPLAY_FETCH_BYTES = 512 << 10
 
@@ -30,6 +32,8 @@ class Reader:
         _changed: set when there is a change to apply.
         _changes: partitions to add (with offset) or drop (None), applied in `poll`.
         _consumer: None until the first poll and after an error.
+        _lags: sets the gauge of a followed partition. To find a gauge by its labels takes longer
+            than to set it.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Reader:
         self._changes: dict[int, int | None] = {}
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._changed = asyncio.Event()
+        self._lags: dict[int, Callable[[float], None]] = {}
         self.positions: dict[int, int] = {}
 
     def follow(self, partition: int, offset: int) -> None:
@@ -98,7 +103,7 @@ class Reader:
         if not self.positions:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._wait_ms / 1000):
+                async with asyncio.timeout(NOTHING_FOLLOWED_S):
                     await self._changed.wait()
             return []
         return await self._fetch(self._consumer)
@@ -112,8 +117,9 @@ class Reader:
     def _apply_changes(self) -> None:
         for partition, offset in self._changes.items():
             if offset is None:
-                if self.positions.pop(partition, None) is not None:
-                    with contextlib.suppress(KeyError):  # it was never fetched
+                self.positions.pop(partition, None)
+                if self._lags.pop(partition, None) is not None:
+                    with contextlib.suppress(KeyError):  # another reader removed it
                         telemetry.CONSUMER_LAG.remove(self._topic, str(partition))
             else:
                 self.positions[partition] = offset
@@ -145,10 +151,15 @@ class Reader:
                 self.positions[tp.partition] = batch[-1].offset + 1
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
-                telemetry.CONSUMER_LAG.labels(self._topic, str(tp.partition)).set(
-                    max(0, end - self.positions[tp.partition])
-                )
+                self._lag(tp.partition)(max(0, end - self.positions[tp.partition]))
         return out
+
+    def _lag(self, partition: int) -> Callable[[float], None]:
+        found = self._lags.get(partition)
+        if found is None:
+            found = telemetry.CONSUMER_LAG.labels(self._topic, str(partition)).set
+            self._lags[partition] = found
+        return found
 
 
 class Replays:
