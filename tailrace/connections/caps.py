@@ -8,6 +8,7 @@ No other address is believed.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
@@ -55,6 +56,7 @@ class Proxies:
         return peer
 
 
+@functools.lru_cache(maxsize=1024)  # an address is parsed once, not for each connection of it
 def key_of(address: str) -> str:
     """What an address is counted as: itself, or its network for IPv6."""
     parsed = _parsed(address)

@@ -209,7 +209,7 @@ class Stream:
         if not new:
             return
         self.emitted.extend(new)
-        size = sum(len(e.body) for e in new)
+        size = sum([len(e.body) for e in new])  # a list costs less where it has one item
         self.size += size
         if self.hidden:
             self._unseen += size
