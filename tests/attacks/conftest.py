@@ -53,7 +53,9 @@ def pytest_terminal_summary(
         return
     room.REPORT.parent.mkdir(exist_ok=True)
     room.REPORT.write_text(json.dumps(room.as_json(rows), indent=1))
-    terminalreporter.section("attacks: first token of another user, median/longest, idle → during")
+    terminalreporter.section(
+        "attacks: another user's first token, median/p90/longest, idle → during"
+    )
     for row in rows:
         terminalreporter.line(row.line())
     terminalreporter.line(f"figures: {room.REPORT}")
