@@ -55,6 +55,35 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     assert await cached.workers("pool") == []
 
 
+async def test_what_may_be_evicted_lies_apart_from_what_must_stay() -> None:
+    """A full cache must not throw away keys, rates, heartbeats or counts."""
+
+    class Seen(Store):
+        """Notes the kinds of keys that it is asked for."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.kinds: set[str] = set()
+
+        async def execute(self, *command: Any, patient: bool = False) -> Any:
+            key = str(command[3] if command[0] == "EVAL" else command[1])
+            self.kinds.add(key.partition(":")[0])
+            raise StoreUnavailable("not needed")
+
+    stays, evictable = Seen(), Seen()
+    cached = cache.Cache(stays, evictable)  # type: ignore[arg-type]
+    await cached.turn("r")
+    await cached.put_turn("o", "r", b"state")
+    await cached.warm_partition("pool", ["d"])
+    await cached.claim_key("p", "k", "mine", 1.0)
+    await cached.consume_tokens("p", 1, 1, 1, "requests")
+    await cached.settle_tokens("p", 1, 1, 1, "tokens")
+    await cached.workers("pool")
+    await cached.tell_running("g", {"p": 1})
+    assert evictable.kinds == {"session", "prefix"}
+    assert stays.kinds == {"idem", "rate", "workers", "running"}
+
+
 def test_only_ready_workers_serve_partitions_and_what_is_no_number_is_none() -> None:
     def served(*workers: dict[str, Any]) -> frozenset[int]:
         return worker_registry.served_partitions(workers)
