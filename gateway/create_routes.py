@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
     chat_completions,
+    request_body,
     response_stream,
     submission,
 )
-from gateway.parsing import chat_api, command, json_body, responses_api
+from gateway.parsing import chat_api, command, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, error_mapping, event_stream, write_deadline
-
-BODY_DEADLINE_S: Final = 60.0
 
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 
@@ -123,34 +122,11 @@ class CreateRoutes:
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
-            body = await self._body(request, account)
+            body = await request_body.read(request, self._config.max_http_bytes, account)
             create = command.with_key(
                 parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
             return principal, create, await self._submit.submit(create, principal)
-
-    async def _body(self, request: Request, account: kept_bytes.Account) -> dict[str, Any]:
-        limit = self._config.max_http_bytes
-        if int(request.headers.get("content-length") or 0) > limit:
-            raise errors.payload_too_large(limit)
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(BODY_DEADLINE_S):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > limit:
-                        raise errors.payload_too_large(limit)
-                    account.take(len(part))
-                    parts.append(part)
-        except TimeoutError as error:
-            raise errors.invalid_request(
-                f"The request did not arrive within {BODY_DEADLINE_S:.0f} s.",
-                code="request_timeout",
-            ) from error
-        except ClientDisconnect as error:
-            # No client reads this answer; it shows in the metrics.
-            raise errors.invalid_request("The client left.") from error
-        return json_body.decode(b"".join(parts))
 
     async def _whole(
         self, principal: Principal, stream: response_stream.ResponseStream, request: Request

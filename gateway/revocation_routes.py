@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.parsing import json_body
+from gateway import request_body
 from tailrace import log, telemetry
 from tailrace.auth import revocation_list
 from tailrace.auth.principal import CredentialScope, Principal
@@ -46,7 +46,9 @@ class RevocationRoutes:
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
         if len(self._revocations.known) >= MAX_REVOCATIONS:
             raise errors.overloaded(60.0)
-        record = _revoked(await _body(request), admin, self._gate.clock())
+        record = _revoked(
+            await request_body.read(request, MAX_BODY_BYTES), admin, self._gate.clock()
+        )
         await self._append(record)
         return JSONResponse(_shown(record), 201)
 
@@ -87,15 +89,6 @@ class RevocationRoutes:
 
 def _may(admin: Principal, record: records.Revoked) -> bool:
     return record.issuer == admin.issuer and admin.tenant in (None, record.tenant)
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise errors.payload_too_large(MAX_BODY_BYTES)
-    return json_body.decode(bytes(body))
 
 
 def _revoked(body: dict[str, Any], admin: Principal, now: float) -> records.Revoked:

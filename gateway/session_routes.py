@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.parsing import json_body
+from gateway import request_body
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.web import access, session_cookie
@@ -83,9 +83,4 @@ def _shown(principal: Principal, token: str | None) -> dict[str, Any]:
 async def _body(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise errors.invalid_request("The body must be JSON.", code="invalid_type")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise errors.payload_too_large(MAX_BODY_BYTES)
-    return json_body.decode(bytes(body))
+    return await request_body.read(request, MAX_BODY_BYTES)

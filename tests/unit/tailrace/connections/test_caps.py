@@ -67,3 +67,13 @@ def test_a_place_gives_back_all_that_it_counts(monkeypatch: pytest.MonkeyPatch) 
     assert bounds.open == 0
     assert not bounds._by_address
     assert not bounds._kept
+
+
+def test_a_place_that_is_charged_to_another_address_leaves_the_first_one() -> None:
+    """A proxy tells the client's address only after the head was read."""
+    bounds = caps.Caps(3, 1)
+    place, other = caps.Place(bounds), caps.Place(bounds)
+    assert place.charge("192.0.2.1")
+    assert place.charge("192.0.2.2")
+    assert other.charge("192.0.2.1")
+    assert not caps.Place(bounds).charge("192.0.2.2")
