@@ -34,13 +34,26 @@ def verdicts(report: str) -> dict[str, list[str]]:
 def line(attack: rows.Attack, found: dict[str, list[str]]) -> str:
     """The attack, and what became of it: it is ok when all of its tests ran and none failed."""
     each = [verdict for test in attack.tests for verdict in found.get(test, ["did not run"])]
-    worst = next((v for v in ("FAILED", "did not run", "skipped") if v in each), "ok")
-    return f"{attack.number:>3}  {worst:<12} {attack.name}: {attack.expectation}"
+    return f"{attack.number:>3}  {_worst(each):<12} {attack.name}: {attack.expectation}"
+
+
+def others(found: dict[str, list[str]]) -> list[str]:
+    """A line for each test of this folder that belongs to no numbered attack."""
+    numbered = {test for attack in rows.ATTACKS for test in attack.tests}
+    return [
+        f"  –  {_worst(found[test]):<12} {test.partition('::test_')[2].replace('_', ' ')}"
+        for test in sorted(found)
+        if test.startswith("tests/attacks/") and test not in numbered
+    ]
+
+
+def _worst(verdicts: list[str]) -> str:
+    return next((v for v in ("FAILED", "did not run", "skipped") if v in verdicts), "ok")
 
 
 def main() -> int:
-    others = {test for attack in rows.ATTACKS for test in attack.tests}
-    outside = sorted(test for test in others if not test.startswith("tests/attacks/"))
+    numbered = {test for attack in rows.ATTACKS for test in attack.tests}
+    outside = sorted(test for test in numbered if not test.startswith("tests/attacks/"))
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={REPORT}"]
@@ -51,7 +64,7 @@ def main() -> int:
         check=False,
     )
     found = verdicts(REPORT.read_text()) if REPORT.exists() else {}
-    lines = [line(attack, found) for attack in rows.ATTACKS]
+    lines = [line(attack, found) for attack in rows.ATTACKS] + others(found)
     print("\n".join(["", "attacks by number", *lines]))
     return done.returncode or int(any("  ok " not in each for each in lines))
 

@@ -109,6 +109,7 @@ ATTACKS: Final = (
             f"{_REVOCATION}::test_what_is_open_for_a_revoked_user_ends_everywhere",
             f"{_REVOCATION}::test_one_credential_of_a_user_and_a_whole_tenant",
             f"{_REVOCATION}::test_an_instance_that_starts_lets_no_revoked_user_in",
+            f"{_REVOCATION}::test_redis_decides_nothing",
         ),
     ),
     Attack(
@@ -164,6 +165,8 @@ ATTACKS: Final = (
             f"{_BEFORE}::test_connections_of_one_address_are_capped_and_others_get_in",
             f"{_BEFORE}::test_the_admin_port_has_the_same_bounds",
             f"{_FRAMES}::test_sockets_of_one_user_are_capped",
+            f"{_BEFORE}::test_requests_without_a_pause_between_them_are_cut",
+            f"{_BEFORE}::test_refused_credentials_have_a_rate",
         ),
     ),
     Attack(

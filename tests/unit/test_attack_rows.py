@@ -51,3 +51,8 @@ def test_an_attack_is_withstood_when_all_of_its_tests_ran(tests: list[str], verd
     line = attacks_command.line(attack, attacks_command.verdicts(REPORT))
     assert line.split()[1] == verdict.split()[0]
     assert verdict in line
+
+
+def test_an_attack_without_a_number_has_a_line_of_its_own() -> None:
+    found = {"tests/attacks/test_x.py::test_one_thing": ["ok", "FAILED"], "tests/y.py::test_y": []}
+    assert attacks_command.others(found) == ["  –  FAILED       one thing"]
