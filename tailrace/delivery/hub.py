@@ -290,7 +290,7 @@ class Hub:
             self._on_ignored(outcome.value)
 
     def drop_unused(self, owner: records.Owner, before: float) -> None:
-        """Drop the streams of `owner` that nobody has watched since `before` (monotonic seconds).
+        """Drop the streams of `owner` without a watcher since `before` (monotonic seconds).
         One that was made a moment ago is about to be watched."""
         idle = [s for s in self._streams.values() if s.owner == owner and s.unused]
         for s in idle:

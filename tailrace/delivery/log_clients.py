@@ -11,7 +11,7 @@ from tailrace.protocol import topics
 
 LONG_POLL_WAIT_MS: Final = 500
 ON_DEMAND_WAIT_MS: Final = 50
-# Topics that are followed whole and seldom have a record: nobody waits for the end of a fetch.
+# Topics that are followed whole and seldom have a record: no client waits for the end of a fetch.
 WHOLE_TOPIC_WAIT_MS: Final = 2_500
 
 

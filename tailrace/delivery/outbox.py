@@ -77,8 +77,8 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """Wake nobody any more. Who is woken refers to this outbox: together they would keep the
-        response's events until the garbage collector comes."""
+        """Wake no reader any more. The one to be woken refers to this outbox: together they would
+        keep the response's events until the garbage collector comes."""
         self._wake = _nobody
 
     def finished(self, last: int) -> None:

@@ -8,7 +8,7 @@ Five things rest on them:
   whether it was ever sent, and what was given up is never sent.
 - A sender task that ended by itself is noticed within a second, instead of by the append deadline.
 - A consumer that does not stop in time loses its connections at once.
-- What a consumer has fetched and nobody will read is freed at once. It is up to megabytes, and
+- What a consumer has fetched and will not hand out is freed at once. It is up to megabytes, and
   refers to itself.
 
 `PARTS` lists what is used. `client_api.choose` compares it with the installed aiokafka.
