@@ -7,6 +7,9 @@
                    take what is written to it (its pongs); what has come already waits as bytes
     parsing        SLICE_BYTES at a time, at most TURN_FRAMES frames before others have their turn,
                    and not before the frames of all sockets of the address are within its rate
+    backlog        what waits to be parsed for BACKLOG_S without a pause is a flood, if more than
+                   BACKLOG_FRAMES were read in that time
+    keep-alive     not of a client whose frames wait here: its pong may be among them
 
 A client above a bound is closed with 1008. So is one that has us keep more than there is room for
 at its address (`tailrace/connections/caps.py`).
@@ -44,6 +47,10 @@ MAX_FRAMES: Final = 1_000
 MAX_CONTROLS: Final = 100
 MAX_FRAGMENTS: Final = 256
 MESSAGE_S: Final = 30.0
+BACKLOG_S: Final = 10.0
+BACKLOG_FRAMES: Final = 2_500
+# A flood is not divided by a moment in which all that came is parsed.
+PAUSE_S: Final = 1.0
 # A frame takes 6 bytes or more, and some 8 µs: a slice of the smallest ones takes 1.4 ms.
 SLICE_BYTES: Final = 1024
 TURN_FRAMES: Final = 128
@@ -116,6 +123,9 @@ class Protocol(WebSocketsSansIOProtocol):
         _turn: whether the rest of `_held` is parsed in a later turn of the event loop.
         _second, _frames, _controls: how many frames came in which second of the loop's clock.
         _fragments: of the message that is not complete.
+        _backlog_since, _backlog: since when something has waited to be parsed, and how many frames
+            were read since then.
+        _caught_up: when all that had come was parsed; None while something waits.
         _slowed: reads on when it is the turn of this connection among those of its address that
             sends too much; None while it waits for none.
         _late: ends a handshake or a message that is not complete in time; None while there is none.
@@ -132,6 +142,9 @@ class Protocol(WebSocketsSansIOProtocol):
     _frames = 0
     _controls = 0
     _fragments = 0
+    _backlog_since = 0.0
+    _backlog = 0
+    _caught_up: float | None = -PAUSE_S
     _slowed: asyncio.TimerHandle | None = None
     _late: asyncio.TimerHandle | None = None
     _place: caps.Place | None = None
@@ -263,8 +276,16 @@ class Protocol(WebSocketsSansIOProtocol):
         )
 
     def _hold(self, rest: bytes) -> None:
+        """Keep what cannot be parsed yet, unless this has been so for too long."""
         self._held = rest
         self.transport.pause_reading()
+        now = self.loop.time()
+        if self._caught_up is not None:
+            if now - self._caught_up >= PAUSE_S:
+                self._backlog_since, self._backlog = now, 0
+            self._caught_up = None
+        if self._backlog > BACKLOG_FRAMES and now - self._backlog_since >= BACKLOG_S:
+            self._abuse("backlog")
 
     def _take_turn(self) -> None:
         if not self._turn:
@@ -297,7 +318,18 @@ class Protocol(WebSocketsSansIOProtocol):
         if self._held:
             self._take_turn()
         else:
+            if self._caught_up is None:
+                self._caught_up = self.loop.time()
             self.transport.resume_reading()
+
+    def keepalive_timeout(self) -> None:
+        """No pong came in time. It proves nothing while it may be among what was not read."""
+        timeout_s, caught_up = self.ping_timeout or 0.0, self._caught_up
+        behind = caught_up is None or self.loop.time() - caught_up < timeout_s
+        if behind or self.read_paused:
+            self.pong_timer = self.loop.call_later(timeout_s, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
 
     async def receive(self) -> Any:
         """The next message for the application. Reading goes on when none is left."""
@@ -347,6 +379,7 @@ class Protocol(WebSocketsSansIOProtocol):
                 continue
             opcode = event.opcode
             self._frames += 1
+            self._backlog += 1
             if opcode >= _CONTROL:
                 self._controls += 1
             elif opcode is Opcode.CONT and not event.fin:
@@ -405,7 +438,7 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
     methods = (
         *("connection_made", "connection_lost", "data_received", "handle_connect"),
         *("handle_events", "handle_parser_exception", "pause_writing", "resume_writing"),
-        *("receive", "start_keepalive"),
+        *("receive", "start_keepalive", "keepalive_timeout"),
     )
     relied_on = {
         **{name: hasattr(base, name) for name in methods},
@@ -420,6 +453,7 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
         "handshake_initiated": "self.handshake_initiated = True" in source,
         "handshake_complete": "self.handshake_complete = True" in source,
         "close_sent": "self.close_sent = True" in source,
+        "pong_timer": "call_later(self.ping_timeout, self.keepalive_timeout)" in source,
     }
     used = {part.split("(")[0].split(")")[0] for part in source.split("self.queue.")[1:]}
     others = sorted(f"queue.{name}" for name in used if not hasattr(Inbox, name))

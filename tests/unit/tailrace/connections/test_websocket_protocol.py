@@ -235,6 +235,64 @@ async def test_within_the_rate_of_its_address_a_socket_is_read_on() -> None:
         client.send(frame(TEXT, b"waits"))  # when the connection ends
 
 
+async def test_a_flood_that_is_read_at_the_rate_of_its_address_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It went on for as long as its client liked, and others of the address waited behind it."""
+    monkeypatch.setattr(websocket_protocol, "BACKLOG_S", 0.2)
+    monkeypatch.setattr(websocket_protocol, "BACKLOG_FRAMES", 400)
+    buckets = token_buckets.TokenBuckets(rate=700.0, burst=10.0)
+    async with serving(frames=buckets) as server, server.socket() as client:
+        client.send(frame(TEXT) * 50_000)
+        assert await client.close_code() == 1008
+    assert 400 < len(server.app.messages) < 50_000
+
+
+async def test_few_frames_that_wait_for_long_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "BACKLOG_S", 0.0)
+    async with serving() as server, server.socket() as client:
+        server.app.taking.clear()
+        client.send(frame(TEXT, b"y" * 600) * 300)
+        await waiting.eventually(lambda: connections()[0]._held, "they wait")
+        server.app.taking.set()
+        await came(server, 300)
+
+
+async def test_floods_with_pauses_between_them_are_not_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_protocol, "BACKLOG_S", 0.0)
+    monkeypatch.setattr(websocket_protocol, "BACKLOG_FRAMES", 400)
+    monkeypatch.setattr(websocket_protocol, "PAUSE_S", 0.0)
+    async with serving() as server, server.socket() as client:
+        for sent in (300, 600, 900):
+            client.send(frame(TEXT, b"y" * 600) * 300)
+            await came(server, sent)
+
+
+async def test_a_client_whose_pong_waits_to_be_read_is_not_taken_for_gone() -> None:
+    """Frames of an address that sends too much wait, and its honest clients' pongs among them."""
+    buckets = token_buckets.TokenBuckets(rate=2.0, burst=1.0)
+    async with serving(frames=buckets) as server, server.socket() as client:
+        (protocol,) = connections()
+        protocol.ping_timeout = 0.1
+        client.send(frame(TEXT, b"a") * 2)
+        await came(server, 2)
+        protocol.send_keepalive_ping()
+        ping = await client.read(protocol.pending_ping_payload)
+        client.send(frame(PONG, ping[-4:]))
+        await waiting.eventually(lambda: protocol._held, "the pong waits")
+        await waiting.eventually(lambda: not protocol._held, "it was read")
+        assert protocol.pending_ping_payload is None
+        assert not protocol.close_sent
+
+
+async def test_a_client_that_does_not_answer_a_ping_is_gone() -> None:
+    async with serving() as server, server.socket() as client:
+        (protocol,) = connections()
+        protocol.ping_timeout = 0.1
+        protocol.send_keepalive_ping()
+        assert await client.close_code() == 1011
+
+
 async def test_text_that_is_no_utf_8_is_closed_without_a_trace_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
