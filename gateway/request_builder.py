@@ -139,8 +139,8 @@ class RequestBuilder:
             user=create.user,
             safety_identifier=create.safety_identifier,
             prompt_cache_key=create.prompt_cache_key,
-            parallel_tool_calls=create.parallel_tool_calls,
         )
+        echo |= create.echo
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
 

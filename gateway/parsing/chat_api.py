@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 import msgspec
 
-from gateway.parsing import messages, shared_fields, tools
+from gateway.parsing import (
+    chat_messages,
+    conversation,
+    formats,
+    offered,
+    reasoning,
+    sampling,
+    shared_fields,
+    tools,
+)
 from gateway.parsing.command import Create
-from gateway.parsing.json_body import Body, object_field
+from gateway.parsing.json_body import Body
 from gateway.parsing.sampling import token_bound
 from gateway.parsing.scalars import or_default, read
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
+
+MAX_CHOICES: Final = 8
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -30,10 +41,17 @@ class Fields(shared_fields.SharedFields, frozen=True):
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    n: int | None = None
 
 
-def parse(body: Body, pools: Sequence[Pool]) -> Create:
-    """The command that a body asks for.
+def parse(
+    body: Body,
+    pools: Sequence[Pool],
+    *,
+    serving: frozenset[offered.Feature] = offered.OFFERED,
+) -> Create:
+    """The command that a body asks for. `serving`: what may be asked for beyond text.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -41,48 +59,40 @@ def parse(body: Body, pools: Sequence[Pool]) -> Create:
     pool, model = shared_fields.pool_and_model(body, pools)
     _refuse_unsupported(body)
     turn = read(body, Fields)
-    said = _messages(body, pool)
+    said = shared_fields.checked_length(chat_messages.read(body), pool, "messages")
+    conversation.check_answered(said, set(), "tool_call_id")
     asked = token_bound(turn.max_completion_tokens, "max_completion_tokens", pool)
     asked = asked or token_bound(turn.max_tokens, "max_tokens", pool)
+    if turn.n is not None and not 1 <= turn.n <= MAX_CHOICES:
+        raise errors.out_of_range("n", 1, MAX_CHOICES)
+    top = sampling.top_logprobs(turn.top_logprobs)
+    if top and not turn.logprobs:
+        raise errors.invalid_value("top_logprobs", "'top_logprobs' needs 'logprobs': true.")
     options = turn.stream_options
-    return dataclasses.replace(
-        shared_fields.create(body, turn, pool, model, said, asked),
+    create = dataclasses.replace(
+        shared_fields.create(body, turn, pool, model, said, asked, formats.of_chat(body)),
         stream=or_default(turn.stream, False),
         usage_in_stream=options is not None and or_default(options.include_usage, False),
+        tools=tools.read(body, parallel=turn.parallel_tool_calls),
+        reasoning=reasoning.of_chat(body),
+        verbosity=reasoning.verbosity(body.get("verbosity"), "verbosity"),
+        logprobs=top if turn.logprobs else None,
+        logprobs_param="logprobs",
+        choices=turn.n or 1,
     )
-
-
-def _messages(body: Body, pool: Pool) -> list[dict[str, Any]]:
-    value = body.get("messages")
-    if value is None or value == []:
-        raise errors.missing_required_parameter("messages")
-    if not isinstance(value, list):
-        raise errors.invalid_type("messages", "an array of messages")
-    if len(value) > messages.MAX_ITEMS:
-        raise errors.invalid_value(
-            "messages", f"Invalid 'messages': expected at most {messages.MAX_ITEMS} messages."
-        )
-    found = [messages.message(item, f"messages[{i}]") for i, item in enumerate(value)]
-    messages.check_length(found, pool, "messages")
-    return found
+    offered.check(create, serving, chat=True)
+    return create
 
 
 def _refuse_unsupported(body: Body) -> None:
-    tools.refuse(body)
-    if body.get("n") not in (None, 1):
-        raise errors.unsupported_value("n", "Only n=1 is supported.")
-    for name in (
-        "functions",
-        "logprobs",
-        "top_logprobs",
-        "audio",
-        "prediction",
-        "web_search_options",
-    ):
+    for name in ("functions", "function_call"):
+        if body.get(name):
+            instead = "tools" if name == "functions" else "tool_choice"
+            raise errors.unsupported_parameter(
+                name, f"'{name}' is deprecated and not supported; use '{instead}'."
+            )
+    for name in ("audio", "prediction", "web_search_options"):
         if body.get(name):
             raise errors.unsupported_parameter(name)
     if body.get("modalities") not in (None, ["text"]):
         raise errors.unsupported_value("modalities", "Only the modality 'text' is supported.")
-    form = object_field(body, "response_format")
-    if form and form.get("type") != "text":
-        raise errors.unsupported_value("response_format", "Only the format 'text' is supported.")

@@ -9,9 +9,25 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.parsing import conversation
+from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
+from gateway.parsing.reasoning import Reasoning
+from gateway.parsing.sampling import NOTHING_FURTHER, Further
 from gateway.parsing.scalars import MAX_LABEL_CHARS
+from gateway.parsing.tools import NO_TOOLS, Tools
 from tailrace.protocol import errors, records, topics
+
+# The members as `events.echo` has them where nothing is said of them.
+_UNASKED: Final[dict[str, Any]] = {
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "max_tool_calls": None,
+    "reasoning": None,
+    "top_logprobs": 0,
+}
+_TEXT: Final = {"format": {"type": "text"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +35,17 @@ class Create:
     """A checked request for one response.
 
     Attributes:
-        input: this turn as chat messages `{"role", "content"}`, without instructions.
+        input: this turn as chat messages (`conversation.messages`), without instructions.
         items: the same as the client is shown it (`input_items`).
+        turn: the same as it was read. It may hold references and sealed items, which only the
+            log or a key can resolve (`conversation.unresolved`).
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         usage_in_stream: Chat Completions' `include_usage`.
+        further: sampling parameters that `sampling` has no place for yet.
+        logprobs: each token with its log probability and those of so many likely ones; None:
+            without any. `logprobs_param` is the field that asked.
+        choices: how many answers.
         body_digest: of what the client sent; None without an idempotency key.
     """
 
@@ -44,15 +66,43 @@ class Create:
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    parallel_tool_calls: bool = True
+    turn: tuple[conversation.Item, ...] = ()
+    tools: Tools = NO_TOOLS
+    format: Format | None = None
+    reasoning: Reasoning | None = None
+    verbosity: str | None = None
+    further: Further = NOTHING_FURTHER
+    logprobs: int | None = None
+    logprobs_param: str = ""
+    choices: int = 1
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None
 
     @property
     def characters(self) -> int:
-        """Length of this turn's text, for admission."""
-        return sum(len(m["content"]) for m in self.input) + len(self.instructions or "")
+        """Length of this turn's text and of its tools, for admission."""
+        said = conversation.characters(self.input) + len(self.instructions or "")
+        return said + self.tools.characters
+
+    @property
+    def echo(self) -> dict[str, Any]:
+        """Members of the Response object that are not as they are when nothing is said of them."""
+        asked: dict[str, Any] = {
+            "tools": list(self.tools.shown),
+            "tool_choice": self.tools.choice_shown,
+            "parallel_tool_calls": self.tools.parallel,
+            "max_tool_calls": self.tools.max_calls,
+            "reasoning": self.reasoning.shown if self.reasoning is not None else None,
+            "top_logprobs": self.logprobs or 0,
+        }
+        found = {name: value for name, value in asked.items() if value != _UNASKED[name]}
+        text: dict[str, Any] = {"format": {"type": "text"}}
+        if self.format is not None and self.format.shown is not None:
+            text["format"] = self.format.shown
+        if self.verbosity is not None:
+            text["verbosity"] = self.verbosity
+        return found if text == _TEXT else {**found, "text": text}
 
 
 def with_key(create: Create, key: str | None, body: Body) -> Create:

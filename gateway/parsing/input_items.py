@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from gateway.parsing import messages
+from gateway.parsing import conversation, messages
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors
-from tailrace.settings.shapes import Pool
+
+MAX_SEALED_CHARS: Final = 262_144
 
 
-def read(body: Body, pool: Pool, *, required: bool) -> list[dict[str, Any]]:
-    """The input as chat messages; empty if there is none and none is required.
+def read(body: Body, *, required: bool) -> tuple[conversation.Item, ...]:
+    """The items of the input; none if there are none and none are required.
 
     Raises:
         errors.ApiError: 400 naming the item.
@@ -20,7 +22,7 @@ def read(body: Body, pool: Pool, *, required: bool) -> list[dict[str, Any]]:
     if value is None or value == []:
         if required:
             raise errors.missing_required_parameter("input")
-        return []
+        return ()
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(items, list):
         raise errors.invalid_type("input", "a string or an array of items")
@@ -28,21 +30,102 @@ def read(body: Body, pool: Pool, *, required: bool) -> list[dict[str, Any]]:
         raise errors.invalid_value(
             "input", f"Invalid 'input': expected at most {messages.MAX_ITEMS} items."
         )
-    found = [_message(item, f"input[{i}]") for i, item in enumerate(items)]
-    messages.check_length(found, pool, "input")
+    return tuple(_item(item, f"input[{i}]") for i, item in enumerate(items))
+
+
+def _item(item: Any, where: str) -> conversation.Item:
+    if not isinstance(item, dict):
+        raise errors.invalid_type(where, "an object")
+    kind = item.get("type")
+    if kind is None:
+        # SDKs leave the type out of messages, and of references.
+        is_reference = "id" in item and "role" not in item and "content" not in item
+        kind = "item_reference" if is_reference else "message"
+    read_item = _KINDS.get(kind) if isinstance(kind, str) else None
+    if read_item is None:
+        raise errors.unsupported_value(
+            f"{where}.type", f"Supported items are: {', '.join(_KINDS)}."
+        )
+    return read_item(item, where)
+
+
+def _call(item: dict[str, Any], where: str) -> conversation.Call:
+    custom = item["type"] == "custom_tool_call"
+    namespace = item.get("namespace")
+    if namespace is not None:
+        namespace = messages.identifier(item, "namespace", where)
+    return conversation.Call(
+        messages.identifier(item, "call_id", where),
+        messages.identifier(item, "name", where),
+        messages.text(item, "input" if custom else "arguments", where),
+        where,
+        namespace=namespace,
+        custom=custom,
+    )
+
+
+def _output(item: dict[str, Any], where: str) -> conversation.CallOutput:
+    return conversation.CallOutput(
+        messages.identifier(item, "call_id", where),
+        messages.content(item.get("output"), f"{where}.output"),
+        where,
+        custom=item["type"] == "custom_tool_call_output",
+    )
+
+
+def _reasoning(item: dict[str, Any], where: str) -> conversation.Reasoning:
+    sealed = item.get("encrypted_content")
+    return conversation.Reasoning(
+        "".join(_texts(item, "content", "reasoning_text", where)),
+        where,
+        id=None if item.get("id") is None else messages.identifier(item, "id", where),
+        summary=tuple(_texts(item, "summary", "summary_text", where)),
+        sealed=None if sealed is None else _sealed(item, where),
+    )
+
+
+def _texts(item: dict[str, Any], name: str, kind: str, where: str) -> list[str]:
+    """The texts of parts that are all of one kind."""
+    value = item.get(name)
+    path = f"{where}.{name}"
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > messages.MAX_PARTS:
+        raise errors.invalid_type(path, f"an array of at most {messages.MAX_PARTS} parts")
+    for i, part in enumerate(value):
+        if not isinstance(part, dict):
+            raise errors.invalid_type(f"{path}[{i}]", "an object")
+        if part.get("type") != kind:
+            raise errors.unsupported_value(f"{path}[{i}].type", f"Expected '{kind}'.")
+    return [messages.text(part, "text", f"{path}[{i}]") for i, part in enumerate(value)]
+
+
+def _sealed(item: dict[str, Any], where: str) -> str:
+    found = messages.text(item, "encrypted_content", where)
+    if len(found) > MAX_SEALED_CHARS:
+        raise errors.invalid_value(
+            f"{where}.encrypted_content",
+            f"Invalid '{where}.encrypted_content': expected at most {MAX_SEALED_CHARS} characters.",
+        )
     return found
 
 
-def _message(item: Any, where: str) -> dict[str, Any]:
-    if isinstance(item, dict) and item.get("type", "message") != "message":
-        raise errors.unsupported_value(f"{where}.type", "Only message items are supported.")
-    return messages.message(item, where)
+def _reference(item: dict[str, Any], where: str) -> conversation.Reference:
+    return conversation.Reference(messages.identifier(item, "id", where), where)
 
 
-def shown(message: dict[str, Any]) -> dict[str, Any]:
-    """A chat message as the item that `GET …/input_items` shows."""
-    kind = "output_text" if message["role"] == "assistant" else "input_text"
-    part: dict[str, Any] = {"type": kind, "text": message["content"]}
-    if kind == "output_text":
-        part["annotations"] = []
-    return {"type": "message", "role": message["role"], "status": "completed", "content": [part]}
+def _compaction(item: dict[str, Any], where: str) -> conversation.Compaction:
+    id_ = None if item.get("id") is None else messages.identifier(item, "id", where)
+    return conversation.Compaction(_sealed(item, where), where, id=id_)
+
+
+_KINDS: Final[Mapping[str, Callable[[dict[str, Any], str], conversation.Item]]] = {
+    "message": messages.message,
+    "function_call": _call,
+    "function_call_output": _output,
+    "custom_tool_call": _call,
+    "custom_tool_call_output": _output,
+    "reasoning": _reasoning,
+    "item_reference": _reference,
+    "compaction": _compaction,
+}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
+from gateway.parsing import conversation
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
 MAX_ITEMS: Final = 512
 MAX_PARTS: Final = 64
+MAX_ID_CHARS: Final = 256
 # No text is denser with a real tokenizer. The engine counts exactly; this bound only keeps absurd
 # inputs out of the log.
 CHARS_PER_TOKEN: Final = 16
 
-_ROLES: Final = {
+Role = Literal["user", "system", "assistant"]
+_ROLES: Final[Mapping[str, Role]] = {
     "user": "user",
     "system": "system",
     "developer": "system",
@@ -22,45 +26,90 @@ _ROLES: Final = {
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
 
 
-def message(item: Any, where: str) -> dict[str, Any]:
-    """A chat message `{"role", "content"}`. `where` is its place in the body, for errors.
+def role(item: dict[str, Any], where: str) -> Role:
+    """Who speaks.
+
+    Raises:
+        errors.ApiError: 400 naming the role.
+    """
+    value = item.get("role")
+    if value is None:
+        raise errors.missing_required_parameter(f"{where}.role")
+    if not isinstance(value, str) or value not in _ROLES:
+        raise errors.unsupported_value(
+            f"{where}.role", f"Supported roles are: {', '.join(_ROLES)}."
+        )
+    return _ROLES[value]
+
+
+def message(item: dict[str, Any], where: str) -> conversation.Message:
+    """A message. `where` is its place in the body, for errors.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
     """
-    if not isinstance(item, dict):
-        raise errors.invalid_type(where, "an object")
-    role = item.get("role")
-    if role is None:
-        raise errors.missing_required_parameter(f"{where}.role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise errors.unsupported_value(
-            f"{where}.role", f"Supported roles are: {', '.join(_ROLES)}."
-        )
+    speaker = role(item, where)
     if item.get("tool_calls") or item.get("function_call"):
-        raise errors.unsupported_parameter(f"{where}.tool_calls", "Tools are not supported.")
-    return {"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
+        raise errors.unsupported_parameter(
+            f"{where}.tool_calls", "A call is an item of its own: 'function_call'."
+        )
+    said = content(item.get("content"), f"{where}.content", refusals=speaker == "assistant")
+    return conversation.Message(speaker, said, where)
 
 
-def _content(value: Any, where: str) -> str:
+def content(value: Any, where: str, *, refusals: bool = False) -> str:
+    """Text, or parts of it. `refusals`: a part may be one.
+
+    Raises:
+        errors.ApiError: 400 naming what is wrong in it.
+    """
     if isinstance(value, str):
         return value
     if value is None:
         raise errors.missing_required_parameter(where)
     if not isinstance(value, list) or len(value) > MAX_PARTS:
         raise errors.invalid_type(where, f"a string or an array of at most {MAX_PARTS} parts")
-    return "".join(_part(part, f"{where}[{i}]") for i, part in enumerate(value))
+    return "".join(_part(part, f"{where}[{i}]", refusals) for i, part in enumerate(value))
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str, refusals: bool) -> str:
     if not isinstance(part, dict):
         raise errors.invalid_type(where, "an object")
-    if part.get("type") not in _TEXT_PARTS:
+    kind = part.get("type")
+    if refusals and kind == "refusal":
+        return text(part, "refusal", where)
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise errors.unsupported_value(f"{where}.type", "Only text is supported.")
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise errors.invalid_type(f"{where}.text", "a string")
-    return text
+    return text(part, "text", where)
+
+
+def text(value: Mapping[str, Any], name: str, where: str) -> str:
+    """A member that must be a text.
+
+    Raises:
+        errors.ApiError: it is absent, or no text.
+    """
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise errors.invalid_type(f"{where}.{name}", "a string")
+    return found
+
+
+def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
+    """A member that names something.
+
+    Raises:
+        errors.ApiError: it is absent, no text, empty or too long.
+    """
+    if value.get(name) is None:
+        raise errors.missing_required_parameter(f"{where}.{name}")
+    found = text(value, name, where)
+    if not 0 < len(found) <= MAX_ID_CHARS:
+        raise errors.invalid_value(
+            f"{where}.{name}",
+            f"Invalid '{where}.{name}': expected 1 to {MAX_ID_CHARS} characters.",
+        )
+    return found
 
 
 def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None:
@@ -68,5 +117,5 @@ def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None
     Raises:
         errors.ApiError: more text than any tokenizer makes fit the model's length.
     """
-    if sum(len(m["content"]) for m in messages) > pool.max_model_len * CHARS_PER_TOKEN:
+    if conversation.characters(messages) > pool.max_model_len * CHARS_PER_TOKEN:
         raise errors.context_length_exceeded(pool.max_model_len, param)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gateway.parsing import input_items, shared_fields, tools
+from gateway.parsing import (
+    conversation,
+    formats,
+    input_items,
+    offered,
+    reasoning,
+    sampling,
+    shared_fields,
+    tools,
+)
 from gateway.parsing.command import Create, body_digest
 from gateway.parsing.json_body import Body, object_field
 from gateway.parsing.messages import CHARS_PER_TOKEN
@@ -21,7 +30,7 @@ class _Fields(shared_fields.SharedFields, frozen=True):
     previous_response_id: Label | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
-    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
 
 
 class HttpFields(_Fields, frozen=True):
@@ -38,8 +47,14 @@ class EventFields(_Fields, frozen=True):
     idempotency_key: Label | None = None
 
 
-def parse(body: Body, pools: Sequence[Pool], *, websocket: bool = False) -> Create:
-    """The command that a body asks for.
+def parse(
+    body: Body,
+    pools: Sequence[Pool],
+    *,
+    websocket: bool = False,
+    serving: frozenset[offered.Feature] = offered.OFFERED,
+) -> Create:
+    """The command that a body asks for. `serving`: what may be asked for beyond text.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -65,23 +80,37 @@ def parse(body: Body, pools: Sequence[Pool], *, websocket: bool = False) -> Crea
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
     previous = turn.previous_response_id
-    messages = input_items.read(body, pool, required=generate and previous is None)
+    turn_items = shared_fields.checked_length(
+        input_items.read(body, required=generate and previous is None), pool, "input"
+    )
+    if previous is None and not conversation.unresolved(turn_items):
+        conversation.check_answered(turn_items, set())
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
-    return dataclasses.replace(
-        shared_fields.create(body, turn, pool, model, messages, asked),
+    logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
+    create = dataclasses.replace(
+        shared_fields.create(
+            body, turn, pool, model, turn_items, asked, formats.of_responses(body)
+        ),
         instructions=instructions,
         previous=previous,
         background=background,
         stream=stream,
         generate=generate,
-        parallel_tool_calls=or_default(turn.parallel_tool_calls, True),
+        tools=tools.read(body, parallel=turn.parallel_tool_calls, max_calls=turn.max_tool_calls),
+        reasoning=reasoning.of_responses(body),
+        verbosity=reasoning.verbosity(
+            object_field(body, "text").get("verbosity"), "text.verbosity"
+        ),
+        logprobs=logprobs,
+        logprobs_param=logprobs_param,
         idempotency_key=key,
         body_digest=body_digest(body) if key is not None else None,
     )
+    offered.check(create, serving, chat=False)
+    return create
 
 
 def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
-    tools.refuse(body)
     for name in ("conversation", "prompt"):
         if body.get(name) is not None:
             raise errors.unsupported_parameter(name)
@@ -89,15 +118,17 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
         raise errors.unsupported_parameter(
             "background", "Background responses are not supported over WebSocket."
         )
-    form = object_field(body, "text").get("format")
-    if form is not None and (not isinstance(form, dict) or form.get("type") != "text"):
-        raise errors.unsupported_value("text.format", "Only the format 'text' is supported.")
     if body.get("truncation") not in (None, "disabled"):
         raise errors.unsupported_value("truncation", "Only the truncation 'disabled' is supported.")
-    if body.get("top_logprobs"):
-        raise errors.unsupported_parameter("top_logprobs")
+
+
+def _logprobs(body: Body, top: int | None) -> tuple[int | None, str]:
+    """How many likely tokens each token comes with, None for no log probabilities; and the field
+    that asked for them."""
     include = body.get("include")
     if include is not None and not isinstance(include, list):
         raise errors.invalid_type("include", "an array of strings")
-    if include and any(isinstance(name, str) and name.endswith("logprobs") for name in include):
-        raise errors.unsupported_value("include", "Log probabilities are not supported.")
+    if top := sampling.top_logprobs(top):
+        return top, "top_logprobs"
+    included = any(isinstance(name, str) and name.endswith("logprobs") for name in include or ())
+    return (0, "include") if included else (None, "")

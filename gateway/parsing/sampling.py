@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -14,12 +15,67 @@ from tailrace.settings.shapes import Pool
 MAX_STOPS: Final = 4
 MAX_STOP_CHARS: Final = 64
 MAX_LOGIT_BIAS: Final = 300
+MAX_TOP_LOGPROBS: Final = 20
+MAX_TOP_K: Final = 2**31 - 1
 
 # Of scalar fields; `shared_fields` names them.
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
+RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=10.0)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """Sampling parameters of vLLM that OpenAI's API has not (docs/protocol.md, section 10).
+
+    Attributes:
+        top_k: only so many likeliest tokens; 0: all.
+        min_tokens: before so many there is no end.
+        ignore_eos: only the token bound ends the answer.
+    """
+
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+
+
+NOTHING_FURTHER: Final = Further()
+
+
+def top_k(value: int | None) -> int:
+    """The number of likeliest tokens; 0 for all, for which vLLM's clients also write -1.
+
+    Raises:
+        errors.ApiError: no number of tokens.
+    """
+    if value is not None and not -1 <= value <= MAX_TOP_K:
+        raise errors.out_of_range("top_k", -1, MAX_TOP_K)
+    return max(0, value or 0)
+
+
+def min_tokens(value: int | None, max_tokens: int) -> int:
+    """
+    Raises:
+        errors.ApiError: not from 0 to the bound of the answer.
+    """
+    if value is not None and not 0 <= value <= max_tokens:
+        raise errors.out_of_range("min_tokens", 0, max_tokens)
+    return value or 0
+
+
+def top_logprobs(value: int | None) -> int:
+    """
+    Raises:
+        errors.ApiError: not a number of tokens that an engine gives.
+    """
+    if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise errors.out_of_range("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    return value or 0
 
 
 def token_bound(value: int | None, name: str, pool: Pool) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from gateway.parsing import input_items, sampling
+from gateway.parsing import conversation, messages, sampling
 from gateway.parsing.command import Create
+from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.scalars import Label, or_default
 from tailrace.protocol import errors, records
@@ -29,6 +30,13 @@ class SharedFields(msgspec.Struct, frozen=True):
     presence_penalty: sampling.Penalty | None = None
     frequency_penalty: sampling.Penalty | None = None
     seed: sampling.Seed | None = None
+    top_k: int | None = None
+    min_p: sampling.MinP | None = None
+    repetition_penalty: sampling.RepetitionPenalty | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    top_logprobs: int | None = None
+    parallel_tool_calls: bool | None = None
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
@@ -56,31 +64,48 @@ def create(
     fields: SharedFields,
     pool: Pool,
     model: str,
-    messages: list[dict[str, Any]],
+    turn: tuple[conversation.Item, ...],
     max_tokens: int | None,
+    form: Format | None,
 ) -> Create:
     """The command, as far as both APIs ask alike. `max_tokens` is as asked, None for the default.
 
     Raises:
         errors.ApiError: 400 naming the field.
     """
+    bound = max_tokens or pool.default_output_tokens
+    stops = sampling.stops(body)
+    further = sampling.Further(
+        top_k=sampling.top_k(fields.top_k),
+        min_p=or_default(fields.min_p, 0.0),
+        repetition_penalty=or_default(fields.repetition_penalty, 1.0),
+        min_tokens=sampling.min_tokens(fields.min_tokens, bound),
+        ignore_eos=or_default(fields.ignore_eos, False),
+    )
+    if form is not None:
+        _check_beside(
+            form, stop=stops, min_tokens=further.min_tokens, ignore_eos=further.ignore_eos
+        )
     return Create(
         model=model,
         pool=pool.name,
         # `flex` is the public name for "cheaper and later".
         priority="batch" if fields.service_tier == "flex" else "interactive",
-        input=messages,
-        items=[input_items.shown(m) for m in messages],
+        input=conversation.messages(turn),
+        items=[conversation.shown(item) for item in turn],
+        turn=turn,
         sampling=records.Sampling(
-            max_tokens=max_tokens or pool.default_output_tokens,
+            max_tokens=bound,
             temperature=or_default(fields.temperature, pool.default_temperature),
             top_p=or_default(fields.top_p, pool.default_top_p),
             presence_penalty=or_default(fields.presence_penalty, 0.0),
             frequency_penalty=or_default(fields.frequency_penalty, 0.0),
-            stop=sampling.stops(body),
+            stop=stops,
             seed=fields.seed,
             logit_bias=sampling.logit_bias(body),
         ),
+        further=further,
+        format=form,
         max_output_tokens=max_tokens,
         store=or_default(fields.store, True),
         metadata=_metadata(body),
@@ -88,6 +113,26 @@ def create(
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
     )
+
+
+def checked_length(
+    turn: tuple[conversation.Item, ...], pool: Pool, param: str
+) -> tuple[conversation.Item, ...]:
+    """`turn`, if a model may take so much text.
+
+    Raises:
+        errors.ApiError: it is too long.
+    """
+    messages.check_length(conversation.messages(turn), pool, param)
+    return turn
+
+
+def _check_beside(form: Format, **fields: object) -> None:
+    """Refuse what ends a text elsewhere than its format does: it would cut it, or leave the engine
+    no token to pick."""
+    for name, value in fields.items():
+        if value:
+            raise errors.invalid_value(name, f"'{name}' cannot be used with '{form.param}'.")
 
 
 def _metadata(body: Body) -> dict[str, str] | None:

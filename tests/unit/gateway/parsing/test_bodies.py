@@ -225,7 +225,12 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
         "invalid_type",
     ),
     (
-        {"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+        {
+            "input": [
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+            ]
+        },
         "input[0].type",
         "unsupported_value",
     ),
@@ -234,12 +239,12 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"input": "x" * 1601}, "input", "context_length_exceeded"),
     ({"model": 5}, "model", "invalid_type"),
     ({"tools": [{"type": "function", "name": "f"}]}, "tools", "unsupported_parameter"),
-    ({"tool_choice": "required"}, "tool_choice", "unsupported_value"),
-    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "unsupported_value"),
+    ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+    ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "invalid_value"),
     ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
     (
-        {"text": {"format": {"type": "json_schema", "schema": {}}}},
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}},
         "text.format",
         "unsupported_value",
     ),
@@ -290,11 +295,19 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages", "invalid_value"),
     (
         {"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]},
-        "messages[0].role",
-        "unsupported_value",
+        "messages[0].tool_call_id",
+        "invalid_value",
     ),
     (
-        {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+                }
+            ]
+        },
         "messages[0].tool_calls",
         "unsupported_parameter",
     ),
@@ -308,13 +321,13 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
         "unsupported_value",
     ),
     ({"n": 2}, "n", "unsupported_value"),
-    ({"n": 10**9}, "n", "unsupported_value"),
+    ({"n": 10**9}, "n", "invalid_value"),
     ({"logprobs": True}, "logprobs", "unsupported_parameter"),
-    ({"top_logprobs": 5}, "top_logprobs", "unsupported_parameter"),
+    ({"top_logprobs": 5}, "top_logprobs", "invalid_value"),
     ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
     ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
-    ({"response_format": {"type": "json_schema"}}, "response_format", "unsupported_value"),
+    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "invalid_value"),
     ({"stop": "x" * 65}, "stop", "invalid_value"),
     ({"stop": ""}, "stop", "invalid_value"),

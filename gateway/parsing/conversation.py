@@ -1,0 +1,220 @@
+"""The items of a conversation, and the chat messages that they are for a model (pure).
+
+Both APIs' inputs become these items. `messages` makes of them what chat templates take:
+
+    {"role": "user" | "system" | "assistant", "content": text}
+    {"role": "assistant", "content": text, "reasoning_content"?: text, "tool_calls"?: [
+        {"id", "type": "function", "function": {"name", "arguments": JSON text}}
+        {"id", "type": "custom", "custom": {"name", "input": text}}]}
+    {"role": "tool", "tool_call_id": id, "content": text}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gateway.parsing.tools import flat_name
+from tailrace.protocol import errors
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A text of someone. `where`: the item's path in the body, for errors; so in all items."""
+
+    role: Literal["user", "system", "assistant"]
+    content: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The model called a tool. `input` is the arguments as JSON text, or a custom tool's input."""
+
+    call_id: str
+    name: str
+    input: str
+    where: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutput:
+    """What the client answers to a call."""
+
+    call_id: str
+    output: str
+    where: str
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What the model thought. `sealed`: `encrypted_content`, not yet opened."""
+
+    text: str
+    where: str
+    id: str | None = None
+    summary: tuple[str, ...] = ()
+    sealed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An item of an earlier response, by its id; not yet looked up."""
+
+    id: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A conversation that was summed up; not yet opened."""
+
+    sealed: str
+    where: str
+    id: str | None = None
+
+
+Item = Message | Call | CallOutput | Reasoning | Reference | Compaction
+
+
+def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
+    """The chat messages of items. References and what is sealed have no text before they are
+    resolved, and add nothing.
+
+    Reasoning and calls join the assistant's message that they belong to: reasoning the one that
+    follows it, calls the one right before.
+    """
+    found: list[dict[str, Any]] = []
+    thought = ""
+    answering: dict[str, Any] | None = None  # the assistant's message that calls may join
+    for item in items:
+        match item:
+            case Message(role="assistant", content=content):
+                answering = _answer(content, thought)
+                found.append(answering)
+                thought = ""
+            case Message(role=role, content=content):
+                found.append({"role": role, "content": content})
+                answering, thought = None, ""
+            case Call():
+                if answering is None:
+                    answering = _answer("", thought)
+                    found.append(answering)
+                    thought = ""
+                answering.setdefault("tool_calls", []).append(_call(item))
+            case CallOutput(call_id=call_id, output=output):
+                found.append({"role": "tool", "tool_call_id": call_id, "content": output})
+                answering, thought = None, ""
+            case Reasoning(text=text):
+                thought += text
+                answering = answering if not text else None
+    return found
+
+
+def _answer(content: str, thought: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": content}
+    return {**message, "reasoning_content": thought} if thought else message
+
+
+def _call(call: Call) -> dict[str, Any]:
+    name = flat_name(call.namespace, call.name)
+    if call.custom:
+        return {"id": call.call_id, "type": "custom", "custom": {"name": name, "input": call.input}}
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": call.input},
+    }
+
+
+def characters(messages: Iterable[dict[str, Any]]) -> int:
+    """Length of all that messages say."""
+    return sum(
+        len(m["content"])
+        + len(m.get("reasoning_content", ""))
+        + sum(
+            len(inner["name"]) + len(inner.get("arguments") or inner.get("input") or "")
+            for call in m.get("tool_calls", ())
+            for inner in (call[call["type"]],)
+        )
+        for m in messages
+    )
+
+
+def call_ids(messages: Iterable[dict[str, Any]]) -> set[str]:
+    """Ids of all calls in messages."""
+    return {call["id"] for m in messages for call in m.get("tool_calls", ())}
+
+
+def check_answered(items: Sequence[Item], known: set[str], member: str = "call_id") -> None:
+    """Check that each output answers a call of `known` or of an item before it. `member`: what the
+    API calls the id of the call.
+
+    Raises:
+        errors.ApiError: 400 naming the output.
+    """
+    known = set(known)
+    for item in items:
+        match item:
+            case Call(call_id=call_id):
+                known.add(call_id)
+            case CallOutput(call_id=call_id, where=where) if call_id not in known:
+                raise errors.invalid_value(
+                    f"{where}.{member}",
+                    f"No tool call found for function call output with call_id {call_id}.",
+                )
+
+
+def unresolved(items: Iterable[Item]) -> list[Reference | Reasoning | Compaction]:
+    """The items that only the log or the key of a seal can tell."""
+    return [
+        item
+        for item in items
+        if isinstance(item, (Reference, Compaction))
+        or (isinstance(item, Reasoning) and item.sealed is not None and not item.text)
+    ]
+
+
+def shown(item: Item) -> dict[str, Any]:
+    """An item as `GET …/input_items` shows it."""
+    match item:
+        case Message(role=role, content=content):
+            kind = "output_text" if role == "assistant" else "input_text"
+            part: dict[str, Any] = {"type": kind, "text": content}
+            if kind == "output_text":
+                part["annotations"] = []
+            return {"type": "message", "role": role, "status": "completed", "content": [part]}
+        case Call(custom=True):
+            return _call_shown(item, "custom_tool_call", "input")
+        case Call():
+            return _call_shown(item, "function_call", "arguments")
+        case CallOutput(call_id=call_id, output=output, custom=custom):
+            kind = "custom_tool_call_output" if custom else "function_call_output"
+            return {"type": kind, "call_id": call_id, "output": output, "status": "completed"}
+        case Reasoning():
+            return {
+                "type": "reasoning",
+                **({"id": item.id} if item.id else {}),
+                "summary": [{"type": "summary_text", "text": text} for text in item.summary],
+                "content": [{"type": "reasoning_text", "text": item.text}] if item.text else [],
+                "encrypted_content": item.sealed,
+            }
+        case Reference(id=id_):
+            return {"type": "item_reference", "id": id_}
+    own = {"id": item.id} if item.id else {}
+    return {"type": "compaction", **own, "encrypted_content": item.sealed}
+
+
+def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "call_id": call.call_id,
+        "name": call.name,
+        **({"namespace": call.namespace} if call.namespace else {}),
+        member: call.input,
+        "status": "completed",
+    }

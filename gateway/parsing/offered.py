@@ -1,0 +1,72 @@
+"""Which of the things that parse are served: the switch of features on their way (pure).
+
+A request is parsed as a whole, and then refused here if it asks for what workers do not do yet.
+`OFFERED` is the switch. A feature is added to it when workers, records and delivery have it, and
+what is left of this module goes when all are.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from gateway.parsing import conversation
+from gateway.parsing.command import Create
+from tailrace.protocol import errors
+
+
+class Feature(enum.Enum):
+    """What a request may ask for beyond text."""
+
+    TOOLS = "tools"
+    FORMATS = "formats"
+    ITEMS = "items"  # calls, their outputs, reasoning and references as input
+    LOGPROBS = "logprobs"
+    CHOICES = "choices"
+
+
+EVERYTHING: Final = frozenset(Feature)
+OFFERED: Final[frozenset[Feature]] = frozenset()
+
+
+def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
+    """Refuse what is not offered. `chat`: in the words of Chat Completions.
+
+    Raises:
+        errors.ApiError: 400 naming the field that asks for it.
+    """
+    missing = EVERYTHING - offered
+    if Feature.TOOLS in missing:
+        _tools(create)
+    if Feature.FORMATS in missing and create.format is not None:
+        raise errors.unsupported_value(create.format.param, "Only the format 'text' is supported.")
+    if Feature.ITEMS in missing:
+        for item in create.turn:
+            _item(item, chat=chat)
+    if Feature.LOGPROBS in missing and create.logprobs is not None:
+        if create.logprobs_param == "include":
+            raise errors.unsupported_value("include", "Log probabilities are not supported.")
+        raise errors.unsupported_parameter(create.logprobs_param)
+    if Feature.CHOICES in missing and create.choices > 1:
+        raise errors.unsupported_value("n", "Only n=1 is supported.")
+
+
+def _tools(create: Create) -> None:
+    if create.tools.shown:
+        raise errors.unsupported_parameter("tools", "Tools are not supported.")
+    if create.tools.choice.mode == "required":
+        raise errors.unsupported_value("tool_choice", "Tools are not supported.")
+
+
+def _item(item: conversation.Item, *, chat: bool) -> None:
+    if isinstance(item, conversation.Message):
+        return
+    if not chat:
+        raise errors.unsupported_value(f"{item.where}.type", "Only message items are supported.")
+    if isinstance(item, conversation.CallOutput):
+        raise errors.unsupported_value(
+            f"{item.where}.role", "Supported roles are: user, system, developer, assistant."
+        )
+    if isinstance(item, conversation.Call):
+        message = item.where.rpartition(".")[0]
+        raise errors.unsupported_parameter(f"{message}.tool_calls", "Tools are not supported.")

@@ -1,0 +1,69 @@
+"""How much a model thinks and says: `reasoning`, `reasoning_effort`, `verbosity` (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.parsing.json_body import Body, object_field
+from tailrace.protocol import errors
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SUMMARIES: Final = ("auto", "concise", "detailed")
+VERBOSITIES: Final = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What is asked of a model's reasoning. None: the model's own way."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As the Response object shows it."""
+        return {"effort": self.effort, "summary": self.summary}
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """As a worker is told it: what was asked for only."""
+        return {name: value for name, value in self.shown.items() if value is not None}
+
+
+def of_responses(body: Body) -> Reasoning | None:
+    """`reasoning`; None if nothing is asked of it.
+
+    Raises:
+        errors.ApiError: 400 naming the member.
+    """
+    value = object_field(body, "reasoning")
+    summary = _one_of(value.get("summary"), "reasoning.summary", SUMMARIES)
+    older = _one_of(value.get("generate_summary"), "reasoning.generate_summary", SUMMARIES)
+    return _asked(
+        Reasoning(_one_of(value.get("effort"), "reasoning.effort", EFFORTS), summary or older)
+    )
+
+
+def of_chat(body: Body) -> Reasoning | None:
+    """`reasoning_effort`. Like `of_responses`."""
+    return _asked(Reasoning(_one_of(body.get("reasoning_effort"), "reasoning_effort", EFFORTS)))
+
+
+def verbosity(value: Any, where: str) -> str | None:
+    """How much the model is to say; None if that was left open. Raises like `of_responses`."""
+    return _one_of(value, where, VERBOSITIES)
+
+
+def _asked(found: Reasoning) -> Reasoning | None:
+    return found if found.engine else None
+
+
+def _one_of(value: Any, where: str, words: tuple[str, ...]) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise errors.invalid_type(where, "a string")
+    if value not in words:
+        raise errors.invalid_value(where, f"Invalid '{where}': expected one of {', '.join(words)}.")
+    return value

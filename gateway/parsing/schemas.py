@@ -1,0 +1,631 @@
+"""JSON schemas of tools and formats: what the engine's grammar enforces, and what not (pure).
+
+The engine turns a schema into a grammar (xgrammar 0.2.8, strict: objects have no properties but
+the declared ones unless `additionalProperties` says so). Keywords that it refuses, ignores or
+applies in another sense are refused here, before the log, by their path in the request. So every
+schema that passes is enforced as a whole. docs/protocol.md lists the keywords for clients;
+`tests/unit/gateway/parsing/test_schemas.py` tells of each what the engine makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.parsing import patterns
+from tailrace.protocol import errors
+
+MAX_SCHEMA_BYTES: Final = 65_536  # 30 kB take the engine a third of a second
+MAX_SCHEMA_DEPTH: Final = 32  # of arrays and objects in the JSON; a record has 64 for all of it
+MAX_COUNT: Final = 2**31 - 1  # of lengths and numbers of items and properties
+
+Schema = dict[str, Any]
+Place = tuple[Any, str]  # a schema and its path in the request
+
+_TYPES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
+_FORMATS: Final = frozenset(
+    {
+        "email",
+        "date",
+        "time",
+        "date-time",
+        "duration",
+        "ipv4",
+        "ipv6",
+        "hostname",
+        "uuid",
+        "uri",
+        "uri-reference",
+        "uri-template",
+        "json-pointer",
+        "relative-json-pointer",
+    }
+)
+_NEVER: Final = frozenset(
+    {
+        "multipleOf",
+        "uniqueItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "additionalItems",
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "$dynamicRef",
+        "$recursiveRef",
+    }
+)
+_STRING: Final = ("minLength", "maxLength", "pattern", "format")
+_NUMBER: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_OBJECT: Final = (
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "propertyNames",
+    "minProperties",
+    "maxProperties",
+    "unevaluatedProperties",
+)
+_ARRAY: Final = ("items", "prefixItems", "minItems", "maxItems", "unevaluatedItems")
+_ASSERTIONS: Final = ("type", *_STRING, *_NUMBER, *_OBJECT, *_ARRAY)
+# The engine's own check looks into these, whatever the type is.
+_HOLDING_SCHEMAS: Final = {
+    "object": (
+        "properties",
+        "additionalProperties",
+        "patternProperties",
+        "propertyNames",
+        "unevaluatedProperties",
+    ),
+    "array": ("items", "prefixItems", "unevaluatedItems"),
+}
+# The engine looks at one of these and at nothing beside it.
+_WHOLE: Final = ("$ref", "const", "enum", "allOf", "anyOf", "oneOf")
+_DEFINITIONS: Final = ("$defs", "definitions")
+# In data beside a type the engine takes these for keywords of a schema.
+_TAKEN_FOR_KEYWORDS: Final = (_NEVER - {"not", "if", "then", "else"}) | {
+    "pattern",
+    "format",
+    "propertyNames",
+    "patternProperties",
+}
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}\Z")
+
+
+def check_bounds(schema: Any, where: str) -> None:
+    """Check what every schema must be, also one that is not enforced.
+
+    Args:
+        where: its path in the request, for errors.
+
+    Raises:
+        errors.ApiError: not an object, too large or too deep.
+    """
+    if not isinstance(schema, dict):
+        raise errors.invalid_type(where, "a JSON schema")
+    if _depth(schema) > MAX_SCHEMA_DEPTH:
+        raise errors.invalid_value(
+            where, f"Invalid '{where}': nested deeper than {MAX_SCHEMA_DEPTH} levels."
+        )
+    if size(schema) > MAX_SCHEMA_BYTES:
+        raise errors.invalid_value(
+            where, f"Invalid '{where}': larger than {MAX_SCHEMA_BYTES} bytes."
+        )
+
+
+def check(schema: Any, where: str) -> None:
+    """Check a schema that is to be enforced. Arguments and errors as those of `check_bounds`.
+
+    Raises:
+        errors.ApiError: `unsupported_value` naming the keyword that cannot be enforced, or
+            `invalid_value`, `invalid_type` naming the one that is no JSON schema.
+    """
+    check_bounds(schema, where)
+    _Walk(schema, where).run()
+
+
+def size(value: Any) -> int:
+    """Bytes of a JSON value.
+
+    Raises:
+        errors.ApiError: it is no Unicode text.
+    """
+    try:
+        return len(msgspec.json.encode(value))
+    except UnicodeError as error:
+        raise errors.invalid_json() from error
+
+
+def member(where: str, name: str) -> str:
+    """The path of a member. A name that is no identifier is quoted, bounded and printable."""
+    if _PLAIN_NAME.match(name):
+        return f"{where}.{name}"
+    shown = "".join(c if c.isprintable() and c not in "'\\" else "?" for c in name[:64])
+    return f"{where}['{shown}']"
+
+
+def _depth(value: Any) -> int:
+    """Nesting of arrays and objects. Without recursion: a body may be nested as deep as the
+    decoder allows."""
+    depth, level = 0, [value]
+    while level := [v for v in level if isinstance(v, (dict, list))]:
+        depth += 1
+        level = [m for v in level for m in (v.values() if isinstance(v, dict) else v)]
+    return depth
+
+
+def _unsupported(where: str, keyword: str, why: str) -> errors.ApiError:
+    return errors.unsupported_value(
+        member(where, keyword), f"The schema keyword '{keyword}' cannot be enforced: {why}."
+    )
+
+
+def _invalid(where: str, keyword: str, why: str) -> errors.ApiError:
+    path = member(where, keyword)
+    return errors.invalid_value(path, f"Invalid '{path}': {why}.")
+
+
+class _Walk:
+    """One look at every schema in a schema.
+
+    Attributes:
+        _todo: schemas that are still to be looked at.
+        _seen: identities of those that were. `_root` keeps them alive.
+        _same: schema → the ones that its value must match too, without a level between them.
+        _either: the `oneOf` lists, looked at when all references are known to end.
+        _kept: schemas that were made here, which `_root` does not keep alive.
+    """
+
+    def __init__(self, root: Schema, where: str) -> None:
+        self._root = root
+        self._where = where
+        self._todo: list[Place] = [(root, where)]
+        self._seen: set[int] = set()
+        self._same: dict[int, tuple[str, list[int]]] = {}
+        self._either: list[tuple[list[Any], str]] = []
+        self._kept: list[Schema] = []
+
+    def run(self) -> None:
+        """Look at all of it."""
+        while self._todo:
+            schema, where = self._todo.pop()
+            if id(schema) not in self._seen:
+                if isinstance(schema, dict):
+                    self._seen.add(id(schema))
+                self._schema(schema, where)
+        self._refuse_circles()
+        for branches, where in self._either:
+            self._one_of(branches, where)
+
+    def _schema(self, schema: Any, where: str) -> None:
+        if schema is True:
+            return
+        if schema is False:
+            raise errors.unsupported_value(
+                where, "A schema that allows nothing cannot be enforced."
+            )
+        if not isinstance(schema, dict):
+            raise errors.invalid_type(where, "a JSON schema")
+        self._refuse_never(schema, where)
+        whole = [keyword for keyword in _WHOLE if keyword in schema]
+        if whole:
+            self._alone(schema, where, whole)
+            _WHOLE_KEYWORDS[whole[0]](self, schema, where)
+        else:
+            self._typed(schema, where)
+        for keyword in _DEFINITIONS:
+            self._todo += (
+                place
+                for place in self._members(schema, where, keyword)
+                if not isinstance(place[0], bool)
+            )
+        self._refuse_lookalikes(schema, where)
+
+    def _refuse_never(self, schema: Schema, where: str) -> None:
+        for keyword in schema:
+            if keyword in _NEVER:
+                raise _unsupported(where, keyword, "the engine does not know it")
+        if schema.get("nullable") is True:
+            raise _unsupported(where, "nullable", "write null into 'type'")
+        if "$id" in schema and schema is not self._root:
+            raise _unsupported(where, "$id", "references start at the whole schema")
+
+    def _alone(self, schema: Schema, where: str, whole: list[str]) -> None:
+        """The engine ignores what stands beside some keywords."""
+        typed = whole[0] in ("const", "enum")
+        beside = [
+            *whole[1:],
+            *(k for k in _ASSERTIONS if k in schema and not (typed and k == "type")),
+        ]
+        if beside:
+            raise _unsupported(where, beside[0], f"it stands beside '{whole[0]}'")
+
+    def _refuse_lookalikes(self, schema: Schema, where: str) -> None:
+        for keyword, value in schema.items():
+            if keyword in _ASSERTIONS or keyword in _DEFINITIONS or keyword in _WHOLE[3:]:
+                continue
+            for each in _objects(value):
+                if "allOf" in each or ("type" in each and _TAKEN_FOR_KEYWORDS & each.keys()):
+                    raise _unsupported(where, keyword, "the engine takes its value for a schema")
+
+    # ---- keywords that say all of a schema
+
+    def _ref(self, schema: Schema, where: str) -> None:
+        target = self._target(schema["$ref"], where)
+        self._same[id(schema)] = (where, [id(target[0])])
+        self._todo.append(target)
+
+    def _target(self, ref: Any, where: str) -> Place:
+        if not isinstance(ref, str):
+            raise errors.invalid_type(member(where, "$ref"), "a string")
+        if ref != "#" and not ref.startswith("#/"):
+            raise _unsupported(where, "$ref", "it leads out of this schema")
+        if "~" in ref or "%" in ref:
+            raise _unsupported(where, "$ref", "the engine does not know escapes in it")
+        found: Any = self._root
+        path = self._where
+        for name in ref.split("/")[1:]:
+            if not isinstance(found, dict) or name not in found:
+                raise _invalid(where, "$ref", "it leads to nothing")
+            found, path = found[name], member(path, name)
+        return found, path
+
+    def _const(self, schema: Schema, where: str) -> None:
+        self._values(schema, where, "const", [schema["const"]])
+
+    def _enum(self, schema: Schema, where: str) -> None:
+        values = schema["enum"]
+        if not isinstance(values, list) or not values:
+            raise errors.invalid_type(member(where, "enum"), "an array of values")
+        self._values(schema, where, "enum", values)
+
+    def _values(self, schema: Schema, where: str, keyword: str, values: list[Any]) -> None:
+        """The engine does not compare the values with the type beside them."""
+        if "type" in schema:
+            types = self._types(schema, where)
+            for value in values:
+                if not any(_is_of(value, type_) for type_ in types):
+                    raise _invalid(where, keyword, "a value is not of the type beside it")
+
+    def _all_of(self, schema: Schema, where: str) -> None:
+        if len(self._branches(schema, where, "allOf")) > 1:
+            raise _unsupported(where, "allOf", "it has several branches")
+
+    def _any_of(self, schema: Schema, where: str) -> None:
+        self._branches(schema, where, "anyOf")
+
+    def _one_of_branches(self, schema: Schema, where: str) -> None:
+        self._either.append((self._branches(schema, where, "oneOf"), where))
+
+    def _branches(self, schema: Schema, where: str, keyword: str) -> list[Any]:
+        branches = schema[keyword]
+        path = member(where, keyword)
+        if not isinstance(branches, list) or not branches:
+            raise errors.invalid_type(path, "an array of JSON schemas")
+        self._same[id(schema)] = (where, [id(each) for each in branches])
+        self._todo += ((each, f"{path}[{i}]") for i, each in enumerate(branches))
+        return branches
+
+    # ---- keywords of types
+
+    def _typed(self, schema: Schema, where: str) -> None:
+        if "type" in schema:
+            types = self._types(schema, where)
+        elif "properties" in schema:
+            types = ["object"]
+        elif "items" in schema:
+            types = ["array"]
+        else:
+            for keyword in _ASSERTIONS:
+                if keyword in schema:
+                    raise _unsupported(where, keyword, "there is no 'type' beside it")
+            return
+        for type_, keywords in _HOLDING_SCHEMAS.items():
+            for keyword in keywords:
+                if keyword in schema and type_ not in types:
+                    raise _unsupported(where, keyword, f"it goes with the type '{type_}'")
+        if "string" in types:
+            self._string(schema, where)
+        if "number" in types or "integer" in types:
+            _number(schema, where, whole="number" not in types)
+        if "object" in types:
+            self._object(schema, where)
+        if "array" in types:
+            self._array(schema, where)
+
+    def _types(self, schema: Schema, where: str) -> list[str]:
+        value = schema["type"]
+        types = [value] if isinstance(value, str) else value
+        if not isinstance(types, list) or not types:
+            raise errors.invalid_type(member(where, "type"), "the name of a type or several")
+        for each in types:
+            if not isinstance(each, str) or each not in _TYPES:
+                raise _invalid(where, "type", f"types are {', '.join(_TYPES)}")
+        return types
+
+    def _string(self, schema: Schema, where: str) -> None:
+        least, most = _count(schema, where, "minLength"), _count(schema, where, "maxLength")
+        _ordered(least, most, where, "maxLength")
+        form, pattern = schema.get("format"), schema.get("pattern")
+        if "format" in schema:
+            if not isinstance(form, str):
+                raise errors.invalid_type(member(where, "format"), "a string")
+            if form not in _FORMATS:
+                raise _unsupported(where, "format", "supported are " + ", ".join(sorted(_FORMATS)))
+        if "pattern" in schema:
+            _pattern(pattern, member(where, "pattern"))
+        if "format" in schema and "pattern" in schema:
+            raise _unsupported(where, "format", "it stands beside 'pattern'")
+        if "format" in schema or "pattern" in schema:
+            for keyword in ("minLength", "maxLength"):
+                if keyword in schema:
+                    other = "pattern" if "pattern" in schema else "format"
+                    raise _unsupported(where, keyword, f"it stands beside '{other}'")
+
+    def _object(self, schema: Schema, where: str) -> None:
+        names = [name for name, _ in self._named(schema, where, "properties")]
+        self._todo += self._members(schema, where, "properties")
+        self._pattern_properties(schema, where)
+        others = False
+        for keyword in ("additionalProperties", "unevaluatedProperties"):
+            if schema.get(keyword) not in (None, False):
+                others = True
+                self._todo.append((schema[keyword], member(where, keyword)))
+        required = schema.get("required", [])
+        path = member(where, "required")
+        if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+            raise errors.invalid_type(path, "an array of names")
+        for name in required:
+            if name not in names:
+                raise _unsupported(where, "required", "it names what is not in 'properties'")
+        least, most = _count(schema, where, "minProperties"), _count(schema, where, "maxProperties")
+        _ordered(least, most, where, "maxProperties")
+        if not (names or others):
+            for keyword in ("minProperties", "maxProperties"):
+                if keyword in schema:
+                    raise _unsupported(where, keyword, "there are no properties beside it")
+        if not others and (least or 0) > len(names):
+            raise _invalid(where, "minProperties", "there are fewer properties")
+        if most is not None and most < len(set(required)):
+            raise _invalid(where, "maxProperties", "more properties are required")
+
+    def _pattern_properties(self, schema: Schema, where: str) -> None:
+        by_pattern = self._members(schema, where, "patternProperties")
+        if "patternProperties" in schema:
+            if len(by_pattern) > 1:
+                raise _unsupported(where, "patternProperties", "it has several patterns")
+            for keyword in ("properties", "propertyNames"):
+                if keyword in schema:
+                    raise _unsupported(where, "patternProperties", f"it stands beside '{keyword}'")
+            if schema.get("additionalProperties") not in (None, False):
+                raise _unsupported(
+                    where, "additionalProperties", "it stands beside 'patternProperties'"
+                )
+            for name in schema["patternProperties"]:
+                _pattern(name, member(member(where, "patternProperties"), name))
+            self._todo += by_pattern
+        if "propertyNames" in schema:
+            for keyword in ("properties", "unevaluatedProperties"):
+                if keyword in schema:
+                    raise _unsupported(where, "propertyNames", f"it stands beside '{keyword}'")
+            names = schema["propertyNames"]
+            path = member(where, "propertyNames")
+            if isinstance(names, dict) and "type" not in names and not _WHOLE_NAMES & names.keys():
+                names = {"type": "string", **names}
+                self._kept.append(names)
+            self._todo.append((names, path))
+
+    def _array(self, schema: Schema, where: str) -> None:
+        first = schema.get("prefixItems")
+        if "prefixItems" in schema:
+            path = member(where, "prefixItems")
+            if not isinstance(first, list) or not first:
+                raise errors.invalid_type(path, "an array of JSON schemas")
+            if any(each is True for each in first):
+                raise _unsupported(where, "prefixItems", "write {} where anything may stand")
+            self._todo += ((each, f"{path}[{i}]") for i, each in enumerate(first))
+        rest = schema.get("items", False)
+        if "items" in schema and rest is not False:
+            self._todo.append((rest, member(where, "items")))
+        if "items" not in schema and not first:
+            raise _invalid(where, "items", "without it the engine makes empty arrays only")
+        if schema.get("unevaluatedItems") not in (None, False):
+            raise _unsupported(where, "unevaluatedItems", "use 'items'")
+        least, most = _count(schema, where, "minItems"), _count(schema, where, "maxItems")
+        _ordered(least, most, where, "maxItems")
+        fixed = len(first or ())
+        if rest is False and (least or 0) > fixed:
+            raise _invalid(where, "minItems", "there are fewer items")
+        if most is not None and most < fixed:
+            raise _unsupported(where, "maxItems", "there are more in 'prefixItems'")
+
+    def _named(self, schema: Schema, where: str, keyword: str) -> list[tuple[str, Any]]:
+        found = schema.get(keyword, {})
+        if not isinstance(found, dict):
+            raise errors.invalid_type(member(where, keyword), "an object of JSON schemas")
+        return list(found.items())
+
+    def _members(self, schema: Schema, where: str, keyword: str) -> list[Place]:
+        path = member(where, keyword)
+        return [(each, member(path, name)) for name, each in self._named(schema, where, keyword)]
+
+    # ---- what needs the whole schema
+
+    def _refuse_circles(self) -> None:
+        """Refuse references that lead to themselves without a level of JSON between: no text
+        matches, and the engine would have no token to pick."""
+        used: dict[int, int] = {}
+        for _, targets in self._same.values():
+            for target in targets:
+                used[target] = used.get(target, 0) + 1
+        free = [each for each in self._same if not used.get(each)]
+        left = dict(self._same)
+        while free:
+            _, targets = left.pop(free.pop())
+            for target in targets:
+                used[target] -= 1
+                if not used[target] and target in left:
+                    free.append(target)
+        if left:
+            where, _ = next(iter(left.values()))
+            raise errors.invalid_value(where, f"Invalid '{where}': the schema refers to itself.")
+
+    def _one_of(self, branches: list[Any], where: str) -> None:
+        """The engine lets several branches match; so only one may be able to."""
+        found = [self._resolved(each) for each in branches]
+        for i, one in enumerate(found):
+            for other in found[:i]:
+                if not self._disjoint(one, other):
+                    raise _unsupported(where, "oneOf", "two branches may match alike; use 'anyOf'")
+
+    def _resolved(self, schema: Any) -> Any:
+        while isinstance(schema, dict) and "$ref" in schema:
+            schema = self._target(schema["$ref"], "")[0]
+        return schema
+
+    def _disjoint(self, one: Any, other: Any) -> bool:
+        """Whether no value matches both, as far as types and constants tell."""
+        if not isinstance(one, dict) or not isinstance(other, dict):
+            return False
+        first, second = _kinds(one), _kinds(other)
+        if first is not None and second is not None and not first & second:
+            return True
+        mine, theirs = _constants(one), _constants(other)
+        if mine is not None and theirs is not None:
+            return not mine & theirs
+        if first == second == {"object"} and "properties" in one and "properties" in other:
+            shared = set(one.get("required", ())) & set(other.get("required", ()))
+            return any(
+                self._disjoint_constants(one["properties"].get(k), other["properties"].get(k))
+                for k in shared
+            )
+        return False
+
+    def _disjoint_constants(self, one: Any, other: Any) -> bool:
+        mine, theirs = _constants(self._resolved(one)), _constants(self._resolved(other))
+        return mine is not None and theirs is not None and not mine & theirs
+
+
+_WHOLE_NAMES: Final = frozenset(_WHOLE)
+_WHOLE_KEYWORDS: Final[Mapping[str, Callable[[_Walk, Schema, str], None]]] = {
+    "$ref": _Walk._ref,
+    "const": _Walk._const,
+    "enum": _Walk._enum,
+    "allOf": _Walk._all_of,
+    "anyOf": _Walk._any_of,
+    "oneOf": _Walk._one_of_branches,
+}
+
+
+def _pattern(value: Any, path: str) -> None:
+    if not isinstance(value, str):
+        raise errors.invalid_type(path, "a string")
+    if (why := patterns.problem(value)) is not None:
+        raise errors.unsupported_value(path, f"The pattern cannot be enforced: {why}.")
+
+
+def _number(schema: Schema, where: str, *, whole: bool) -> None:
+    """The range of a number, or of whole numbers only."""
+    bounds: dict[str, float] = {}
+    for keyword in _NUMBER:
+        if keyword not in schema:
+            continue
+        value = schema[keyword]
+        if type(value) not in (int, float) or not _finite(value):
+            raise errors.invalid_type(member(where, keyword), "a number")
+        if whole and (value != int(value) or not -(2**63) <= value < 2**63):
+            raise _unsupported(where, keyword, "it is no 64-bit integer")
+        bounds[keyword] = value
+    step = 1 if whole else 0
+    low = max(bounds.get("minimum", -math.inf), bounds.get("exclusiveMinimum", -math.inf) + step)
+    high = min(bounds.get("maximum", math.inf), bounds.get("exclusiveMaximum", math.inf) - step)
+    open_ended = not whole and (
+        low == bounds.get("exclusiveMinimum") or high == bounds.get("exclusiveMaximum")
+    )
+    if low > high or (open_ended and low == high):
+        raise _invalid(where, next(iter(bounds)), "no number is in this range")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond a double
+        return False
+
+
+def _count(schema: Schema, where: str, keyword: str) -> int | None:
+    if keyword not in schema:
+        return None
+    value = schema[keyword]
+    if type(value) is not int:
+        raise errors.invalid_type(member(where, keyword), "an integer")
+    if not 0 <= value <= MAX_COUNT:
+        raise errors.out_of_range(member(where, keyword), 0, MAX_COUNT)
+    return value
+
+
+def _ordered(least: int | None, most: int | None, where: str, keyword: str) -> None:
+    if least is not None and most is not None and least > most:
+        raise _invalid(where, keyword, "it is below the minimum beside it")
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a JSON value."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, dict):
+            yield each
+            todo += each.values()
+        elif isinstance(each, list):
+            todo += each
+
+
+def _is_of(value: Any, type_: str) -> bool:
+    match type_:
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+        case "object":
+            return isinstance(value, dict)
+        case "array":
+            return isinstance(value, list)
+        case "integer":
+            return type(value) is int or (isinstance(value, float) and value.is_integer())
+    return type(value) in (int, float)
+
+
+def _kinds(schema: Schema) -> set[str] | None:
+    """The types that a schema allows; None where it does not say."""
+    named = schema.get("type")
+    if named is None:
+        return {"object"} if "properties" in schema else None
+    return {
+        "number" if t == "integer" else t for t in ([named] if isinstance(named, str) else named)
+    }
+
+
+def _constants(schema: Any) -> set[bytes] | None:
+    """The values that a schema allows, as JSON; None if it does not list them."""
+    if not isinstance(schema, dict) or not {"const", "enum"} & schema.keys():
+        return None
+    values = [schema["const"]] if "const" in schema else schema["enum"]
+    return {msgspec.json.encode(_as_integer(each), order="sorted") for each in values}
+
+
+def _as_integer(value: Any) -> Any:
+    """1.0 as 1: JSON schemas do not tell them apart."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,339 @@
+"""Which JSON schemas are enforced as a whole, and how the others are named.
+
+What the engine makes of each keyword was measured with xgrammar 0.2.8; the comments say it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from gateway.parsing import schemas
+from tailrace.protocol import errors
+
+INT: dict[str, Any] = {"type": "integer"}
+TEXT: dict[str, Any] = {"type": "string"}
+
+
+def an_object(**members: Any) -> dict[str, Any]:
+    return {"type": "object", **members}
+
+
+NODE = an_object(
+    properties={"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    required=["next"],
+)
+CAT = an_object(properties={"kind": {"const": "cat"}}, required=["kind"])
+DOG = an_object(properties={"kind": {"enum": ["dog", "wolf"]}}, required=["kind"])
+
+ACCEPTED: list[dict[str, Any]] = [
+    {},
+    {"title": "T", "description": "d", "$schema": "http://json-schema.org/draft-07/schema#"},
+    {"type": "integer", "minimum": 1, "maximum": 1.0, "default": 1, "examples": [1, {"a": 1}]},
+    {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 7},
+    {"type": "number", "minimum": 0.5, "exclusiveMaximum": 1e300},
+    {"type": "string", "minLength": 0, "maxLength": 30},
+    {"type": "string", "format": "date-time"},
+    {"type": "string", "pattern": "^[a-z]{2,}$"},
+    {"type": ["string", "null"], "minLength": 1},
+    {"type": ["integer", "string", "array"], "minimum": 3, "minLength": 2, "items": INT},
+    {"type": "string", "minimum": 3},  # says nothing about strings
+    {"type": "integer", "format": "int32"},  # an annotation
+    {"enum": ["a", 1, None, {"x": 1}]},
+    {"type": "string", "enum": ["a", "b"]},
+    {"type": ["string", "null"], "enum": ["a", None]},
+    {"type": "integer", "const": 1.0},
+    {"const": {"a": [1]}},
+    an_object(properties={"a": INT, "b": TEXT}, required=["a"], additionalProperties=False),
+    an_object(additionalProperties=INT, maxProperties=3),
+    an_object(properties={"a": INT}, minProperties=1, unevaluatedProperties=False),
+    an_object(patternProperties={"^a": INT}),
+    an_object(propertyNames={"pattern": "^a"}),
+    an_object(propertyNames={"enum": ["a"]}, additionalProperties=INT),
+    {"properties": {"a": INT}},
+    {"items": INT},
+    {"type": "array", "items": INT, "minItems": 2, "maxItems": 2},
+    {"type": "array", "prefixItems": [INT, TEXT], "items": False},
+    {"type": "array", "prefixItems": [INT], "items": TEXT, "minItems": 2},
+    {"anyOf": [TEXT, INT], "title": "either"},
+    {"allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": INT}},
+    {"oneOf": [TEXT, INT]},
+    {
+        "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+        "discriminator": {"propertyName": "kind"},
+        "$defs": {"cat": CAT, "dog": DOG},
+    },
+    {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
+    an_object(properties={"a": {"$ref": "#"}}),
+    {"definitions": {"a b": INT}, "$ref": "#/definitions/a b"},
+    an_object(properties={"multipleOf": INT, "type": TEXT, "if": TEXT}),  # names, not keywords
+]
+
+# schema, the path below "s" that is named, code
+REFUSED: list[tuple[Any, str | None, str]] = [
+    (None, "", "invalid_type"),
+    (True, "", "invalid_type"),
+    ([], "", "invalid_type"),
+    # Unknown to the engine: ignored with or without a type beside it.
+    *(
+        ({"type": type_, keyword: value}, f".{keyword}", "unsupported_value")
+        for type_, keyword, value in [
+            ("integer", "multipleOf", 3),
+            ("array", "uniqueItems", True),
+            ("array", "uniqueItems", False),
+            ("array", "contains", INT),
+            ("array", "minContains", 1),
+            ("array", "maxContains", 1),
+            ("array", "additionalItems", False),
+            ("string", "not", {"const": "a"}),
+            ("object", "if", {}),
+            ("object", "then", {}),
+            ("object", "else", {}),
+            ("object", "dependentRequired", {"a": ["b"]}),
+            ("object", "dependentSchemas", {}),
+            ("object", "dependencies", {}),
+            ("object", "$dynamicRef", "#"),
+            ("object", "$recursiveRef", "#"),
+            ("string", "nullable", True),
+        ]
+    ),
+    ({"multipleOf": 3}, ".multipleOf", "unsupported_value"),
+    # Without a type the engine makes any JSON of these.
+    ({"minimum": 3}, ".minimum", "unsupported_value"),
+    ({"pattern": "a"}, ".pattern", "unsupported_value"),
+    ({"format": "date"}, ".format", "unsupported_value"),
+    ({"required": ["a"]}, ".required", "unsupported_value"),
+    ({"minItems": 1}, ".minItems", "unsupported_value"),
+    # What stands beside these is ignored.
+    ({"allOf": [TEXT, {"minLength": 2}]}, ".allOf", "unsupported_value"),
+    ({"type": "string", "allOf": [TEXT]}, ".type", "unsupported_value"),
+    ({"anyOf": [INT, TEXT], "minimum": 3}, ".minimum", "unsupported_value"),
+    ({"anyOf": [INT], "oneOf": [INT]}, ".oneOf", "unsupported_value"),
+    ({"$ref": "#/$defs/a", "minimum": 3, "$defs": {"a": INT}}, ".minimum", "unsupported_value"),
+    ({"enum": ["a"], "minLength": 2}, ".minLength", "unsupported_value"),
+    ({"const": "a", "enum": ["a"]}, ".enum", "unsupported_value"),
+    ({"type": "string", "enum": ["a", 1]}, ".enum", "invalid_value"),
+    ({"type": "integer", "const": True}, ".const", "invalid_value"),
+    ({"enum": []}, ".enum", "invalid_type"),
+    ({"enum": "a"}, ".enum", "invalid_type"),
+    ({"anyOf": []}, ".anyOf", "invalid_type"),
+    ({"anyOf": {}}, ".anyOf", "invalid_type"),
+    ({"anyOf": [5]}, ".anyOf[0]", "invalid_type"),
+    ({"anyOf": [False]}, ".anyOf[0]", "unsupported_value"),
+    # oneOf is anyOf to the engine.
+    ({"oneOf": [INT, {"type": "number"}]}, ".oneOf", "unsupported_value"),
+    ({"oneOf": [CAT, CAT]}, ".oneOf", "unsupported_value"),
+    ({"oneOf": [{"const": 1}, {"enum": [1.0]}]}, ".oneOf", "unsupported_value"),
+    ({"oneOf": [True, INT]}, ".oneOf", "unsupported_value"),
+    # Types.
+    ({"type": "int"}, ".type", "invalid_value"),
+    ({"type": "STRING"}, ".type", "invalid_value"),
+    ({"type": []}, ".type", "invalid_type"),
+    ({"type": [["string"]]}, ".type", "invalid_value"),
+    ({"type": None}, ".type", "invalid_type"),
+    # Strings.
+    ({"type": "string", "minLength": "3"}, ".minLength", "invalid_type"),
+    ({"type": "string", "minLength": True}, ".minLength", "invalid_type"),
+    ({"type": "string", "minLength": -1}, ".minLength", "invalid_value"),
+    ({"type": "string", "maxLength": 2**31}, ".maxLength", "invalid_value"),
+    ({"type": "string", "minLength": 5, "maxLength": 3}, ".maxLength", "invalid_value"),
+    ({"type": "string", "format": "int32"}, ".format", "unsupported_value"),
+    ({"type": "string", "format": 5}, ".format", "invalid_type"),
+    ({"type": "string", "pattern": 5}, ".pattern", "invalid_type"),
+    ({"type": "string", "pattern": "(?=a)b"}, ".pattern", "unsupported_value"),
+    ({"type": "string", "pattern": "a", "maxLength": 3}, ".maxLength", "unsupported_value"),
+    ({"type": "string", "format": "date", "minLength": 3}, ".minLength", "unsupported_value"),
+    ({"type": "string", "format": "date", "pattern": "a"}, ".format", "unsupported_value"),
+    # Numbers.
+    ({"type": "integer", "minimum": 5, "maximum": 3}, ".minimum", "invalid_value"),
+    (
+        {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6},
+        ".exclusiveMinimum",
+        "invalid_value",
+    ),
+    (
+        {"type": "number", "minimum": 5, "exclusiveMaximum": 5},
+        ".minimum",
+        "invalid_value",
+    ),
+    ({"type": "integer", "minimum": 1.5}, ".minimum", "unsupported_value"),
+    ({"type": "integer", "minimum": 10**30}, ".minimum", "unsupported_value"),
+    ({"type": "number", "minimum": 10**400}, ".minimum", "invalid_type"),
+    ({"type": "integer", "exclusiveMinimum": True}, ".exclusiveMinimum", "invalid_type"),
+    # Objects.
+    (an_object(properties=[]), ".properties", "invalid_type"),
+    (an_object(properties={"a": 5}), ".properties.a", "invalid_type"),
+    (an_object(properties={"a": False}), ".properties.a", "unsupported_value"),
+    (an_object(properties={"a b": {"type": "x"}}), ".properties['a b'].type", "invalid_value"),
+    (an_object(required="a"), ".required", "invalid_type"),
+    (an_object(required=[5]), ".required", "invalid_type"),
+    (an_object(properties={"a": INT}, required=["b"]), ".required", "unsupported_value"),
+    (an_object(minProperties=1), ".minProperties", "unsupported_value"),
+    (an_object(maxProperties=1), ".maxProperties", "unsupported_value"),
+    (an_object(properties={"a": INT}, minProperties=2), ".minProperties", "invalid_value"),
+    (
+        an_object(properties={"a": INT, "b": INT}, required=["a", "b"], maxProperties=1),
+        ".maxProperties",
+        "invalid_value",
+    ),
+    (
+        an_object(patternProperties={"^a": INT, "^b": INT}),
+        ".patternProperties",
+        "unsupported_value",
+    ),
+    (
+        an_object(patternProperties={"^a": INT}, properties={"x": INT}),
+        ".patternProperties",
+        "unsupported_value",
+    ),
+    (
+        an_object(patternProperties={"^a": INT}, additionalProperties=TEXT),
+        ".additionalProperties",
+        "unsupported_value",
+    ),
+    (an_object(patternProperties={"(": INT}), ".patternProperties['(']", "unsupported_value"),
+    (
+        an_object(propertyNames={"maxLength": 2}, properties={"a": INT}),
+        ".propertyNames",
+        "unsupported_value",
+    ),
+    (
+        an_object(propertyNames={"pattern": "a", "maxLength": 3}),
+        ".propertyNames.maxLength",
+        "unsupported_value",
+    ),
+    # Arrays. Without `items` the engine makes `[]`.
+    ({"type": "array"}, ".items", "invalid_value"),
+    ({"type": "array", "items": [INT]}, ".items", "invalid_type"),
+    ({"type": "array", "items": False, "minItems": 1}, ".minItems", "invalid_value"),
+    ({"type": "array", "items": INT, "minItems": 3, "maxItems": 2}, ".maxItems", "invalid_value"),
+    ({"type": "array", "prefixItems": []}, ".prefixItems", "invalid_type"),
+    ({"type": "array", "prefixItems": [True]}, ".prefixItems", "unsupported_value"),
+    # The engine's own check looks at them beside any type.
+    ({"type": "string", "items": INT}, ".items", "unsupported_value"),
+    ({"type": "array", "items": INT, "properties": {}}, ".properties", "unsupported_value"),
+    (
+        {"type": "array", "prefixItems": [INT, INT], "items": INT, "maxItems": 1},
+        ".maxItems",
+        "unsupported_value",
+    ),
+    # References.
+    ({"$ref": 5}, ".$ref", "invalid_type"),
+    ({"$ref": "http://x/y"}, ".$ref", "unsupported_value"),
+    ({"$ref": "#name"}, ".$ref", "unsupported_value"),
+    ({"$ref": "#/$defs/a"}, ".$ref", "invalid_value"),
+    ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": INT}}, ".$ref", "unsupported_value"),
+    ({"$ref": "#/anyOf/0", "$defs": {}}, ".$ref", "invalid_value"),
+    ({"$ref": "#"}, "", "invalid_value"),
+    (
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        None,
+        "invalid_value",
+    ),
+    ({"anyOf": [{"$ref": "#"}, INT]}, None, "invalid_value"),
+    (
+        {"$ref": "#/x-other/a", "x-other": {"a": {"type": "int"}}},
+        ".x-other.a.type",
+        "invalid_value",
+    ),
+    (
+        an_object(properties={"a": {"$id": "b", "type": "null"}}),
+        ".properties.a.$id",
+        "unsupported_value",
+    ),
+    (
+        {"type": "integer", "$defs": {"a": {"type": "integer", "multipleOf": 2}}},
+        ".$defs.a.multipleOf",
+        "unsupported_value",
+    ),
+    # The engine's own check looks into data.
+    ({"type": "object", "default": {"allOf": [1, 2]}}, ".default", "unsupported_value"),
+    ({"const": {"type": "string", "format": "x"}}, ".const", "unsupported_value"),
+]
+
+
+@pytest.mark.parametrize("schema", ACCEPTED)
+def test_a_schema_that_the_engine_enforces_is_accepted(schema: dict[str, Any]) -> None:
+    schemas.check(schema, "s")
+    if "$ref" not in str(schema):  # references start at the root
+        schemas.check(an_object(properties={"inner": schema}), "s")
+
+
+@pytest.mark.parametrize(("schema", "path", "code"), REFUSED)
+def test_what_is_not_enforced_is_named(schema: Any, path: str | None, code: str) -> None:
+    with pytest.raises(errors.ApiError) as refused:
+        schemas.check(schema, "s")
+    assert refused.value.code == code
+    if path is not None:
+        assert refused.value.param == "s" + path
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+class TestBounds:
+    def test_of_depth(self) -> None:
+        schemas.check(nested(schemas.MAX_SCHEMA_DEPTH), "s")
+        with pytest.raises(errors.ApiError) as refused:
+            schemas.check_bounds(nested(schemas.MAX_SCHEMA_DEPTH + 1), "s")
+        assert refused.value.param == "s"
+
+    def test_of_size(self) -> None:
+        fits = {"description": "x" * (schemas.MAX_SCHEMA_BYTES - 18)}
+        schemas.check(fits, "s")
+        with pytest.raises(errors.ApiError) as refused:
+            schemas.check_bounds({"description": fits["description"] + "x"}, "s")
+        assert refused.value.param == "s"
+
+    def test_a_long_chain_of_references_needs_no_stack(self) -> None:
+        defs: dict[str, Any] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(1500)}
+        schemas.check({"$ref": "#/$defs/d0", "$defs": {**defs, "d1500": INT}}, "s")
+
+
+def test_a_name_in_a_path_is_printable_and_bounded() -> None:
+    assert schemas.member("s", "ok-name") == "s.ok-name"
+    assert schemas.member("s", "a'\n\\b") == "s['a???b']"
+    assert len(schemas.member("s", "é" * 1000)) < 80
+
+
+KEYWORDS = st.sampled_from(
+    [
+        *("type", "properties", "items", "$ref", "enum", "const", "anyOf", "oneOf", "allOf"),
+        *("required", "additionalProperties", "patternProperties", "propertyNames", "prefixItems"),
+        *("minLength", "pattern", "format", "minimum", "exclusiveMaximum", "maxItems", "$defs"),
+        *("minProperties", "multipleOf", "not", "title", "$id", "nullable", "default"),
+    ]
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(
+        ["string", "object", "integer", "array", "#", "#/$defs/a", "^a$", "a", "date"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEYWORDS | st.sampled_from(["a", "b"]), inner, max_size=4)
+    ),
+    max_leaves=14,
+)
+
+
+@hypothesis.given(st.dictionaries(KEYWORDS, VALUES, max_size=5))
+def test_any_json_is_a_schema_or_a_refusal_that_names_a_path_in_it(schema: dict[str, Any]) -> None:
+    try:
+        schemas.check(schema, "s")
+    except errors.ApiError as error:
+        refused = error
+    else:
+        return
+    assert refused.status == 400
+    assert (refused.param or "").startswith("s")
