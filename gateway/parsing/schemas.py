@@ -418,12 +418,19 @@ class _Walk:
             for keyword in ("properties", "unevaluatedProperties"):
                 if keyword in schema:
                     raise _unsupported(where, "propertyNames", f"it stands beside '{keyword}'")
-            names = schema["propertyNames"]
-            path = member(where, "propertyNames")
-            if isinstance(names, dict) and "type" not in names and not _WHOLE_NAMES & names.keys():
-                names = {"type": "string", **names}
-                self._kept.append(names)
-            self._todo.append((names, path))
+            self._property_names(schema["propertyNames"], member(where, "propertyNames"))
+
+    def _property_names(self, names: Any, where: str) -> None:
+        """Names are texts: the engine takes a schema of texts only, and no other way to say one."""
+        if not isinstance(names, dict):
+            raise errors.invalid_type(where, "a JSON schema")
+        if names.get("type", "string") != "string" or not _WHOLE_NAMES & names.keys() <= {"enum"}:
+            raise errors.unsupported_value(
+                where, "The schema of names cannot be enforced: it needs the type 'string'."
+            )
+        names = {**names, "type": "string"}
+        self._kept.append(names)
+        self._todo.append((names, where))
 
     def _array(self, schema: Schema, where: str) -> None:
         first = schema.get("prefixItems")

@@ -205,6 +205,10 @@ REFUSED: list[tuple[Any, str | None, str]] = [
         ".propertyNames.maxLength",
         "unsupported_value",
     ),
+    (an_object(propertyNames=True), ".propertyNames", "invalid_type"),
+    (an_object(propertyNames={"type": "integer"}), ".propertyNames", "unsupported_value"),
+    (an_object(propertyNames={"anyOf": [TEXT]}), ".propertyNames", "unsupported_value"),
+    (an_object(propertyNames={"enum": [1]}), ".propertyNames.enum", "invalid_value"),
     # Arrays. Without `items` the engine makes `[]`.
     ({"type": "array"}, ".items", "invalid_value"),
     ({"type": "array", "items": [INT]}, ".items", "invalid_type"),

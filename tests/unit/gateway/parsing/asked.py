@@ -1,0 +1,40 @@
+"""Bodies of both APIs, parsed with everything offered; and what is refused of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.parsing import chat_api, command, offered, responses_api
+from tailrace.protocol import errors
+from tailrace.settings.shapes import Pool
+
+POOLS = (Pool("default", ("small",), max_model_len=8192, default_output_tokens=40),)
+QUESTION = [{"role": "user", "content": "hi"}]
+
+
+def responses(body: dict[str, Any]) -> command.Create:
+    return responses_api.parse({"input": "hi", **body}, POOLS, serving=offered.EVERYTHING)
+
+
+def chat(body: dict[str, Any]) -> command.Create:
+    return chat_api.parse({"messages": QUESTION, **body}, POOLS, serving=offered.EVERYTHING)
+
+
+def refused_responses(body: dict[str, Any]) -> errors.ApiError:
+    with pytest.raises(errors.ApiError) as refused:
+        responses(body)
+    assert refused.value.status == 400
+    return refused.value
+
+
+def refused_chat(body: dict[str, Any]) -> errors.ApiError:
+    with pytest.raises(errors.ApiError) as refused:
+        chat(body)
+    assert refused.value.status == 400
+    return refused.value
+
+
+def named(error: errors.ApiError) -> tuple[str | None, str | None]:
+    return error.param, error.code

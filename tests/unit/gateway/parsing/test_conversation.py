@@ -1,0 +1,266 @@
+"""What the model is given: items of both APIs, and the chat messages that they become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.parsing import conversation, input_items
+from tests.unit.gateway.parsing.asked import (
+    QUESTION,
+    chat,
+    named,
+    refused_chat,
+    refused_responses,
+    responses,
+)
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+THOUGHT = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "s"}],
+    "content": [{"type": "reasoning_text", "text": "hm"}],
+}
+SEEN = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+
+
+def of(*items: Any) -> list[dict[str, Any]]:
+    return responses({"input": list(items)}).input
+
+
+class TestMessages:
+    def test_a_call_is_a_message_of_the_assistant_and_its_output_one_of_the_tool(self) -> None:
+        assert of(*QUESTION, CALL, OUTPUT) == [
+            *QUESTION,
+            {"role": "assistant", "content": "", "tool_calls": [SEEN]},
+            {"role": "tool", "tool_call_id": "c1", "content": "42"},
+        ]
+
+    def test_text_and_calls_of_one_answer_are_one_message(self) -> None:
+        said = {"role": "assistant", "content": "I look."}
+        other = {**CALL, "call_id": "c2"}
+        assert of(said, CALL, other)[0]["tool_calls"] == [SEEN, {**SEEN, "id": "c2"}]
+        assert len(of(said, CALL, other)) == 1
+
+    def test_reasoning_belongs_to_the_answer_that_follows(self) -> None:
+        (message,) = of(THOUGHT, CALL)
+        assert message["reasoning_content"] == "hm"
+        first, second = of({"role": "assistant", "content": "a"}, THOUGHT, CALL)
+        assert "tool_calls" not in first
+        assert (second["reasoning_content"], second["tool_calls"]) == ("hm", [SEEN])
+
+    def test_reasoning_without_an_answer_says_nothing(self) -> None:
+        assert of(THOUGHT, *QUESTION) == QUESTION
+
+    def test_a_call_after_an_output_is_a_new_answer(self) -> None:
+        roles = [m["role"] for m in of(CALL, OUTPUT, {**CALL, "call_id": "c2"})]
+        assert roles == ["assistant", "tool", "assistant"]
+
+    def test_a_namespace_is_part_of_the_name_as_the_model_knows_it(self) -> None:
+        (message,) = of({**CALL, "namespace": "crm"})
+        assert message["tool_calls"][0]["function"]["name"] == "crm__f"
+
+    def test_custom_calls(self) -> None:
+        messages = of(
+            {"type": "custom_tool_call", "call_id": "c1", "name": "f", "input": "x"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "y"},
+        )
+        assert messages[0]["tool_calls"] == [
+            {"id": "c1", "type": "custom", "custom": {"name": "f", "input": "x"}}
+        ]
+        assert messages[1]["content"] == "y"
+
+    def test_an_output_may_have_parts(self) -> None:
+        parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+        assert of(CALL, {**OUTPUT, "output": parts})[-1]["content"] == "ab"
+
+    def test_a_refusal_is_what_the_assistant_said(self) -> None:
+        part = {"type": "refusal", "refusal": "no"}
+        assert of({"role": "assistant", "content": [part]})[0]["content"] == "no"
+
+    def test_both_apis_have_the_same_conversation(self) -> None:
+        asked = [
+            *QUESTION,
+            {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [SEEN]},
+            {"role": "tool", "tool_call_id": "c1", "content": "42"},
+            {"role": "assistant", "content": None, "refusal": "no"},
+        ]
+        own = [*QUESTION, THOUGHT, CALL, OUTPUT, {"role": "assistant", "content": "no"}]
+        assert chat({"messages": asked}).input == of(*own)
+
+    def test_all_that_is_said_counts(self) -> None:
+        (message,) = of(THOUGHT, CALL)
+        assert conversation.characters([message]) == len("hm" + "f" + '{"a":1}')
+
+
+class TestUnresolved:
+    def test_references_and_seals_wait_for_the_log_and_the_key(self) -> None:
+        create = responses(
+            {
+                "input": [
+                    {"type": "item_reference", "id": "msg_1"},
+                    {"id": "rs_1"},
+                    {"type": "reasoning", "summary": [], "encrypted_content": "xx"},
+                    {"type": "compaction", "encrypted_content": "yy"},
+                    {**THOUGHT, "encrypted_content": "zz"},
+                    *QUESTION,
+                ]
+            }
+        )
+        assert [type(item).__name__ for item in conversation.unresolved(create.turn)] == [
+            "Reference",
+            "Reference",
+            "Reasoning",
+            "Compaction",
+        ]
+        assert create.input == QUESTION
+
+
+class TestAnswered:
+    def test_an_output_without_a_call_is_refused(self) -> None:
+        assert named(refused_responses({"input": [OUTPUT]})) == (
+            "input[0].call_id",
+            "invalid_value",
+        )
+        assert named(refused_responses({"input": [OUTPUT, CALL]}))[0] == "input[0].call_id"
+        message = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+        assert named(refused_chat({"messages": [message]}))[0] == "messages[0].tool_call_id"
+
+    def test_a_call_of_an_earlier_turn_may_be_answered(self) -> None:
+        create = responses({"input": [OUTPUT], "previous_response_id": "resp_1"})
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN]}]
+        conversation.check_answered(create.turn, conversation.call_ids(earlier))
+
+    def test_a_reference_may_be_the_call(self) -> None:
+        assert responses({"input": [{"type": "item_reference", "id": "fc_1"}, OUTPUT]}).turn
+
+
+def test_items_are_shown_as_they_were_sent() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
+    answer = {"type": "custom_tool_call_output", "call_id": "c2", "output": "y"}
+    sent = [
+        {**CALL, "namespace": "crm"},
+        OUTPUT,
+        custom,
+        answer,
+        THOUGHT,
+        {"type": "item_reference", "id": "msg_1"},
+        {"type": "compaction", "id": "cmp_1", "encrypted_content": "z"},
+    ]
+    shown = responses({"input": sent, "previous_response_id": "resp_1"}).items
+    for item, original in zip(shown, sent, strict=True):
+        assert item == {**item, **original}
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "web_search_call"}, ".type", "unsupported_value"),
+    ({"type": ["message"]}, ".type", "unsupported_value"),
+    ({**CALL, "call_id": None}, ".call_id", "missing_required_parameter"),
+    ({**CALL, "call_id": 5}, ".call_id", "invalid_type"),
+    ({**CALL, "call_id": ""}, ".call_id", "invalid_value"),
+    ({**CALL, "call_id": "x" * 257}, ".call_id", "invalid_value"),
+    ({**CALL, "name": None}, ".name", "missing_required_parameter"),
+    ({**CALL, "arguments": {"a": 1}}, ".arguments", "invalid_type"),
+    ({**CALL, "namespace": 5}, ".namespace", "invalid_type"),
+    ({**CALL, "type": "custom_tool_call"}, ".input", "invalid_type"),
+    ({**OUTPUT, "output": None}, ".output", "missing_required_parameter"),
+    ({**OUTPUT, "output": 5}, ".output", "invalid_type"),
+    (
+        {**OUTPUT, "output": [{"type": "input_image", "image_url": "x"}]},
+        ".output[0].type",
+        "unsupported_value",
+    ),
+    ({**THOUGHT, "content": "x"}, ".content", "invalid_type"),
+    ({**THOUGHT, "content": [5]}, ".content[0]", "invalid_type"),
+    ({**THOUGHT, "content": [{"type": "text"}]}, ".content[0].type", "unsupported_value"),
+    (
+        {**THOUGHT, "content": [{"type": "reasoning_text"}]},
+        ".content[0].text",
+        "invalid_type",
+    ),
+    ({**THOUGHT, "summary": [5]}, ".summary[0]", "invalid_type"),
+    ({**THOUGHT, "id": 5}, ".id", "invalid_type"),
+    ({**THOUGHT, "encrypted_content": 5}, ".encrypted_content", "invalid_type"),
+    (
+        {**THOUGHT, "encrypted_content": "x" * (input_items.MAX_SEALED_CHARS + 1)},
+        ".encrypted_content",
+        "invalid_value",
+    ),
+    ({"type": "item_reference"}, ".id", "missing_required_parameter"),
+    ({"type": "compaction"}, ".encrypted_content", "invalid_type"),
+    ({"type": "compaction", "id": 5, "encrypted_content": "x"}, ".id", "invalid_type"),
+    (
+        {"role": "user", "content": [{"type": "refusal", "refusal": "x"}]},
+        ".content[0].type",
+        "unsupported_value",
+    ),
+    (
+        {"role": "assistant", "content": [{"type": "refusal"}]},
+        ".content[0].refusal",
+        "invalid_type",
+    ),
+    (
+        {"role": "assistant", "content": "x", "tool_calls": [{"id": "c"}]},
+        ".tool_calls",
+        "unsupported_parameter",
+    ),
+]
+
+
+@pytest.mark.parametrize(("item", "path", "code"), REFUSED)
+def test_an_item_is_refused_by_name(item: dict[str, Any], path: str, code: str) -> None:
+    assert named(refused_responses({"input": [*QUESTION, item]})) == (f"input[1]{path}", code)
+
+
+def answer(**members: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, **members}
+
+
+REFUSED_MESSAGES: list[tuple[dict[str, Any], str, str]] = [
+    ({"role": "function", "name": "f", "content": "x"}, ".role", "unsupported_value"),
+    (answer(function_call={"name": "f"}), ".function_call", "unsupported_parameter"),
+    (answer(), ".content", "missing_required_parameter"),
+    (answer(tool_calls=[]), ".content", "missing_required_parameter"),
+    (answer(tool_calls={"id": "c"}), ".tool_calls", "invalid_type"),
+    (answer(tool_calls=[SEEN] * 129), ".tool_calls", "invalid_type"),
+    (answer(tool_calls=[5]), ".tool_calls[0]", "invalid_type"),
+    (answer(tool_calls=[{"type": "x"}]), ".tool_calls[0].type", "unsupported_value"),
+    (
+        answer(tool_calls=[{"id": "c"}]),
+        ".tool_calls[0].function",
+        "missing_required_parameter",
+    ),
+    (answer(tool_calls=[{"id": "c", "function": 5}]), ".tool_calls[0].function", "invalid_type"),
+    (
+        answer(tool_calls=[{**SEEN, "id": None}]),
+        ".tool_calls[0].id",
+        "missing_required_parameter",
+    ),
+    (
+        answer(tool_calls=[{"id": "c", "function": {"arguments": "{}"}}]),
+        ".tool_calls[0].function.name",
+        "missing_required_parameter",
+    ),
+    (
+        answer(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": {}}}]),
+        ".tool_calls[0].function.arguments",
+        "invalid_type",
+    ),
+    (
+        answer(tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "f"}}]),
+        ".tool_calls[0].custom.input",
+        "invalid_type",
+    ),
+    (answer(refusal=5), ".refusal", "invalid_type"),
+    ({"role": "tool", "content": "x"}, ".tool_call_id", "missing_required_parameter"),
+    ({"role": "tool", "tool_call_id": "c"}, ".content", "missing_required_parameter"),
+]
+
+
+@pytest.mark.parametrize(("message", "path", "code"), REFUSED_MESSAGES)
+def test_a_message_is_refused_by_name(message: dict[str, Any], path: str, code: str) -> None:
+    error = refused_chat({"messages": [*QUESTION, message]})
+    assert named(error) == (f"messages[1]{path}", code)
