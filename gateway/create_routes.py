@@ -126,7 +126,9 @@ class CreateRoutes:
             create = command.with_key(
                 parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
-            return principal, create, await self._submit.submit(create, principal)
+            stream = await self._submit.submit(create, principal)
+        stream.headers.update(create.headers)
+        return principal, create, stream
 
     async def _whole(
         self, principal: Principal, stream: response_stream.ResponseStream, request: Request

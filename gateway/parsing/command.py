@@ -18,6 +18,8 @@ from gateway.parsing.scalars import MAX_LABEL_CHARS
 from gateway.parsing.tools import NO_TOOLS, Tools
 from tailrace.protocol import errors, records, topics
 
+LEFT_OUT: Final = "x-tailrace-tools-left-out"
+
 # The members as `events.echo` has them where nothing is said of them.
 _UNASKED: Final[dict[str, Any]] = {
     "tools": [],
@@ -84,6 +86,11 @@ class Create:
         """Length of this turn's text and of its tools, for admission."""
         said = conversation.characters(self.input) + len(self.instructions or "")
         return said + self.tools.characters
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer: which tools were left out, because only their server runs them."""
+        return {LEFT_OUT: ", ".join(self.tools.hosted)} if self.tools.hosted else {}
 
     @property
     def echo(self) -> dict[str, Any]:

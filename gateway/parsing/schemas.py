@@ -113,14 +113,21 @@ def check_bounds(schema: Any, where: str) -> None:
     """
     if not isinstance(schema, dict):
         raise errors.invalid_type(where, "a JSON schema")
-    if _depth(schema) > MAX_SCHEMA_DEPTH:
+    bounded(schema, where, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH)
+
+
+def bounded(value: Any, where: str, most_bytes: int, most_levels: int) -> None:
+    """Check how large a JSON value is, and how deep its arrays and objects are nested.
+
+    Raises:
+        errors.ApiError: too large or too deep.
+    """
+    if _depth(value) > most_levels:
         raise errors.invalid_value(
-            where, f"Invalid '{where}': nested deeper than {MAX_SCHEMA_DEPTH} levels."
+            where, f"Invalid '{where}': nested deeper than {most_levels} levels."
         )
-    if size(schema) > MAX_SCHEMA_BYTES:
-        raise errors.invalid_value(
-            where, f"Invalid '{where}': larger than {MAX_SCHEMA_BYTES} bytes."
-        )
+    if size(value) > most_bytes:
+        raise errors.invalid_value(where, f"Invalid '{where}': larger than {most_bytes} bytes.")
 
 
 def check(schema: Any, where: str) -> None:

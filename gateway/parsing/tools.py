@@ -24,6 +24,9 @@ from tailrace.protocol import errors
 
 MAX_TOOLS: Final = 128  # functions and custom tools, those of namespaces counted one by one
 MAX_TOOLS_BYTES: Final = 262_144  # of all tools: a record has them twice
+MAX_TOOLS_DEPTH: Final = schemas.MAX_SCHEMA_DEPTH + 4  # a namespace's function's schema
+MAX_CHOICE_BYTES: Final = 65_536
+MAX_CHOICE_DEPTH: Final = 8
 MAX_CALLS: Final = 2**31 - 1
 
 # Known to OpenAI's API and run there.
@@ -112,10 +115,7 @@ def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> 
         raise errors.invalid_type("tools", "an array of tools")
     if len(value) > MAX_TOOLS:
         raise _too_many()
-    if schemas.size(value) > MAX_TOOLS_BYTES:
-        raise errors.invalid_value(
-            "tools", f"Invalid 'tools': larger than {MAX_TOOLS_BYTES} bytes in all."
-        )
+    schemas.bounded(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
     found = [_tool(each, f"tools[{i}]") for i, each in enumerate(value)]
     prompt = tuple(tool for each in found for tool in each.prompt)
     _distinct(found)
@@ -321,6 +321,7 @@ def _distinct(found: list[_Read]) -> None:
 def _choice(value: Any, found: list[_Read]) -> tuple[Choice, str | dict[str, Any]]:
     """The choice, and as it is shown."""
     where = "tool_choice"
+    schemas.bounded(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
     names = [name for each in found for name in each.names]
     if value is None or value == "auto":
         return Choice("auto"), "auto"

@@ -19,7 +19,7 @@ from tailrace.protocol import close_codes, errors
 from tailrace.web import error_mapping
 
 EXPOSED: Final = (
-    "x-request-id, x-tailrace-response-id, retry-after, retry-after-ms, "
+    "x-request-id, x-tailrace-response-id, x-tailrace-tools-left-out, retry-after, retry-after-ms, "
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
 )
 PREFLIGHT: Final = {

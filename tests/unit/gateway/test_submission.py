@@ -404,3 +404,21 @@ async def test_the_log_keeps_a_digest_of_the_key_and_never_the_key() -> None:
         (request,) = parts.requests()
         assert request.idempotency_key is not None
         assert "my secret" not in records.encode(request).decode()
+
+
+async def test_the_response_object_shows_what_was_asked() -> None:
+    asked = {
+        "tool_choice": "none",
+        "parallel_tool_calls": False,
+        "max_tool_calls": 3,
+        "reasoning": {"effort": "low"},
+    }
+    async with gateway_parts.running() as parts:
+        with await parts.submission.submit(create(**asked), ALICE) as stream:
+            (request,) = parts.requests()
+            assert {name: request.echo[name] for name in asked} == {
+                **asked,
+                "reasoning": {"effort": "low", "summary": None},
+            }
+            parts.answer(stream.rid)
+            await gateway_parts.all_events(stream)

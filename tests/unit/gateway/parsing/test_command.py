@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parsing import command, responses_api
-from tailrace.protocol import errors
+from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
 
 CREATE = responses_api.parse({"input": "hi"}, (Pool("p", ("m",), 100, 40),))
@@ -47,3 +47,10 @@ def test_the_digest_of_a_body_is_that_of_what_is_asked_for(same: dict[str, Any])
 def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> None:
     body = {"model": "m", "input": "hi"}
     assert command.body_digest({**body, **other}) != command.body_digest(body)
+
+
+def test_an_echo_leaves_out_what_the_response_object_has_anyway() -> None:
+    shown = events.echo("resp_1", 1, "m")
+    unasked = {**command._UNASKED, "text": command._TEXT}
+    assert {name: shown[name] for name in unasked} == unasked
+    assert CREATE.echo == {}

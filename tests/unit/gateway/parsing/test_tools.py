@@ -93,6 +93,10 @@ class TestTools:
         assert len(found.prompt) == 1
         assert found.hosted == ("web_search", "mcp", "web_search_2025_08_26")
         assert found.shown[0] == SEARCH
+        assert responses({"tools": [SEARCH, WEATHER]}).headers == {
+            "x-tailrace-tools-left-out": "web_search"
+        }
+        assert responses({"tools": [WEATHER]}).headers == {}
         assert "secret" not in repr(found)
 
     def test_a_custom_tool_has_its_grammar(self) -> None:
