@@ -407,7 +407,7 @@ async def test_the_log_keeps_a_digest_of_the_key_and_never_the_key() -> None:
 
 
 async def test_the_response_object_shows_what_was_asked() -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "tool_choice": "none",
         "parallel_tool_calls": False,
         "max_tool_calls": 3,

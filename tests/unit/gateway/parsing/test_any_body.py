@@ -169,7 +169,7 @@ values = st.recursive(
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A body that clients send, changed at some places."""
-    body = copy.deepcopy(draw(st.sampled_from(BASES)))
+    body: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(BASES)))
     for _ in range(draw(st.integers(0, 3))):
         every = list(paths(body))
         if not every:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Literal
 
-import httpx
+import httpx2 as httpx
 import openai
 import pydantic
 import pytest

@@ -141,7 +141,7 @@ class TestAnswered:
 def test_items_are_shown_as_they_were_sent() -> None:
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
     answer = {"type": "custom_tool_call_output", "call_id": "c2", "output": "y"}
-    sent = [
+    sent: list[dict[str, Any]] = [
         {**CALL, "namespace": "crm"},
         OUTPUT,
         custom,

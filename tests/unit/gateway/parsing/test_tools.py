@@ -60,7 +60,7 @@ class TestTools:
         assert found.choice == tools.Choice("auto")
 
     def test_both_apis_make_the_same_of_a_tool(self) -> None:
-        own = [WEATHER, TIME, {"type": "custom", "name": "free"}]
+        own: list[dict[str, Any]] = [WEATHER, TIME, {"type": "custom", "name": "free"}]
         assert (
             chat({"tools": [of_chat(t) for t in own]}).tools.prompt
             == responses({"tools": own}).tools.prompt
