@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway.parsing import command
+from gateway.parsing import command, conversation
 from tailrace.protocol import errors, records
 from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 
@@ -31,8 +31,7 @@ def cost(create: command.Create) -> float:
 
 def cost_of(request: records.Request) -> float:
     """Return the same for a whole request, with its conversation."""
-    characters = sum(len(message["content"]) for message in request.messages)
-    return _cost(characters, request.sampling, request.generate)
+    return _cost(conversation.characters(request.messages), request.sampling, request.generate)
 
 
 def _cost(characters: int, sampling: records.Sampling, generate: bool) -> float:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
 from gateway import cache, lanes
+from gateway.parsing import conversation
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, fold, ids, records
@@ -36,11 +37,23 @@ class History:
 NO_HISTORY: Final = History([])
 
 
-class _Message(TypedDict):
-    """A message as an engine takes it."""
+class _Call(TypedDict):
+    """A call in a message (`gateway.parsing.conversation`)."""
 
-    role: Literal["system", "user", "assistant"]
+    id: str
+    type: str
+    function: NotRequired[dict[str, str]]
+    custom: NotRequired[dict[str, str]]
+
+
+class _Message(TypedDict):
+    """A message as an engine takes it (`gateway.parsing.conversation`)."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[_Call]]
+    tool_call_id: NotRequired[str]
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -51,12 +64,16 @@ class _Session(msgspec.Struct, frozen=True):
 
 
 def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
-    """Return the last `turns` turns. A turn ends with its answer. System messages before an older
-    turn are dropped with it."""
-    ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"]
-    if messages and messages[-1]["role"] != "assistant":
+    """Return the last `turns` turns. A turn ends with its answer; one that calls tools is none, so
+    that a call stays with its output. System messages before an older turn are dropped with it."""
+    ends = [i + 1 for i, m in enumerate(messages) if _is_answer(m)]
+    if messages and not _is_answer(messages[-1]):
         ends.append(len(messages))
     return list(messages[ends[-turns - 1] :]) if len(ends) > turns else list(messages)
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return message["role"] == "assistant" and "tool_calls" not in message
 
 
 def without_instructions(request: records.Request) -> Messages:
@@ -67,16 +84,26 @@ def without_instructions(request: records.Request) -> Messages:
 
 
 def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
-    """Return the dialogue after a response. An answer without text adds no message."""
-    text = output_text(response)
-    return last_turns([*messages, {"role": "assistant", "content": text}] if text else messages)
+    """Return the dialogue after a response. An answer without text and calls adds no message."""
+    items = [item for each in response["output"] if (item := _said(each)) is not None]
+    answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
+    return last_turns([*messages, *answer]) if answer else messages
 
 
-def output_text(response: dict[str, Any]) -> str:
-    """All text of a Response object."""
-    return "".join(
-        part.get("text", "") for item in response["output"] for part in item.get("content", ())
-    )
+def _said(item: dict[str, Any]) -> conversation.Item | None:
+    """An output item as a part of the dialogue; None for a call that was cut short."""
+    kind = item["type"]
+    if kind in ("function_call", "custom_tool_call"):
+        if item["status"] != "completed":
+            return None
+        custom = kind == "custom_tool_call"
+        said = item["input" if custom else "arguments"]
+        name, namespace = item["name"], item.get("namespace")
+        return conversation.Call(item["call_id"], name, said, "", namespace, custom=custom)
+    text = "".join(part.get("text", "") for part in item.get("content", ()))
+    if kind == "reasoning":
+        return conversation.Reasoning(text, "")
+    return conversation.Message("assistant", text, "")
 
 
 def continuable(response: dict[str, Any]) -> bool:

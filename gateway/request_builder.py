@@ -16,7 +16,7 @@ from gateway import (
     placement,
     worker_registry,
 )
-from gateway.parsing import command
+from gateway.parsing import command, conversation
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -63,11 +63,14 @@ class RequestBuilder:
             remembered: the connection's memory of the previous response.
 
         Raises:
-            errors.ApiError: the previous response cannot be continued, or there is no input.
+            errors.ApiError: the previous response cannot be continued, there is no input, or a
+                tool's output in it answers no call.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
         history = await self._resolver.resolve(create.previous, owner, remembered)
+        if create.previous is not None and not conversation.unresolved(create.turn):
+            conversation.check_answered(create.turn, conversation.call_ids(history.messages))
         head = (
             [{"role": "system", "content": create.instructions}]
             if create.instructions is not None

@@ -137,9 +137,9 @@ def characters(messages: Iterable[dict[str, Any]]) -> int:
         len(m["content"])
         + len(m.get("reasoning_content", ""))
         + sum(
-            len(inner["name"]) + len(inner.get("arguments") or inner.get("input") or "")
+            len(text)
             for call in m.get("tool_calls", ())
-            for inner in (call[call["type"]],)
+            for text in call.get(call["type"], {}).values()
         )
         for m in messages
     )

@@ -51,14 +51,14 @@ class Maker:
     def schema(self, depth: int = 0) -> dict[str, Any] | bool:
         pick = self.pick
         if pick.random() < 0.1:
-            return pick.choice([{}, True])
+            return {} if pick.random() < 0.5 else True
         found: dict[str, Any] = {"title": "t"} if pick.random() < 0.15 else {}
         way = pick.random()
         if way < 0.1:
             values = ["a", "b", 1, 2.5, None, True, {"x": [1]}]
-            return {**found, "enum": pick.sample(values, pick.randint(1, 4))}
+            return found | {"enum": pick.sample(values, pick.randint(1, 4))}
         if way < 0.15:
-            return {**found, "const": pick.choice(["a", 1, None, {"a": {"b": 1}}])}
+            return found | {"const": pick.choice(["a", 1, None, {"a": {"b": 1}}])}
         if way < 0.36:
             keyword = pick.choice(["anyOf", "oneOf", "allOf"])
             found[keyword] = [self.inner(depth) for _ in range(pick.randint(1, 3))]

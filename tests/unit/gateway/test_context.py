@@ -25,6 +25,15 @@ def answer(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
+def calling(call_id: str) -> dict[str, Any]:
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def output(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": "x"}
+
+
 def response(text: str = "yes", status: str = "completed", *, store: bool = True) -> dict[str, Any]:
     output = (
         [{"type": "message", "content": [{"type": "output_text", "text": text}]}] if text else []
@@ -56,6 +65,53 @@ class TestTurns:
     def test_an_empty_answer_leaves_no_message(self) -> None:
         assert context.with_answer([user("a")], response("")) == [user("a")]
         assert context.with_answer([user("a")], response("b")) == [user("a"), answer("b")]
+
+    def test_a_call_stays_with_its_output(self) -> None:
+        loop = [m for i in range(12) for m in (calling(f"c{i}"), output(f"c{i}"))]
+        dialogue = [user("q"), answer("a"), user("r"), *loop, answer("b")]
+        assert context.last_turns(dialogue, 1) == dialogue[2:]
+        assert context.last_turns(dialogue[:-1], 1) == dialogue[2:-1]
+        assert context.last_turns(dialogue[:-2], 1) == dialogue[2:-2]
+
+    def test_calls_and_reasoning_are_part_of_the_answer(self) -> None:
+        call = {
+            "type": "function_call",
+            "status": "completed",
+            "call_id": "c1",
+            "name": "get",
+            "namespace": "crm",
+            "arguments": "{}",
+        }
+        thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+        said = {"type": "message", "content": [{"type": "output_text", "text": "I look."}]}
+        custom = {
+            "type": "custom_tool_call",
+            "status": "completed",
+            "call_id": "c2",
+            "name": "apply",
+            "input": "x",
+        }
+        cut_short = {**call, "status": "incomplete", "arguments": "{"}
+        whole = events.response_object(
+            events.echo(RID, 1, "m"), "incomplete", [thought, said, call, custom, cut_short]
+        )
+        (message,) = context.with_answer([], whole)
+        assert message == {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "crm__get", "arguments": "{}"},
+                },
+                {"id": "c2", "type": "custom", "custom": {"name": "apply", "input": "x"}},
+            ],
+        }
+        assert context.decode(context.encode(ALICE, [message]), ALICE) == [message]
+        only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
+        assert context.with_answer([user("a")], only_cut) == [user("a")]
 
     @hypothesis.given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=60))
     def test_trimming_turn_by_turn_or_at_once_is_the_same(self, roles: list[str]) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import lanes, principal_counts, request_writer
+from gateway import context, lanes, principal_counts, request_writer
+from gateway.parsing import command, offered, responses_api
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, ids, records
@@ -367,6 +368,32 @@ async def test_a_stored_response_is_continued_from_the_cache_and_from_the_log_wi
                 await gateway_parts.all_events(stream)
         asked = [[m["content"] for m in r.messages] for r in parts.requests()[1:]]
         assert asked == [["one", "two", "three"]] * 2
+
+
+async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    before = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    output = {"type": "function_call_output", "output": "x"}
+
+    def answering(call_id: str, previous: str) -> command.Create:
+        body = {"input": [{**output, "call_id": call_id}], "previous_response_id": previous}
+        return responses_api.parse(body, [gateway_parts.POOL], serving=offered.EVERYTHING)
+
+    async with gateway_parts.running() as parts:
+        with await parts.submission.submit(create("one", store=False), ALICE) as first:
+            parts.answer(first.rid, "two")
+            await gateway_parts.all_events(first)
+        memory = lanes.Remembered(first.rid, context.pack(before))
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(
+                answering("c2", first.rid), ALICE, {first.rid: memory}.get
+            )
+        assert refused.value.param == "input[0].call_id"
+        assert len(parts.requests()) == 1, "it is not in the log"
+        asked = answering("c1", first.rid)
+        with await parts.submission.submit(asked, ALICE, {first.rid: memory}.get) as second:
+            parts.answer(second.rid)
+        assert [m["role"] for m in parts.requests()[-1].messages] == ["assistant", "tool"]
 
 
 async def test_what_comes_before_the_append_has_a_deadline(
