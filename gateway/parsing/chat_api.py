@@ -59,7 +59,7 @@ def parse(
     pool, model = shared_fields.pool_and_model(body, pools)
     _refuse_unsupported(body)
     turn = read(body, Fields)
-    said = shared_fields.checked_length(chat_messages.read(body), pool, "messages")
+    said = chat_messages.read(body)
     conversation.check_answered(said, set(), "tool_call_id")
     asked = token_bound(turn.max_completion_tokens, "max_completion_tokens", pool)
     asked = asked or token_bound(turn.max_tokens, "max_tokens", pool)
@@ -70,7 +70,9 @@ def parse(
         raise errors.invalid_value("top_logprobs", "'top_logprobs' needs 'logprobs': true.")
     options = turn.stream_options
     create = dataclasses.replace(
-        shared_fields.create(body, turn, pool, model, said, asked, formats.of_chat(body)),
+        shared_fields.create(
+            body, turn, pool, model, said, asked, formats.of_chat(body), "messages"
+        ),
         stream=or_default(turn.stream, False),
         usage_in_stream=options is not None and or_default(options.include_usage, False),
         tools=tools.read(body, parallel=turn.parallel_tool_calls),

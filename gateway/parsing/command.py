@@ -95,6 +95,9 @@ class Create:
     @property
     def echo(self) -> dict[str, Any]:
         """Members of the Response object that are not as they are when nothing is said of them."""
+        spoken = (self.format, self.reasoning, self.verbosity, self.logprobs)
+        if self.tools is NO_TOOLS and spoken == (None, None, None, None):
+            return {}
         asked: dict[str, Any] = {
             "tools": list(self.tools.shown),
             "tool_choice": self.tools.choice_shown,

@@ -133,16 +133,12 @@ def _call(call: Call) -> dict[str, Any]:
 
 def characters(messages: Iterable[dict[str, Any]]) -> int:
     """Length of all that messages say."""
-    return sum(
-        len(m["content"])
-        + len(m.get("reasoning_content", ""))
-        + sum(
-            len(text)
-            for call in m.get("tool_calls", ())
-            for text in call.get(call["type"], {}).values()
-        )
-        for m in messages
-    )
+    found = 0
+    for message in messages:
+        found += len(message["content"]) + len(message.get("reasoning_content", ""))
+        for call in message.get("tool_calls", ()):
+            found += sum(len(text) for text in call.get(call["type"], {}).values())
+    return found
 
 
 def call_ids(messages: Iterable[dict[str, Any]]) -> set[str]:

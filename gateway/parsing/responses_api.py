@@ -80,16 +80,14 @@ def parse(
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
     previous = turn.previous_response_id
-    turn_items = shared_fields.checked_length(
-        input_items.read(body, required=generate and previous is None), pool, "input"
-    )
+    turn_items = input_items.read(body, required=generate and previous is None)
     if previous is None and not conversation.unresolved(turn_items):
         conversation.check_answered(turn_items, set())
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
     create = dataclasses.replace(
         shared_fields.create(
-            body, turn, pool, model, turn_items, asked, formats.of_responses(body)
+            body, turn, pool, model, turn_items, asked, formats.of_responses(body), "input"
         ),
         instructions=instructions,
         previous=previous,

@@ -67,12 +67,19 @@ def create(
     turn: tuple[conversation.Item, ...],
     max_tokens: int | None,
     form: Format | None,
+    param: str,
 ) -> Create:
-    """The command, as far as both APIs ask alike. `max_tokens` is as asked, None for the default.
+    """The command, as far as both APIs ask alike.
+
+    Args:
+        turn: what the model is given, by the field `param`.
+        max_tokens: as asked; None for the default.
 
     Raises:
         errors.ApiError: 400 naming the field.
     """
+    said = conversation.messages(turn)
+    messages.check_length(said, pool, param)
     bound = max_tokens or pool.default_output_tokens
     stops = sampling.stops(body)
     further = sampling.Further(
@@ -91,7 +98,7 @@ def create(
         pool=pool.name,
         # `flex` is the public name for "cheaper and later".
         priority="batch" if fields.service_tier == "flex" else "interactive",
-        input=conversation.messages(turn),
+        input=said,
         items=[conversation.shown(item) for item in turn],
         turn=turn,
         sampling=records.Sampling(
@@ -113,18 +120,6 @@ def create(
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
     )
-
-
-def checked_length(
-    turn: tuple[conversation.Item, ...], pool: Pool, param: str
-) -> tuple[conversation.Item, ...]:
-    """`turn`, if a model may take so much text.
-
-    Raises:
-        errors.ApiError: it is too long.
-    """
-    messages.check_length(conversation.messages(turn), pool, param)
-    return turn
 
 
 def _check_beside(form: Format, **fields: object) -> None:

@@ -109,8 +109,10 @@ def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> 
     if max_calls is not None and not 1 <= max_calls <= MAX_CALLS:
         raise errors.out_of_range("max_tool_calls", 1, MAX_CALLS)
     value = body.get("tools")
-    if value is None:
-        value = []
+    value = [] if value is None else value
+    choice = body.get("tool_choice")
+    if value == [] and choice in (None, "auto") and parallel is not False and max_calls is None:
+        return NO_TOOLS
     if not isinstance(value, list):
         raise errors.invalid_type("tools", "an array of tools")
     if len(value) > MAX_TOOLS:
@@ -120,12 +122,12 @@ def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> 
     prompt = tuple(tool for each in found for tool in each.prompt)
     _distinct(found)
     hosted = tuple(dict.fromkeys(each.hosted for each in found if each.hosted is not None))
-    choice, shown = _choice(body.get("tool_choice"), found)
+    chosen, shown = _choice(choice, found)
     return Tools(
         prompt=prompt,
         shown=tuple(each.shown for each in found),
         hosted=hosted,
-        choice=choice,
+        choice=chosen,
         choice_shown=shown,
         parallel=True if parallel is None else parallel,
         max_calls=max_calls,
