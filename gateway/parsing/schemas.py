@@ -190,6 +190,7 @@ class _Walk:
         _seen: identities of those that were. `_root` keeps them alive.
         _same: schema → the ones that its value must match too, without a level between them.
         _either: the `oneOf` lists, looked at when all references are known to end.
+        _ends: where references lead to, by the identity of the schema that refers.
         _kept: schemas that were made here, which `_root` does not keep alive.
     """
 
@@ -200,6 +201,7 @@ class _Walk:
         self._seen: set[int] = set()
         self._same: dict[int, tuple[str, list[int]]] = {}
         self._either: list[tuple[list[Any], str]] = []
+        self._ends: dict[int, Any] = {}
         self._kept: list[Schema] = []
 
     def run(self) -> None:
@@ -380,7 +382,7 @@ class _Walk:
                     raise _unsupported(where, keyword, f"it stands beside '{other}'")
 
     def _object(self, schema: Schema, where: str) -> None:
-        names = [name for name, _ in self._named(schema, where, "properties")]
+        names = {name for name, _ in self._named(schema, where, "properties")}
         self._todo += self._members(schema, where, "properties")
         self._pattern_properties(schema, where)
         others = False
@@ -495,39 +497,58 @@ class _Walk:
             raise errors.invalid_value(where, f"Invalid '{where}': the schema refers to itself.")
 
     def _one_of(self, branches: list[Any], where: str) -> None:
-        """The engine lets several branches match; so only one may be able to."""
+        """The engine lets several branches match; so only one may be able to, as far as types and
+        constants tell. Each value is looked at once: a client may send thousands of branches."""
         found = [self._resolved(each) for each in branches]
-        for i, one in enumerate(found):
-            for other in found[:i]:
-                if not self._disjoint(one, other):
-                    raise _unsupported(where, "oneOf", "two branches may match alike; use 'anyOf'")
+        if len({id(each) for each in found}) < len(found):
+            raise _overlapping(where)
+        by_kind: dict[str, list[Schema]] = {}
+        for branch in found:
+            kinds = _kinds(branch)
+            if len(found) > 1 and kinds is None:
+                raise _overlapping(where)
+            for kind in kinds or ():
+                by_kind.setdefault(kind, []).append(branch)
+        for kind, alike in by_kind.items():
+            if len(alike) > 1 and not self._told_apart(kind, alike):
+                raise _overlapping(where)
 
     def _resolved(self, schema: Any) -> Any:
+        """What a schema is, or in the end refers to."""
+        passed = []
         while isinstance(schema, dict) and "$ref" in schema:
-            schema = self._target(schema["$ref"], "")[0]
+            passed.append(id(schema))
+            schema = self._ends.get(id(schema)) or self._target(schema["$ref"], "")[0]
+        self._ends.update(dict.fromkeys(passed, schema))
         return schema
 
-    def _disjoint(self, one: Any, other: Any) -> bool:
-        """Whether no value matches both, as far as types and constants tell."""
-        if not isinstance(one, dict) or not isinstance(other, dict):
-            return False
-        first, second = _kinds(one), _kinds(other)
-        if first is not None and second is not None and not first & second:
+    def _told_apart(self, kind: str, branches: list[Schema]) -> bool:
+        """Whether branches of one type have no value in common: all list their values, or are
+        objects that require a member with values of its own in each."""
+        if _disjoint(iter(branches)):
             return True
-        mine, theirs = _constants(one), _constants(other)
-        if mine is not None and theirs is not None:
-            return not mine & theirs
-        if first == second == {"object"} and "properties" in one and "properties" in other:
-            shared = set(one.get("required", ())) & set(other.get("required", ()))
-            return any(
-                self._disjoint_constants(one["properties"].get(k), other["properties"].get(k))
-                for k in shared
-            )
-        return False
+        if kind != "object" or not all("properties" in each for each in branches):
+            return False
+        shared = set.intersection(*(set(each.get("required", ())) for each in branches))
+        return any(
+            _disjoint(self._resolved(each["properties"][name]) for each in branches)
+            for name in sorted(shared)
+        )
 
-    def _disjoint_constants(self, one: Any, other: Any) -> bool:
-        mine, theirs = _constants(self._resolved(one)), _constants(self._resolved(other))
-        return mine is not None and theirs is not None and not mine & theirs
+
+def _overlapping(where: str) -> errors.ApiError:
+    return _unsupported(where, "oneOf", "two branches may match alike; use 'anyOf'")
+
+
+def _disjoint(branches: Iterator[Any]) -> bool:
+    """Whether all list their values, each of them others."""
+    seen: set[bytes] = set()
+    for branch in branches:
+        values = _constants(branch)
+        if values is None or not seen.isdisjoint(values):
+            return False
+        seen |= values
+    return True
 
 
 _WHOLE_NAMES: Final = frozenset(_WHOLE)
@@ -622,22 +643,36 @@ def _is_of(value: Any, type_: str) -> bool:
     return type(value) in (int, float)
 
 
-def _kinds(schema: Schema) -> set[str] | None:
+def _kinds(schema: Any) -> set[str] | None:
     """The types that a schema allows; None where it does not say."""
+    if not isinstance(schema, dict):
+        return None
     named = schema.get("type")
+    if named is None and (listed := _listed(schema)) is not None:
+        return {_kind_of(value) for value in listed}
     if named is None:
         return {"object"} if "properties" in schema else None
-    return {
-        "number" if t == "integer" else t for t in ([named] if isinstance(named, str) else named)
-    }
+    types = [named] if isinstance(named, str) else named
+    return {"number" if each == "integer" else each for each in types}
+
+
+def _kind_of(value: Any) -> str:
+    return next(each for each in _TYPES if each != "integer" and _is_of(value, each))
+
+
+def _listed(schema: Schema) -> list[Any] | None:
+    """The values that a schema lists; None if it does not."""
+    if "const" in schema:
+        return [schema["const"]]
+    return schema.get("enum")
 
 
 def _constants(schema: Any) -> set[bytes] | None:
     """The values that a schema allows, as JSON; None if it does not list them."""
-    if not isinstance(schema, dict) or not {"const", "enum"} & schema.keys():
+    listed = _listed(schema) if isinstance(schema, dict) else None
+    if listed is None:
         return None
-    values = [schema["const"]] if "const" in schema else schema["enum"]
-    return {msgspec.json.encode(_as_integer(each), order="sorted") for each in values}
+    return {msgspec.json.encode(_as_integer(each), order="sorted") for each in listed}
 
 
 def _as_integer(value: Any) -> Any:

@@ -5,6 +5,7 @@ What the engine makes of each keyword was measured with xgrammar 0.2.8; the comm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -61,6 +62,9 @@ ACCEPTED: list[dict[str, Any]] = [
     {"anyOf": [TEXT, INT], "title": "either"},
     {"allOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": INT}},
     {"oneOf": [TEXT, INT]},
+    {"oneOf": [{"const": "a"}, {"enum": ["b", 1]}, {"type": "null"}, CAT, DOG]},
+    {"oneOf": [{"const": i} for i in range(3000)]},
+    {"oneOf": [TEXT]},
     {
         "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
         "discriminator": {"propertyName": "kind"},
@@ -127,6 +131,12 @@ REFUSED: list[tuple[Any, str | None, str]] = [
     ({"oneOf": [INT, {"type": "number"}]}, ".oneOf", "unsupported_value"),
     ({"oneOf": [CAT, CAT]}, ".oneOf", "unsupported_value"),
     ({"oneOf": [{"const": 1}, {"enum": [1.0]}]}, ".oneOf", "unsupported_value"),
+    ({"oneOf": [{"const": "a"}, TEXT]}, ".oneOf", "unsupported_value"),
+    (
+        {"oneOf": [CAT, an_object(properties={"kind": {"const": "dog"}})]},
+        ".oneOf",
+        "unsupported_value",
+    ),
     ({"oneOf": [True, INT]}, ".oneOf", "unsupported_value"),
     # Types.
     ({"type": "int"}, ".type", "invalid_value"),
@@ -341,3 +351,36 @@ def test_any_json_is_a_schema_or_a_refusal_that_names_a_path_in_it(schema: dict[
         return
     assert refused.status == 400
     assert (refused.param or "").startswith("s")
+
+
+MANY = {"enum": list(range(2500))}
+CHAIN: dict[str, Any] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(900)}
+CHAIN["d900"] = INT
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"$ref": "#/$defs/a"}] * 1800, "$defs": {"a": MANY}},
+        {"oneOf": [{"$ref": "#/$defs/d0"} for _ in range(900)], "$defs": CHAIN},
+    ],
+)
+def test_each_reference_and_value_is_looked_at_once(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    target, kind_of = schemas._Walk._target, schemas._kind_of
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            return call(*arguments)
+
+        return count
+
+    monkeypatch.setattr(schemas._Walk, "_target", counted(target))
+    monkeypatch.setattr(schemas, "_kind_of", counted(kind_of))
+    with pytest.raises(errors.ApiError):
+        schemas.check(schema, "s")
+    assert looked < 10_000
