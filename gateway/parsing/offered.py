@@ -20,7 +20,8 @@ class Feature(enum.Enum):
 
     TOOLS = "tools"
     FORMATS = "formats"
-    ITEMS = "items"  # calls, their outputs, reasoning and references as input
+    ITEMS = "items"  # calls, their outputs and reasoning as input
+    REFERENCES = "references"  # items that are to be looked up or opened
     LOGPROBS = "logprobs"
     CHOICES = "choices"
 
@@ -43,6 +44,11 @@ def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
     if Feature.ITEMS in missing:
         for item in create.turn:
             _item(item, chat=chat)
+    if Feature.REFERENCES in missing:
+        for item in conversation.unresolved(create.turn):
+            raise errors.unsupported_value(
+                f"{item.where}.type", "References and encrypted items are not supported."
+            )
     if Feature.LOGPROBS in missing and create.logprobs is not None:
         if create.logprobs_param == "include":
             raise errors.unsupported_value("include", "Log probabilities are not supported.")
