@@ -90,6 +90,13 @@ def parse(rid: str, partitions: int | None = None) -> Address:
     return Address(raw[1:5], partition, int.from_bytes(raw[7:13], "big"))
 
 
-def item_id(rid: str, prefix: str = "msg_") -> str:
-    """The id of a response's output item. It is derived, so that every reader uses the same one."""
-    return prefix + rid[len(PREFIX) :]
+def item_id(rid: str, prefix: str = "msg_", index: int = 0) -> str:
+    """The id of a response's output item number `index`. It is derived, so that every reader uses
+    the same one."""
+    return prefix + rid[len(PREFIX) :] + (f"_{index}" if index else "")
+
+
+def call_id(rid: str, ordinal: int) -> str:
+    """The `call_id` of a response's call number `ordinal`, from 0. It is derived, so that every
+    worker that continues the response gives it the same one (log rule §16)."""
+    return "call_" + hashlib.blake2b(f"{rid} {ordinal}".encode(), digest_size=12).hexdigest()

@@ -3,7 +3,8 @@
 JSON, so that Flink SQL, kcat and any console can read them. Field names are short, because they are
 in every record. A record that does not parse, or has an unknown type or version, is *garbage*: the
 `decode` functions return None for it and never raise, because one bad record must not stall a
-partition (log rule §4).
+partition (log rule §4). A record has version 2 exactly if it uses a member of version 2
+(`version_of`), so other records keep the bytes that old readers know.
 
 `own` in a record is the writer's fencing token: a random text, new for each claim.
 """
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 VERSION: Final = 1
+VERSION_2: Final = 2
 MAX_RECORD_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 64  # nesting of arrays and objects in one record; a Response object needs five
 
@@ -25,15 +28,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RevocationId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+Hex = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token counts of one response. `output_tokens` is END.seq for engines that give ids;
-    `cached_tokens` were served from the prefix cache."""
+    `cached_tokens` were served from the prefix cache; `reasoning_tokens` are those of the output
+    that belong to reasoning items."""
 
     input_tokens: Count = 0
     output_tokens: Count = 0
     cached_tokens: Count = 0
+    reasoning_tokens: Count = 0
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,7 +68,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sampling parameters, checked by the gateway. `max_tokens` counts the output tokens of the
-    whole response."""
+    whole response. From `logprobs` on they are of version 2. `logprobs`: each token with its log
+    probability and those of so many likely ones; None: without any. `top_k` 0: no bound."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -72,7 +79,33 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: tuple[str, ...] = ()
     seed: int | None = None
     logit_bias: dict[str, float] = {}
-    top_logprobs: int = 0
+    logprobs: Count | None = None
+    top_k: Count = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: Count = 0
+    ignore_eos: bool = False
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        later = (
+            self.top_k,
+            self.min_p,
+            self.repetition_penalty,
+            self.min_tokens,
+            self.ignore_eos,
+        )
+        plain = self.logprobs is None and later == (0, 0.0, 1.0, 0, False)
+        return VERSION if plain else VERSION_2
+
+
+class ToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which tools the model may or must call. `names`: only these; empty: all. A function that must
+    be called is `required` with its name."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
 
 
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
@@ -87,6 +120,12 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
+
+    From `tools` on the members are of version 2. `tools` are those that the prompt shows, as chat
+    templates take them: `{"type":"function","function":{"name","description","parameters",
+    "strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`. `format` is
+    `{"type":"json_schema","schema":{…},"strict":…}` or `{"type":"json_object"}`; None: text.
+    `reasoning` is what the client asked for: `effort`, `summary`.
     """
 
     rid: str
@@ -104,7 +143,26 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     prefix: list[str] = []
     body_digest: str | None = None
     append_by: Count = 0
+    tools: list[dict[str, Any]] = []
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    max_tool_calls: Count | None = None
+    format: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        plain = (
+            not self.tools
+            and self.tool_choice == ToolChoice()
+            and self.parallel_tool_calls
+            and self.max_tool_calls is None
+            and self.format is None
+            and self.reasoning is None
+        )
+        return self.sampling.version if plain else VERSION_2
 
     def late(self, timestamp: int) -> bool:
         """Whether a record with this broker time came too late, and does not count."""
@@ -115,7 +173,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     """A worker with fencing token `own` takes the response over from `prev` (null: no owner yet).
 
     `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
-    response.
+    response. `parser` is equal where the same ids make the same text and marks: names of parsers
+    and the version of what runs them; empty for a plain response (log rule §16).
     """
 
     rid: str
@@ -129,12 +188,68 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     tokenizer_digest: str
     prompt_tokens: Count = 0
     echo: dict[str, Any] = {}
+    parser: str = ""
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        return VERSION_2 if self.parser else VERSION
+
+
+class Mark(msgspec.Struct, array_like=True, frozen=True):
+    """Where in a record's text an item begins (log rule §16).
+
+    `at` characters and `ids` ids of the record come before it. `kind`: m message, r reasoning, c
+    function call, x call of a custom tool; only calls have `name` and `call_id`.
+    """
+
+    at: Count
+    ids: Count
+    kind: Literal["m", "r", "c", "x"]
+    name: str = ""
+    call_id: str = ""
+
+
+class Likely(msgspec.Struct, array_like=True, frozen=True):
+    """A token that was likely, and its log probability. `raw`: the token's bytes in hexadecimal
+    where they are not the UTF-8 of `token`, else empty."""
+
+    token: str
+    logprob: float
+    raw: Hex = ""
+
+
+class Lp(msgspec.Struct, array_like=True, frozen=True):
+    """The log probability of one id of a frame, and the likely tokens at its place. A token without
+    text is empty."""
+
+    token: str
+    logprob: float
+    top: tuple[Likely, ...] = ()
+    raw: Hex = ""
+
+
+LEAST_LOGPROB: Final = -9999.0  # what OpenAI's API says for one that is too small; JSON has no -inf
+
+
+def likely(token: bytes, logprob: float) -> Likely:
+    """One likely token, by its bytes."""
+    text = token.decode(errors="replace")
+    raw = "" if text.encode() == token else token.hex()
+    return Likely(text, max(round(logprob, 6), LEAST_LOGPROB), raw)
+
+
+def lp(token: bytes, logprob: float, top: Iterable[Likely] = ()) -> Lp:
+    """The entry of one id, by its token's bytes."""
+    own = likely(token, logprob)
+    return Lp(own.token, own.logprob, tuple(top), own.raw)
 
 
 class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=True):
     """One frame. `ids[0]` is token number `seq`; `parent` is the rolling hash before it. `ts` is
-    the worker's send time in ms, for measurements only."""
+    the worker's send time in ms, for measurements only. `marks` say where items begin; `lp` has one
+    entry per id, or none where nobody asked for them."""
 
     rid: str
     own: str
@@ -143,12 +258,19 @@ class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=T
     text: str
     parent: str
     ts: float = 0.0
+    marks: tuple[Mark, ...] = ()
+    lp: tuple[Lp, ...] = ()
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        return VERSION_2 if self.marks or self.lp else VERSION
 
 
 class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=True):
     """The end, written once. `reason` is stop, length, expired, failed or warmup. `error` is (code,
-    message) for failed."""
+    message) for failed. `marks` are those in `text_tail`."""
 
     rid: str
     own: str
@@ -158,7 +280,13 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
     text_tail: str = ""
     usage: Usage = Usage()
     error: tuple[str, str] | None = None
+    marks: tuple[Mark, ...] = ()
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        return VERSION_2 if self.marks else VERSION
 
 
 class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defaults=True):
@@ -268,8 +396,16 @@ _revocations = msgspec.json.Decoder(Revoked)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
+def version_of(record: Record) -> int:
+    """The version that the members which a record uses belong to (log rule §2)."""
+    return record.version if isinstance(record, Tok | End | Claim | Request) else VERSION
+
+
 def encode(record: Record) -> bytes:
-    """The record's bytes."""
+    """The record's bytes. It gets the version that it must have."""
+    version = version_of(record)
+    if record.v != version:
+        record = msgspec.structs.replace(record, v=version)
     return _encoder.encode(record)
 
 
@@ -282,7 +418,7 @@ def _decode(decoder: msgspec.json.Decoder[T], value: bytes | None) -> T | None:
         record = decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return record if record.v == VERSION else None
+    return record if record.v == version_of(record) else None
 
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)

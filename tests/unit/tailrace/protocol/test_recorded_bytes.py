@@ -1,4 +1,4 @@
-"""Records on the wire: the bytes of version 1, as they lie in recorded logs.
+"""Records on the wire: the bytes of versions 1 and 2, as they lie in recorded logs.
 
 A failure here means that new writers and old readers would not understand each other. Field names
 and defaults change only with a new record version.
@@ -53,6 +53,70 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'{"t":"END","rid":"resp_a","own":"n1","seq":6,"reason":"failed",'
         b'"digest":"0000000000000000","text_tail":"t","usage":' + USAGE_JSON + b","
         b'"error":["c","m"]}',
+    ),
+    (
+        records.Request(
+            "resp_a",
+            OWNER,
+            "m",
+            [],
+            records.Sampling(9, logprobs=0, top_k=4, min_p=0.5, min_tokens=2, ignore_eos=True),
+            {},
+            tools=[{"type": "function", "function": {"name": "f"}}],
+            tool_choice=records.ToolChoice("required", ("f",)),
+            parallel_tool_calls=False,
+            max_tool_calls=2,
+            format={"type": "json_object"},
+            reasoning={"effort": "low"},
+        ),
+        b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m","messages":[],'
+        b'"sampling":{"max_tokens":9,"logprobs":0,"top_k":4,"min_p":0.5,"min_tokens":2,'
+        b'"ignore_eos":true},"echo":{},"tools":[{"type":"function","function":{"name":"f"}}],'
+        b'"tool_choice":{"mode":"required","names":["f"]},"parallel_tool_calls":false,'
+        b'"max_tool_calls":2,"format":{"type":"json_object"},"reasoning":{"effort":"low"},"v":2}',
+    ),
+    (
+        records.Claim(
+            "resp_a", "n2", None, OWNER, "w/1", "q", 7, "rev", "tok", parser="hermes@vllm-0.32.0"
+        ),
+        b'{"t":"CLAIM","rid":"resp_a","own":"n2","prev":null,"owner":' + OWNER_JSON + b","
+        b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'
+        b'"tokenizer_digest":"tok","parser":"hermes@vllm-0.32.0","v":2}',
+    ),
+    (
+        records.Tok(
+            "resp_a",
+            "n1",
+            4,
+            [5, 6],
+            "hi{",
+            "0" * 16,
+            1.5,
+            (records.Mark(0, 0, "m"), records.Mark(2, 1, "c", "f", "call_x")),
+            (
+                records.lp(b"hi", -0.25),
+                records.lp(b"{\xf0", -1.5, [records.likely(b"{", -1.5)]),
+            ),
+        ),
+        b'{"t":"TOK","rid":"resp_a","own":"n1","seq":4,"ids":[5,6],"text":"hi{",'
+        b'"parent":"0000000000000000","ts":1.5,"marks":[[0,0,"m","",""],[2,1,"c","f","call_x"]],'
+        b'"lp":[["hi",-0.25,[],""],["{\xef\xbf\xbd",-1.5,[["{",-1.5,""]],"7bf0"]],"v":2}',
+    ),
+    (
+        records.End(
+            "resp_a",
+            "n1",
+            6,
+            "stop",
+            "0" * 16,
+            "t",
+            records.Usage(3, 2, 1, 1),
+            marks=(records.Mark(1, 0, "m"),),
+        ),
+        b'{"t":"END","rid":"resp_a","own":"n1","seq":6,"reason":"stop",'
+        b'"digest":"0000000000000000","text_tail":"t","usage":{"input_tokens":3,'
+        b'"output_tokens":2,"cached_tokens":1,"reasoning_tokens":1},'
+        b'"marks":[[1,0,"m","",""]],"v":2}',
     ),
     (
         records.Cancel("resp_a", OWNER, {"id": "resp_a"}),

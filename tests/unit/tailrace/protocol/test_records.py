@@ -69,6 +69,16 @@ def test_a_record_comes_back_as_it_was_written(decode: Decode, record: records.R
 text = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 counts = st.integers(0, 2**53 - 1)
 owners = st.builds(records.Owner, text, text, text)
+marks = st.lists(
+    st.builds(records.Mark, counts, counts, st.sampled_from(["m", "r", "c", "x"]), text, text),
+    max_size=3,
+).map(tuple)
+logprobs = st.floats(-1e6, 0)
+likely = st.builds(records.likely, st.binary(max_size=4), logprobs)
+lps = st.lists(
+    st.builds(records.lp, st.binary(max_size=4), logprobs, st.lists(likely, max_size=2)),
+    max_size=3,
+).map(tuple)
 token_records = st.one_of(
     st.builds(
         records.Claim,
@@ -83,6 +93,7 @@ token_records = st.one_of(
         text,
         counts,
         st.dictionaries(text, text),
+        text,
     ),
     st.builds(
         records.Tok,
@@ -93,12 +104,15 @@ token_records = st.one_of(
         text,
         text,
         st.floats(0, 1e13),
+        marks,
+        lps,
     ),
     st.builds(
         records.End,
         *(text, text, counts, text, text, text),
         st.builds(records.Usage, counts, counts, counts),
         st.none() | st.tuples(text, text),
+        marks,
     ),
     st.builds(records.Cancel, text, owners, st.dictionaries(text, text)),
     st.builds(records.Yield, text, text, counts),
@@ -108,7 +122,8 @@ token_records = st.one_of(
 @given(token_records)
 def test_any_token_record_comes_back_as_it_was_written(record: records.TokenRecord) -> None:
     value = records.encode(record)
-    assert records.decode_token(value) == record
+    version = records.version_of(record)
+    assert records.decode_token(value) == msgspec.structs.replace(record, v=version)
     assert (
         json.loads(value)["rid"] == record.rid
     )  # any JSON reader can read it: Flink SQL, kcat, a console
@@ -171,6 +186,99 @@ def test_another_version_is_garbage_to_this_reader(version: object) -> None:
     assert records.decode_request(altered(REQUEST, v=version)) is None
     assert records.decode_conversation(altered(DELETED, v=version)) is None
     assert records.decode_meta(altered(INCARNATION, v=version)) is None
+
+
+MARK = records.Mark(1, 0, "c", "f", "call_x")
+LP = records.lp(b"x", -0.5)
+# One record for each member of version 2, with the members of version 2 that it has.
+USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
+    *(
+        (records.decode_token, msgspec.structs.replace(TOK, **fields), tuple(fields))
+        for fields in ({"marks": (MARK,)}, {"lp": (LP, LP)}, {"marks": (MARK,), "lp": (LP, LP)})
+    ),
+    (records.decode_token, msgspec.structs.replace(END, marks=(MARK,)), ("marks",)),
+    (records.decode_token, msgspec.structs.replace(CLAIM, parser="p"), ("parser",)),
+    *(
+        (records.decode_request, msgspec.structs.replace(REQUEST, **fields), tuple(fields))
+        for fields in (
+            {"tools": [{"type": "function"}]},
+            {"tool_choice": records.ToolChoice("none")},
+            {"parallel_tool_calls": False},
+            {"max_tool_calls": 0},
+            {"format": {"type": "json_object"}},
+            {"reasoning": {"effort": "low"}},
+        )
+    ),
+    *(
+        (
+            records.decode_request,
+            msgspec.structs.replace(REQUEST, sampling=records.Sampling(5, **fields)),
+            ("sampling",),
+        )
+        for fields in (
+            {"logprobs": 0},
+            {"top_k": 1},
+            {"min_p": 0.1},
+            {"repetition_penalty": 1.1},
+            {"min_tokens": 1},
+            {"ignore_eos": True},
+        )
+    ),
+]
+uses_version_2 = pytest.mark.parametrize(("decode", "record", "members"), USES_VERSION_2)
+
+
+@uses_version_2
+def test_a_record_is_of_version_2_exactly_if_it_uses_a_member_of_it(
+    decode: Decode, record: records.Record, members: tuple[str, ...]
+) -> None:
+    value = json.loads(records.encode(record))
+    assert value["v"] == 2
+    assert decode(json.dumps(value).encode()) == msgspec.structs.replace(record, v=2)
+    as_version_1 = {k: v for k, v in value.items() if k != "v"}
+    assert decode(json.dumps(as_version_1).encode()) is None
+    for version in (1, 3):
+        assert decode(json.dumps({**value, "v": version}).encode()) is None
+    without = {k: v for k, v in value.items() if k not in members}
+    if "sampling" in members:
+        without["sampling"] = {"max_tokens": 5}
+    assert decode(json.dumps(without).encode()) is None
+    assert decode(json.dumps({k: v for k, v in without.items() if k != "v"}).encode()) is not None
+
+
+def test_every_member_of_version_2_has_its_test() -> None:
+    """What `version_of` looks at is what the members behind those of version 1 are."""
+    tested = {name for *_, members in USES_VERSION_2 for name in members} - {"sampling"}
+    known = {"marks", "lp", "parser"} | set(
+        records.Request.__struct_fields__[records.Request.__struct_fields__.index("tools") : -1]
+    )
+    assert tested == known
+    sampling = records.Sampling.__struct_fields__
+    assert len(sampling) - sampling.index("logprobs") == 6
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"marks": [[0, 0, "z", "", ""]]},
+        {"marks": [[-1, 0, "m", "", ""]]},
+        {"marks": [[0, -1, "m", "", ""]]},
+        {"marks": [[0, 0]]},
+        {"marks": [["0", 0, "m"]]},
+        {"marks": [{"at": 0, "ids": 0, "kind": "m"}]},
+        {"marks": None},
+        {"lp": [["x", None, [], ""]]},
+        {"lp": [["x", -1.0, [], "0"]]},
+        {"lp": [["x", -1.0, [], "zz"]]},
+        {"lp": [["x", -1.0, [["y", None]], ""]]},
+        {"lp": [[None, -1.0]]},
+        {"lp": 0},
+    ],
+    ids=str,
+)
+def test_marks_and_log_probabilities_of_the_wrong_shape_are_garbage(fields: dict[str, Any]) -> None:
+    """A reader that accepted them could fail at them later."""
+    assert records.decode_token(altered(TOK, v=2, **fields)) is None
 
 
 @pytest.mark.parametrize("name", ["tok", "TOKEN", "", None, 1, ["TOK"], {}, ...])
