@@ -54,7 +54,12 @@ def completion(response: dict[str, Any]) -> dict[str, Any]:
     """
     if response["status"] == "failed":
         raise failure(response)
-    text = "".join(part["text"] for item in response["output"] for part in item["content"])
+    text = "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -90,7 +95,7 @@ class Chunks:
 
     def of(self, event: events.Event) -> bytes:
         """Return the bytes that this event adds to the body. Many events add none."""
-        if event.delta is not None:
+        if event.delta is not None and event.type == "response.output_text.delta":
             return self._open() + self._chunk({"content": event.delta})
         if event.terminal and event.response is not None:
             return self._end(event.response)

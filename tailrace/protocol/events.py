@@ -8,12 +8,13 @@ takeover. An event is encoded once; all sockets that send it share its bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from tailrace.protocol import fold, ids, records
+from tailrace.protocol import fold, items, records
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -22,14 +23,16 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `body` is its JSON. Only text deltas have `delta`, only lifecycle events have
-    `response`, the public object."""
+    """One event. `body` is its JSON. Only deltas have `delta`: characters of the item that is open.
+    Only lifecycle events have `response`, the public object; only events that open or close an item
+    have `item`, its object then."""
 
     type: str
     sequence_number: int
     body: bytes
     delta: str | None = None
     response: dict[str, Any] | None = None
+    item: dict[str, Any] | None = None
 
     @property
     def terminal(self) -> bool:
@@ -69,6 +72,11 @@ def echo(
     safety_identifier: str | None = None,
     prompt_cache_key: str | None = None,
     parallel_tool_calls: bool = True,
+    tools: Sequence[dict[str, Any]] = (),
+    tool_choice: str | dict[str, Any] = "auto",
+    max_tool_calls: int | None = None,
+    text: dict[str, Any] | None = None,
+    reasoning: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The static part of a Response object: all members that OpenAI's types or the Open Responses
     specification require."""
@@ -79,19 +87,19 @@ def echo(
         "model": model,
         "previous_response_id": previous_response_id,
         "instructions": instructions,
-        "tools": [],
-        "tool_choice": "auto",
+        "tools": list(tools),
+        "tool_choice": tool_choice,
         "truncation": truncation,
         "parallel_tool_calls": parallel_tool_calls,
-        "text": {"format": {"type": "text"}},
+        "text": text or {"format": {"type": "text"}},
         "temperature": temperature,
         "top_p": top_p,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "top_logprobs": top_logprobs,
-        "reasoning": None,
+        "reasoning": reasoning,
         "max_output_tokens": max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": max_tool_calls,
         "store": store,
         "background": background,
         "service_tier": "default",
@@ -140,7 +148,7 @@ def _usage(u: records.Usage) -> dict[str, Any]:
         "input_tokens": u.input_tokens,
         "input_tokens_details": {"cached_tokens": u.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": u.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": u.reasoning_tokens},
         "total_tokens": u.input_tokens + u.output_tokens,
     }
 
@@ -157,23 +165,26 @@ class Series:
     Attributes:
         base: the request's echo; never changed.
         next: the next sequence_number.
-        parts: text deltas so far; joined only when the whole text is wanted.
-        opened: whether the output item was announced.
+        output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
+        parsed: its ids are parsed into items, by its first claim. Then ids without a character may
+            belong to no item yet.
+        early: log probabilities of such ids; those of a message if it opens without a mark.
         final: the terminal Response object; None until the end.
     """
 
     base: dict[str, Any]
     next: int = 0
-    parts: list[str] = field(default_factory=list)
-    opened: bool = False
+    output: list[items.Item] = field(default_factory=list)
     claimed: bool = False
+    parsed: bool = False
+    early: list[items.Fields] = field(default_factory=list)
     final: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
-        """All text so far."""
-        return "".join(self.parts)
+        """All characters so far, of all items."""
+        return "".join(item.text for item in self.output)
 
     def open(self) -> list[Event]:
         """The events that follow from the acknowledged request alone: `response.created`, and for
@@ -189,9 +200,9 @@ class Series:
         """Events that follow from one effect of the fold."""
         match effect:
             case fold.Accepted():
-                return self._tokens(effect.text)
+                return self._tokens(effect)
             case fold.Claimed():
-                return self._claimed()
+                return self._claimed(effect)
             case fold.Ended():
                 return self._end(effect)
             case fold.Yielded():
@@ -202,71 +213,83 @@ class Series:
         if self.final is not None:
             return self.final
         status = "in_progress" if self.claimed or not self.base["background"] else "queued"
-        return response_object(
-            self.base, status, [self._item("in_progress")] if self.opened else []
-        )
+        return response_object(self.base, status, self._objects())
 
-    def _claimed(self) -> list[Event]:
+    def _claimed(self, effect: fold.Claimed) -> list[Event]:
         # A takeover continues the series without a reset, because SDKs know no reset.
         if self.claimed:
             return []
-        self.claimed = True
+        self.claimed, self.parsed = True, bool(effect.claim.parser)
         return [self._lifecycle("response.in_progress", "in_progress")]
 
-    def _tokens(self, text: str) -> list[Event]:
-        out = self._open_item()
-        if text:
-            out.append(self._delta(text))
+    def _tokens(self, effect: fold.Accepted) -> list[Event]:
+        if effect.marks or effect.lp:
+            return self._show(items.pieces(effect.text, effect.marks, len(effect.ids), effect.lp))
+        # Nearly every frame continues the open item, without any more.
+        out = [] if self.output or (self.parsed and not effect.text) else self._open(items.UNMARKED)
+        if effect.text:
+            out.append(self._delta(effect.text))
         return out
 
-    def _open_item(self) -> list[Event]:
-        if self.opened:
-            return []
-        self.opened = True
-        item = {**self._item("in_progress"), "content": []}
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return [
-            self._event("response.output_item.added", {"output_index": 0, "item": item}),
-            self._event("response.content_part.added", {**self._place(), "part": part}),
-        ]
+    def _show(self, pieces: Iterable[items.Piece]) -> list[Event]:
+        out: list[Event] = []
+        for piece in pieces:
+            if piece.mark is not None:
+                self.early = []  # of a marker's ids
+                out += self._close("completed")
+                out += self._open(piece.mark)
+            elif not self.output and (piece.text or (piece.ids and not self.parsed)):
+                out += self._open(items.UNMARKED)
+            message = not self.output or self.output[-1].begin.kind == "m"
+            logprobs = self.early + items.shown(piece.lp) if message else []
+            self.early = [] if self.output else logprobs
+            if self.output and (piece.text or logprobs):
+                out.append(self._delta(piece.text, logprobs))
+        return out
 
-    def _delta(self, text: str) -> Event:
-        self.parts.append(text)
+    def _open(self, begin: records.Mark) -> list[Event]:
+        self.output.append(items.Item.opened(self.base["id"], len(self.output), begin))
+        return [self._event(kind, fields) for kind, fields in self.output[-1].opening()]
+
+    def _close(self, status: str) -> list[Event]:
+        """Close the open item, if there is one."""
+        if not self.output:
+            return []
+        return [self._event(kind, fields) for kind, fields in self.output[-1].closing(status)]
+
+    def _delta(self, text: str, logprobs: Sequence[items.Fields] = ()) -> Event:
+        item = self.output[-1]
+        item.parts.append(text)
+        item.logprobs += logprobs
         number = self._number()
+        kind = item.delta_type
+        if item.begin.kind != "m":
+            fields = {"type": kind, "sequence_number": number, **item.place, "delta": text}
+            return Event(kind, number, _encode(fields), delta=text)
         body = (
             b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
-            b'"output_index":0,"content_index":0,"delta":%s,"logprobs":[]}'
+            b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":%s}'
             % (
                 number,
-                self._item_id().encode(),
+                item.id.encode(),
+                item.index,
                 _encode(text),
+                _encode(logprobs) if logprobs else b"[]",
             )
         )
-        return Event("response.output_text.delta", number, body, delta=text)
+        return Event(kind, number, body, delta=text)
 
     def _end(self, end: fold.Ended) -> list[Event]:
         out: list[Event] = []
-        if end.text_tail:
-            out += self._tokens(end.text_tail)
-        if end.reason in ("stop", "length"):
-            out += self._open_item()  # an answer of no tokens is still an (empty) message
-        item_status = "completed" if end.status == "completed" else "incomplete"
-        if self.opened:
-            item = self._item(item_status)
-            out += [
-                self._event(
-                    "response.output_text.done",
-                    {**self._place(), "text": self.text, "logprobs": []},
-                ),
-                self._event(
-                    "response.content_part.done", {**self._place(), "part": item["content"][0]}
-                ),
-                self._event("response.output_item.done", {"output_index": 0, "item": item}),
-            ]
-        out.append(self._terminal(end, [self._item(item_status)] if self.opened else []))
+        if end.text_tail or end.marks:
+            out += self._show(items.pieces(end.text_tail, end.marks))
+        if end.reason in ("stop", "length") and not self.output:
+            out += self._open(items.UNMARKED)  # an answer of no tokens is still an (empty) message
+        out += self._close("completed" if end.status == "completed" else "incomplete")
+        out.append(self._terminal(end))
         return out
 
-    def _terminal(self, end: fold.Ended, output: list[dict[str, Any]]) -> Event:
+    def _terminal(self, end: fold.Ended) -> Event:
         error = None
         if end.status == "failed":
             code, message = end.error or (
@@ -277,7 +300,7 @@ class Series:
         self.final = response_object(
             self.base,
             end.status,
-            output,
+            self._objects(),
             usage=_usage(end.usage),
             completed_at=math.floor(end.timestamp / 1000) if end.status == "completed" else None,
             error=error,
@@ -299,6 +322,7 @@ class Series:
             number,
             _encode({"type": kind, "sequence_number": number, **fields}),
             response=response,
+            item=fields.get("item"),
         )
 
     def _number(self) -> int:
@@ -306,21 +330,8 @@ class Series:
         self.next += 1
         return number
 
-    def _item_id(self) -> str:
-        return ids.item_id(self.base["id"])
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._item_id(), "output_index": 0, "content_index": 0}
-
-    def _item(self, status: str) -> dict[str, Any]:
-        part = {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
-        return {
-            "id": self._item_id(),
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": [part],
-        }
+    def _objects(self) -> list[dict[str, Any]]:
+        return [item.object() for item in self.output]
 
 
 _FAILURES = {

@@ -20,7 +20,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tailrace.protocol import records
+import msgspec
+
+from tailrace.protocol import items, records
 
 H0 = "0" * 16
 
@@ -58,17 +60,21 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Tokens `seq .. seq+len(ids)-1` are accepted."""
+    """Tokens `seq .. seq+len(ids)-1` are accepted, with the frame's text, marks and log
+    probabilities."""
 
     seq: int
     ids: list[int]
     text: str
+    marks: tuple[records.Mark, ...] = ()
+    lp: tuple[records.Lp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """The end. `reason` is END's, or cancelled, or withdrawn. `status` is the one clients see:
-    completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms."""
+    completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms. `marks` are
+    those in `text_tail`."""
 
     reason: str
     status: str
@@ -76,6 +82,7 @@ class Ended:
     usage: records.Usage
     error: tuple[str, str] | None
     timestamp: int
+    marks: tuple[records.Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,10 @@ class Fold:
         ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader
             does not), else empty.
         text_length: characters of text accepted so far.
+        mark_count: marks accepted so far. Like `text_length` without those of an END.
+        last_mark: the last of them, `at` and `ids` counted from the beginning of the response; None
+            before the first. A worker that takes over compares it with its own.
+        reasoning: ids that belong to reasoning items, of those accepted so far.
         first: the first accepted claim; None while NEW.
         claims: accepted claims in order, as (fencing token, worker).
         starts: for each of them, how many tokens were accepted before it.
@@ -147,6 +158,9 @@ class Fold:
     phase: Phase = Phase.NEW
     ids: list[int] = field(default_factory=list)
     text_length: int = 0
+    mark_count: int = 0
+    last_mark: records.Mark | None = None
+    reasoning: int = 0
     first: records.Claim | None = None
     claims: list[tuple[str, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -169,6 +183,11 @@ class Fold:
         elif not isinstance(outcome, Yielded):
             self.last_active = timestamp
         return outcome
+
+    @property
+    def open_kind(self) -> str:
+        """The kind of the item that the next character belongs to (log rule §16)."""
+        return "m" if self.last_mark is None else self.last_mark.kind
 
     def belongs_to(self, principal: records.Owner) -> None:
         """The request of this response was read: a CANCEL before any claim counts only if it is by
@@ -220,19 +239,43 @@ class Fold:
             return Ignored.GAP
         if record.parent != self.h:
             return Ignored.CHAIN
+        if record.marks or self.last_mark is not None:
+            self._count_items(record)
         self.next += len(record.ids)
         self.h = roll(self.h, record.ids)
         self.text_length += len(record.text)
         if self.keep_ids:
             self.ids.extend(record.ids)
-        return Accepted(record.seq, record.ids, record.text)
+        return Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
+
+    def _count_items(self, record: records.Tok) -> None:
+        """Before the frame is counted: its marks, and its ids by the item they belong to."""
+        kind = self.open_kind
+        for piece in items.pieces(record.text, record.marks, len(record.ids)):
+            kind = piece.mark.kind if piece.mark is not None else kind
+            if kind == "r":
+                self.reasoning += piece.ids
+        if record.marks:
+            self.mark_count += len(record.marks)
+            last = record.marks[-1]
+            self.last_mark = msgspec.structs.replace(
+                last, at=self.text_length + last.at, ids=self.next + last.ids
+            )
 
     def _end(self, record: records.End, timestamp: int) -> Outcome:
         if record.own != self.owner or record.seq != self.next or record.digest != self.h:
             return Ignored.END
         status = STATUS_OF_REASON.get(record.reason, "failed")
         return self._finish(
-            Ended(record.reason, status, record.text_tail, record.usage, record.error, timestamp)
+            Ended(
+                record.reason,
+                status,
+                record.text_tail,
+                record.usage,
+                record.error,
+                timestamp,
+                record.marks,
+            )
         )
 
     def _claimable(self, record: records.TokenRecord) -> bool:
@@ -250,7 +293,9 @@ class Fold:
         if principal is not None and record.by != principal:
             return Ignored.FOREIGN
         usage = records.Usage(
-            input_tokens=self.first.prompt_tokens if self.first else 0, output_tokens=self.next
+            input_tokens=self.first.prompt_tokens if self.first else 0,
+            output_tokens=self.next,
+            reasoning_tokens=self.reasoning,
         )
         return self._finish(_cancelled(record, usage, timestamp))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tailrace.protocol import records
 from tailrace.verify import history, reference_fold
@@ -143,30 +144,73 @@ def events(
         out.append(
             ("response.in_progress", None, account.entries[account.epochs[0].start].timestamp)
         )
-    opening = ("response.output_item.added", "response.content_part.added")
-    opened = False
-    pieces = [(f.tok.text, account.entries[f.at].timestamp) for f in account.frames]
     end_at = account.entries[account.ended_at].timestamp if account.ended_at is not None else 0
-    if account.end is not None and account.end.text_tail:
-        pieces.append((account.end.text_tail, end_at))
-    for text, at in pieces:
-        if not opened:
-            out += [(kind, None, at) for kind in opening]
-            opened = True
-        if text:
-            out.append(("response.output_text.delta", text, at))
+    kind = ""  # of the open item
+    named = False  # a token with text came before any item
+    for mark, text, tokens, at in _pieces(account, end_at):
+        if mark is not None:
+            out += [(name, None, at) for name in _closing(kind)]
+            out += [(name, None, at) for name in _opening(mark.kind)]
+            kind, named = mark.kind, False
+        elif not kind and (text or not account.parser):
+            out += [(name, None, at) for name in _opening("m")]
+            kind = "m"
+        named = named or any(each.token for each in tokens)
+        if text or (kind == "m" and named):
+            out.append((f"response.{_CHARACTERS[kind]}.delta", text, at))
+        named = named and not kind
     if account.ended_at is None:
         return out
-    if (
-        account.reason in ("stop", "length") and not opened
-    ):  # an answer of no tokens is an empty message
-        out += [(kind, None, end_at) for kind in opening]
-        opened = True
-    if opened:
-        out += [
-            (f"response.{kind}.done", None, end_at)
-            for kind in ("output_text", "content_part", "output_item")
-        ]
+    if account.reason in ("stop", "length") and not kind:  # no tokens: an empty message
+        out += [(name, None, end_at) for name in _opening("m")]
+        kind = "m"
+    out += [(name, None, end_at) for name in _closing(kind)]
     terminal = account.status if account.status in ("completed", "failed") else "incomplete"
     out.append((f"response.{terminal}", None, end_at))
     return out
+
+
+_CHARACTERS: Final = {
+    "m": "output_text",
+    "r": "reasoning_text",
+    "c": "function_call_arguments",
+    "x": "custom_tool_call_input",
+}
+
+
+def _opening(kind: str) -> list[str]:
+    part = ["response.content_part.added"] if kind in ("m", "r") else []
+    return ["response.output_item.added", *part]
+
+
+def _closing(kind: str) -> list[str]:
+    """Nothing where no item is open."""
+    if not kind:
+        return []
+    part = ["response.content_part.done"] if kind in ("m", "r") else []
+    return [f"response.{_CHARACTERS[kind]}.done", *part, "response.output_item.done"]
+
+
+def _pieces(
+    account: reference_fold.Account, end_at: int
+) -> Iterable[tuple[records.Mark | None, str, Sequence[records.Lp], int]]:
+    """What each record adds to which item: the mark that begins it (None: the open one),
+    characters, log probabilities, broker time."""
+    for f in account.frames:
+        at = account.entries[f.at].timestamp
+        marks = f.tok.marks
+        places = [(m.at, m.ids) for m in marks]
+        # What comes before a mark at the very beginning is nothing, and adds to no item.
+        if not marks or places[0] != (0, 0):
+            stop, last = places[0] if marks else (len(f.tok.text), len(f.tok.ids))
+            yield None, f.tok.text[:stop], f.tok.lp[:last], at
+        behind = [*places[1:], (len(f.tok.text), len(f.tok.ids))]
+        for mark, (stop, last) in zip(marks, behind, strict=False):
+            yield mark, f.tok.text[mark.at : stop], f.tok.lp[mark.ids : last], at
+    end = account.end
+    if end is not None and (end.text_tail or end.marks):
+        stops = [*(m.at for m in end.marks), len(end.text_tail)]
+        if end.text_tail[: stops[0]]:
+            yield None, end.text_tail[: stops[0]], (), end_at
+        for mark, stop in zip(end.marks, stops[1:], strict=True):
+            yield mark, end.text_tail[mark.at : stop], (), end_at

@@ -44,6 +44,26 @@ class Epoch(NamedTuple):
     stop: int
 
 
+class Begun(NamedTuple):
+    """Where an item begins: after `at` characters and `ids` ids of the whole response."""
+
+    at: int
+    ids: int
+    kind: str
+    name: str
+    call_id: str
+
+
+class Part(NamedTuple):
+    """An item: how it began (None: a message without a mark), its characters, and the numbers of
+    its first id and of the one behind its last."""
+
+    begun: Begun | None
+    text: str
+    first: int
+    behind: int
+
+
 class Frame(NamedTuple):
     """An accepted TOK at position `at`; `total` ids and `chain` after it."""
 
@@ -97,6 +117,47 @@ class Account:
         return "".join(
             [f.tok.text for f in self.frames] + ([self.end.text_tail] if self.end else [])
         )
+
+    @property
+    def marks(self) -> list[Begun]:
+        """All marks, counted from the beginning of the response."""
+        found, written, generated = [], 0, 0
+        pieces = [(f.tok.marks, f.tok.text, len(f.tok.ids)) for f in self.frames]
+        if self.end is not None:
+            pieces.append((self.end.marks, self.end.text_tail, 0))
+        for marks, text, count in pieces:
+            found += [
+                Begun(written + m.at, generated + m.ids, m.kind, m.name, m.call_id) for m in marks
+            ]
+            written += len(text)
+            generated += count
+        return found
+
+    @property
+    def parts(self) -> list[Part]:
+        """The items: the whole text and all ids, cut where the marks say."""
+        text, marks = self.text, self.marks
+        starts: list[Begun | None] = [None, *marks]
+        ends = [(m.at, m.ids) for m in marks] + [(len(text), self.total)]
+        begins = [(0, 0), *ends[:-1]]
+        found = [
+            Part(start, text[a:b], first, behind)
+            for start, (a, first), (b, behind) in zip(starts, begins, ends, strict=True)
+        ]
+        # Without characters before it, the first mark begins the first item.
+        return found[1:] if marks and not found[0].text else found
+
+    @property
+    def reasoning(self) -> int:
+        """Number of ids that belong to reasoning."""
+        return sum(
+            p.behind - p.first for p in self.parts if p.begun is not None and p.begun.kind == "r"
+        )
+
+    @property
+    def parser(self) -> str:
+        """What the first owner said makes items of the ids; empty: nothing does."""
+        return self.epochs[0].claim.parser if self.epochs else ""
 
     @property
     def status(self) -> str | None:

@@ -44,7 +44,8 @@ def _described(r: records.TokenRecord) -> str:
         case records.Claim():
             return f"CLAIM own={r.own[:8]} prev={(r.prev or 'null')[:8]} by {r.worker}"
         case records.Tok():
-            return f"TOK   own={r.own[:8]} seq={r.seq} n={len(r.ids)} parent={r.parent[:8]}"
+            marks = " marks=" + "".join(m.kind for m in r.marks) if r.marks else ""
+            return f"TOK   own={r.own[:8]} seq={r.seq} n={len(r.ids)} parent={r.parent[:8]}{marks}"
         case records.End():
             return (
                 f"END   own={r.own[:8]} seq={r.seq} {r.reason} digest={r.digest[:8]} "
@@ -67,10 +68,17 @@ def check_fold_agreement(
     real = fold_class(keep_ids=True, principal=account.principal)
     accepted: list[int] = []
     parts: list[str] = []
+    marks: list[tuple[int, int, str, str, str]] = []
     for at, e in enumerate(account.entries):
         outcome = real.apply(e.record, e.offset, e.timestamp)
         if isinstance(outcome, fold.Claimed | fold.Accepted | fold.Ended):
             accepted.append(at)
+        if isinstance(outcome, fold.Accepted | fold.Ended):
+            written = sum(map(len, parts))
+            before = outcome.seq if isinstance(outcome, fold.Accepted) else real.next
+            marks += [
+                (written + m.at, before + m.ids, m.kind, m.name, m.call_id) for m in outcome.marks
+            ]
         if isinstance(outcome, fold.Accepted):
             parts.append(outcome.text)
         elif isinstance(outcome, fold.Ended):
@@ -90,9 +98,19 @@ def check_fold_agreement(
         out.fail("L1", counterexample(response, what, at))
         return
     ended = real.ended.status if real.ended else None
-    product = (real.ids, "".join(parts), ended, real.epoch, real.h)
-    reference = (account.ids, account.text, account.status, len(account.epochs), account.chain)
-    names = ("ids", "text", "status", "epoch", "hash")
+    counted = real.mark_count + len(real.ended.marks if real.ended else ())
+    product = (real.ids, "".join(parts), ended, real.epoch, real.h, marks, counted, real.reasoning)
+    reference = (
+        account.ids,
+        account.text,
+        account.status,
+        len(account.epochs),
+        account.chain,
+        account.marks,
+        len(account.marks),
+        account.reasoning,
+    )
+    names = ("ids", "text", "status", "epoch", "hash", "marks", "number of marks", "reasoning")
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
         out.fail("L1", counterexample(response, f"the folds differ in {', '.join(differing)}"))
@@ -256,6 +274,15 @@ def check_usage(
         )
     elif account.end is not None and bill.usage != account.end.usage:
         out.fail("L6", counterexample(response, "the bill differs from the usage in END"))
+    elif bill.usage.reasoning_tokens != account.reasoning:
+        out.fail(
+            "L6",
+            counterexample(
+                response,
+                f"billed {bill.usage.reasoning_tokens} reasoning tokens, by the marks "
+                f"{account.reasoning}",
+            ),
+        )
     elif bill.status != account.status:
         out.fail(
             "L6", counterexample(response, f"billed as {bill.status}, ended as {account.status}")

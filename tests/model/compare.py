@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from tailrace.protocol import fold, records
 from tests.model import second_fold
@@ -19,7 +20,12 @@ def claim(
 
 
 def tok(
-    own: str, seq: int, ids: Sequence[int], before: Sequence[int], text: str | None = None
+    own: str,
+    seq: int,
+    ids: Sequence[int],
+    before: Sequence[int],
+    text: str | None = None,
+    marks: tuple[records.Mark, ...] = (),
 ) -> records.Tok:
     """A frame of a writer that believes `before` is the accepted prefix."""
     return records.Tok(
@@ -29,7 +35,37 @@ def tok(
         list(ids),
         "".join(f"<{i}>" for i in ids) if text is None else text,
         second_fold.chain(before),
+        marks=marks,
     )
+
+
+def view(ids: Sequence[int]) -> tuple[str, tuple[records.Mark, ...]]:
+    """Text and marks that a small parser makes of ids: each shows one character, and only when the
+    next id is known; every third number begins an item."""
+    kinds: tuple[Literal["m", "r", "c"], ...] = ("r", "m", "c")
+    begins = [k for k, i in enumerate(ids) if i % 3 == 0]
+    marks = [
+        records.Mark(k, k, kinds[n % 3], *(("f", f"call{n}") if n % 3 == 2 else ()))
+        for n, k in enumerate(begins)
+    ]
+    return "".join(chr(97 + i % 26) for i in ids[:-1]), tuple(marks)
+
+
+def growth(before: Sequence[int], new: Sequence[int]) -> tuple[str, tuple[records.Mark, ...]]:
+    """What a frame with the ids `new` adds to the view of the ids before it."""
+    (text, marks), (was, had) = view([*before, *new]), view(before)
+    return text[len(was) :], tuple(
+        records.Mark(m.at - len(was), m.ids - len(before), m.kind, m.name, m.call_id)
+        for m in marks[len(had) :]
+    )
+
+
+def assert_view(real: fold.Fold, ids: Sequence[int]) -> None:
+    """The fold has exactly the text and marks of these ids."""
+    text, marks = view(ids)
+    assert real.text_length == len(text)
+    assert real.mark_count == len(marks)
+    assert real.last_mark == (marks[-1] if marks else None)
 
 
 def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
@@ -65,6 +101,10 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert real.next == len(ids)
     assert real.h == second_fold.chain(ids)
     assert real.text_length == len(history.text(n))
+    marks = history.marks(n)
+    assert real.mark_count == len(marks)
+    assert real.last_mark == (marks[-1] if marks else None)
+    assert real.reasoning == history.reasoning(n)
     assert real.claims == history.claims(n)
     assert real.epoch == len(history.claims(n))
     assert (real.first.own if real.first else None) == (

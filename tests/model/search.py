@@ -13,8 +13,8 @@ more, and a zombie one whose records arrive late. Two reductions lose no interle
   Broken folds and writers are searched without this reduction.
 
 Checked at every arrival: an accepted token was generated from exactly the accepted prefix before
-it; what was shown is never taken back; at most one end, after which nothing is accepted; an end
-that a worker wrote comes after the whole answer.
+it; text and marks are those of the accepted ids; what was shown is never taken back; at most one
+end, after which nothing is accepted; an end that a worker wrote comes after the whole answer.
 
 The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier must be enough alone
 (the hash is a second line, and would hide that a first one is missing).
@@ -48,10 +48,13 @@ class Setting(NamedTuple):
 # A token id says by whom and after which prefix it was generated. Ids are small numbers given out
 # on first use.
 _codes: dict[tuple[int, tuple[int, ...]], int] = {}
+_prefixes: dict[int, tuple[int, ...]] = {}
 
 
 def token(worker: int, before: tuple[int, ...]) -> int:
-    return _codes.setdefault((worker, before), len(_codes) + 1)
+    code = _codes.setdefault((worker, before), len(_codes) + 1)
+    _prefixes[code] = before
+    return code
 
 
 class Worker(NamedTuple):
@@ -99,7 +102,8 @@ def integer_epochs(worker: int, before: Worker, log: Log) -> str:
 
 @dataclass
 class Search:
-    """One search; `fold_class`, `name_claim` and `barrier` exist to be replaced by broken ones.
+    """One search; `fold_class`, `name_claim`, `barrier` and `replays` exist to be replaced by
+    broken ones. Without `replays` a takeover's parser begins behind the accepted ids.
 
     Attributes:
         visited: the states reached so far.
@@ -112,6 +116,7 @@ class Search:
     fold_class: type[fold.Fold] = fold.Fold
     name_claim: Callable[[int, Worker, Log], str] = fresh_tokens
     barrier: bool = True
+    replays: bool = True
     prune: bool = True
     visited: set[State] = field(default_factory=set)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -174,9 +179,10 @@ class Search:
     ) -> Iterator[State]:
         """W4 and W5: from `before` on, as many records as it comes to."""
         series: list[Message] = []
+        fed = 0 if self.replays else len(before)
         while len(before) < self.setting.tokens:
             new = token(w, before)
-            series.append(("TOK", own, len(before), new))
+            series.append(("TOK", own, len(before), new, fed))
             before = (*before, new)
         series.append(("END", own, len(before)))
         for count in range(len(series) + 1):
@@ -240,8 +246,16 @@ class Search:
     def _arrive(self, log: Log, message: Message) -> tuple[Log, bool]:
         """Apply the record to the real fold in the state `log`; the second value: whether it was a
         claim that counted."""
+        text, marks = compare.view(log.ids)
         state = self.fold_class(
-            keep_ids=True, owner=log.owner, next=len(log.ids), ids=list(log.ids), phase=_phase(log)
+            keep_ids=True,
+            owner=log.owner,
+            next=len(log.ids),
+            ids=list(log.ids),
+            phase=_phase(log),
+            text_length=len(text),
+            mark_count=len(marks),
+            last_mark=marks[-1] if marks else None,
         )
         if log.done and log.owner is None:
             state.cancelled_by[compare.OWNER] = _CANCELLED
@@ -250,9 +264,17 @@ class Search:
         after = Log(state.owner, tuple(state.ids), state.phase is fold.Phase.DONE)
         self.outcomes[compare.word(outcome)] += 1
         self._check(log, after, record, outcome)
+        self._check_view(after, state)
         claimed = isinstance(outcome, fold.Claimed)
         self.takeovers += claimed and bool(log.ids)
         return after, claimed
+
+    def _check_view(self, after: Log, state: fold.Fold) -> None:
+        text, marks = compare.view(after.ids)
+        last = marks[-1] if marks else None
+        found = (state.text_length, state.mark_count, state.last_mark)
+        if found != (len(text), len(marks), last):
+            raise Violation(f"{found} is not the view of {after.ids}")
 
     def _check(
         self, before: Log, after: Log, record: records.TokenRecord, outcome: fold.Outcome
@@ -316,8 +338,9 @@ def _record(message: Message) -> records.TokenRecord:
     match message:
         case ("CLAIM", own, prev):
             return compare.claim(own, prev)
-        case ("TOK", own, seq, id_):
-            return records.Tok(compare.RID, own, seq, [id_], "", fold.H0)
+        case ("TOK", own, seq, id_, fed):
+            text, marks = compare.growth(_prefixes[id_][fed:], [id_])
+            return records.Tok(compare.RID, own, seq, [id_], text, fold.H0, marks=marks)
         case ("END", own, seq):
             return records.End(compare.RID, own, seq, "stop", fold.H0)
         case ("CANCEL",):

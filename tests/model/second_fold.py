@@ -170,6 +170,30 @@ class History:
             r.text for r in (self.entries[i].record for i in brought) if isinstance(r, records.Tok)
         )
 
+    def marks(self, n: int) -> list[records.Mark]:
+        """All accepted marks, without those of the end, counted from the response's beginning."""
+        brought = [t.brought_by for t in self.tokens(n)]
+        found = []
+        for i in dict.fromkeys(brought):
+            record = self.entries[i].record
+            assert isinstance(record, records.Tok)
+            found += [
+                records.Mark(
+                    len(self.text(i)) + m.at, brought.index(i) + m.ids, m.kind, m.name, m.call_id
+                )
+                for m in record.marks
+            ]
+        return found
+
+    def reasoning(self, n: int) -> int:
+        """Number of accepted ids in front of which the last mark is one of reasoning."""
+        marks = self.marks(n)
+        kinds = [
+            next((m.kind for m in reversed(marks) if m.ids <= k), "m")
+            for k in range(len(self.tokens(n)))
+        ]
+        return kinds.count("r")
+
     def ignored(self, n: int) -> Counter[str]:
         """Ignored records, counted by reason."""
         effects = {"ended", "accepted", "claimed", "yielded"}

@@ -127,7 +127,8 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         before, frame = list(worker.ids), list[int]()
         for _ in range(min(count, LENGTH - len(before))):
             frame.append(generated(worker.own, before + frame))
-        worker.flight.append(compare.tok(worker.own, len(before), frame, before))
+        text, marks = compare.growth(before, frame)
+        worker.flight.append(compare.tok(worker.own, len(before), frame, before, text, marks))
         worker.ids = before + frame
 
     @stateful.rule(
@@ -205,6 +206,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def nothing_shown_is_ever_taken_back(self) -> None:
         assert self.reader.ids == self.shown
+        compare.assert_view(self.reader, self.shown)
         assert self.ends == (self.reader.phase is fold.Phase.DONE)
         assert self.ends <= 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tailrace.protocol import fold, records
@@ -76,18 +77,12 @@ class LatestClaimWins(fold.Fold):
 
 class NoSeqCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
-        return super()._token(
-            records.Tok(record.rid, record.own, self.next, record.ids, record.text, record.parent)
-        )
+        return super()._token(msgspec.structs.replace(record, seq=self.next))
 
 
 class NoOwnCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
-        return super()._token(
-            records.Tok(
-                record.rid, self.owner or "", record.seq, record.ids, record.text, record.parent
-            )
-        )
+        return super()._token(msgspec.structs.replace(record, own=self.owner or ""))
 
 
 class EndIsNotFinal(fold.Fold):
@@ -110,6 +105,7 @@ class EndUnchecked(fold.Fold):
 
 REMOVED: dict[str, dict[str, Any]] = {
     "the barrier": {"barrier": False},
+    "the replay of accepted ids": {"replays": False},
     "compare-and-set": {"fold_class": LatestClaimWins},
     "fencing tokens": {"name_claim": search.integer_epochs},
     "the seq check": {"fold_class": NoSeqCheck},

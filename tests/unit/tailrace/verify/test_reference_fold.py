@@ -3,9 +3,11 @@ from it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -29,32 +31,44 @@ def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
     nonce, previous = st.sampled_from(NONCES), st.sampled_from((None, *NONCES))
     prefix = st.integers(0, 4).map(lambda n: list(range(n)))
     right = st.booleans() | st.just(True)
+    # Every frame has at least one character and one id before which an item may begin.
+    marks: list[tuple[records.Mark, ...]] = [
+        (),
+        (records.Mark(0, 0, "r"),),
+        (records.Mark(1, 1, "m"),),
+        (records.Mark(0, 0, "c", "f", "x"), records.Mark(1, 1, "r")),
+    ]
+    begun = st.sampled_from(marks)
     claim = st.builds(
         lambda own, prev: records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t"),
         nonce,
         previous,
     )
     tok = st.builds(
-        lambda own, before, n, ok: records.Tok(
+        lambda own, before, n, ok, marks: records.Tok(
             RID,
             own,
             len(before),
             list(range(len(before), len(before) + n)),
             "x" * n,
             chain(before) if ok else chain([9]),
+            marks=marks,
         ),
         nonce,
         prefix,
         st.integers(1, 2),
         right,
+        begun,
     )
     end = st.builds(
-        lambda own, before, ok: records.End(
-            RID, own, len(before), "stop", chain(before) if ok else chain([9]), "."
+        lambda own, before, ok, marks: records.End(
+            *(RID, own, len(before), "stop", chain(before) if ok else chain([9]), "."),
+            marks=tuple(records.Mark(0, 0, m.kind) for m in marks),
         ),
         nonce,
         prefix,
         right,
+        begun,
     )
     rare = st.sampled_from(
         [
@@ -94,6 +108,9 @@ def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> No
         real.apply(e.record, e.offset, e.timestamp)
     assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.epochs))
     assert real.yielded == set(account.yielded)
+    assert real.reasoning == account.reasoning
+    assert real.mark_count + len(real.ended.marks if real.ended else ()) == len(account.marks)
+    assert "".join(part.text for part in account.parts) == account.text
     assert (real.ended.reason if real.ended else None) == account.reason
 
 
@@ -164,6 +181,34 @@ class NoSeqCheck(fold.Fold):
         return fold.Accepted(record.seq, record.ids, record.text)
 
 
+class LosesMarks(fold.Fold):
+    def _token(self, record: records.Tok) -> fold.Outcome:
+        outcome = super()._token(record)
+        if isinstance(outcome, fold.Accepted):
+            return dataclasses.replace(outcome, marks=())
+        return outcome
+
+
+class CountsMarksOfIgnoredFrames(fold.Fold):
+    def _token(self, record: records.Tok) -> fold.Outcome:
+        outcome = super()._token(record)
+        self.mark_count += isinstance(outcome, fold.Ignored) * len(record.marks)
+        return outcome
+
+
+class LosesMarksOfTheEnd(fold.Fold):
+    def _end(self, record: records.End, timestamp: int) -> fold.Outcome:
+        return super()._end(msgspec.structs.replace(record, marks=()), timestamp)
+
+
+class ForgetsTheOpenItem(fold.Fold):
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        outcome = super()._claim(record)
+        if isinstance(outcome, fold.Claimed):
+            self.last_mark = None
+        return outcome
+
+
 class NoChainCheck(fold.Fold):
     def _token(self, record: records.Tok) -> fold.Outcome:
         self.h = record.parent
@@ -210,6 +255,9 @@ BROKEN = (
     NoOwnCheck,
     NoSeqCheck,
     NoChainCheck,
+    LosesMarks,
+    CountsMarksOfIgnoredFrames,
+    ForgetsTheOpenItem,
     ClaimTruncates,
     EndWithoutCount,
     EndOfAnybody,
@@ -226,7 +274,9 @@ def unlucky() -> list[records.TokenRecord]:
         return records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t")
 
     def tok(own: str, before: Sequence[int], new: Sequence[int]) -> records.Tok:
-        return records.Tok(RID, own, len(before), list(new), "x" * len(new), chain(before))
+        marks = (records.Mark(0, 0, "r"),) if 0 in new or 3 in new else ()
+        text = "x" * len(new)
+        return records.Tok(RID, own, len(before), list(new), text, chain(before), marks=marks)
 
     return [
         claim("a", None),
@@ -250,6 +300,16 @@ def unlucky() -> list[records.TokenRecord]:
 
 def test_the_unlucky_history_is_judged_alike_by_both() -> None:
     assert agreement(unlucky()).failed() == []
+
+
+def test_marks_of_the_end_count() -> None:
+    marks = (records.Mark(1, 0, "m"),)
+    story: list[records.TokenRecord] = [
+        records.Claim(RID, "a", None, OWNER, "w", "t", 0, "r", "t"),
+        records.End(RID, "a", 0, "stop", chain([]), "xy", marks=marks),
+    ]
+    assert agreement(story).failed() == []
+    assert agreement(story, LosesMarksOfTheEnd).failed() == ["L1"]
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda c: c.__name__)

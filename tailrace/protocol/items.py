@@ -1,0 +1,176 @@
+"""Output items: a record's text cut at its marks, and items as clients see them (pure).
+
+The kind of a mark decides which item of the Responses API it begins, and by which events its
+characters are shown (log rule §16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tailrace.protocol import ids, records
+
+# The message that a response begins with if no mark says otherwise.
+UNMARKED: Final = records.Mark(0, 0, "m")
+_PREFIX: Final = {"m": "msg_", "r": "rs_", "c": "fc_", "x": "ctc_"}
+# What precedes ".delta" and ".done" in the types of the events that show the characters.
+_SHOWN_BY: Final = {
+    "m": "response.output_text",
+    "r": "response.reasoning_text",
+    "c": "response.function_call_arguments",
+    "x": "response.custom_tool_call_input",
+}
+
+Fields = dict[str, Any]  # members of an event
+
+
+class Piece(NamedTuple):
+    """A part of a record that belongs to one item: the mark that begins the item, None where it is
+    the open one; characters; number of ids; and their log probabilities, if there are any."""
+
+    mark: records.Mark | None
+    text: str
+    ids: int
+    lp: Sequence[records.Lp]
+
+
+def pieces(
+    text: str, marks: Sequence[records.Mark], count: int = 0, lp: Sequence[records.Lp] = ()
+) -> list[Piece]:
+    """The parts of a record with `count` ids, in order; the first one continues the open item.
+
+    A mark outside of its record, or before its predecessor, moves to the nearest place inside, so
+    that no character is lost or doubled.
+    """
+    found: list[Piece] = []
+    mark, at, first = None, 0, 0
+    for following in marks:
+        stop = min(max(following.at, at), len(text))
+        last = min(max(following.ids, first), count)
+        found.append(Piece(mark, text[at:stop], last - first, lp[first:last]))
+        mark, at, first = following, stop, last
+    return [*found, Piece(mark, text[at:], count - first, lp[first:])]
+
+
+def shown(lp: Sequence[records.Lp]) -> list[Fields]:
+    """Log probabilities as clients see them, without those of tokens that have no text."""
+    return [
+        {**_likely(each), "top_logprobs": [_likely(other) for other in each.top]}
+        for each in lp
+        if each.token
+    ]
+
+
+def _likely(token: records.Lp | records.Likely) -> Fields:
+    raw = bytes.fromhex(token.raw) if token.raw else token.token.encode()
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(raw)}
+
+
+@dataclass(slots=True)
+class Item:
+    """One output item.
+
+    Attributes:
+        id: derived from the response's id and `index`.
+        index: the client's `output_index`.
+        begin: the mark that began it.
+        parts: its characters so far; joined only when the whole text is wanted.
+        logprobs: those of a message, as clients see them.
+        status: in_progress until it is closed.
+    """
+
+    id: str
+    index: int
+    begin: records.Mark
+    parts: list[str] = field(default_factory=list)
+    logprobs: list[Fields] = field(default_factory=list)
+    status: str = "in_progress"
+
+    @classmethod
+    def opened(cls, rid: str, index: int, begin: records.Mark) -> Item:
+        """Item number `index` of a response."""
+        return cls(ids.item_id(rid, _PREFIX[begin.kind], index), index, begin)
+
+    @property
+    def text(self) -> str:
+        """All characters so far."""
+        return "".join(self.parts)
+
+    @property
+    def place(self) -> Fields:
+        """The members by which an event names the place of its characters."""
+        place: Fields = {"item_id": self.id, "output_index": self.index}
+        return {**place, "content_index": 0} if self._part is not None else place
+
+    @property
+    def delta_type(self) -> str:
+        """The type of the events that show some of its characters."""
+        return _SHOWN_BY[self.begin.kind] + ".delta"
+
+    def object(self) -> Fields:
+        """The public object as it stands."""
+        begin = self.begin
+        match begin.kind:
+            case "m":
+                return {
+                    "id": self.id,
+                    "type": "message",
+                    "status": self.status,
+                    "role": "assistant",
+                    "content": [self._part],
+                }
+            case "r":
+                return {
+                    "id": self.id,
+                    "type": "reasoning",
+                    "status": self.status,
+                    "summary": [],
+                    "content": [self._part],
+                }
+        called = {"call_id": begin.call_id, "name": begin.name}
+        kind, content = (
+            ("function_call", "arguments") if begin.kind == "c" else ("custom_tool_call", "input")
+        )
+        return {"id": self.id, "type": kind, "status": self.status, **called, content: self.text}
+
+    @property
+    def _part(self) -> Fields | None:
+        """The content part; None for a call, which has none."""
+        if self.begin.kind == "m":
+            return {
+                "type": "output_text",
+                "text": self.text,
+                "annotations": [],
+                "logprobs": self.logprobs,
+            }
+        return {"type": "reasoning_text", "text": self.text} if self.begin.kind == "r" else None
+
+    def opening(self) -> list[tuple[str, Fields]]:
+        """Types and members of the events that announce it. Nothing was added yet."""
+        item = self.object()
+        if self._part is not None:
+            item["content"] = []
+        out = [("response.output_item.added", {"output_index": self.index, "item": item})]
+        if self._part is not None:
+            out.append(("response.content_part.added", {**self.place, "part": self._part}))
+        return out
+
+    def closing(self, status: str) -> list[tuple[str, Fields]]:
+        """Types and members of the events that end it, with its final status."""
+        self.status = status
+        kind = self.begin.kind
+        whole: Fields = {_WHOLE.get(kind, "text"): self.text}
+        if kind == "m":
+            whole["logprobs"] = self.logprobs
+        out = [(_SHOWN_BY[kind] + ".done", {**self.place, **whole})]
+        if self._part is not None:
+            out.append(("response.content_part.done", {**self.place, "part": self._part}))
+        return [
+            *out,
+            ("response.output_item.done", {"output_index": self.index, "item": self.object()}),
+        ]
+
+
+_WHOLE: Final = {"c": "arguments", "x": "input"}  # how the event with all characters names them
