@@ -18,7 +18,8 @@ _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
 def pack(state: fold.Fold) -> bytes:
-    """A fold that is DONE, without its ids, the client's data and the counts of ignored records."""
+    """A fold that is DONE, without its ids, its marks, the client's data and the counts of ignored
+    records."""
     ended, first = state.ended, state.first
     assert ended is not None
     usage = ended.usage

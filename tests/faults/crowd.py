@@ -387,7 +387,7 @@ class Watcher:
     def _end(self, n: int) -> None:
         final = self._final
         assert final is not None
-        text = "".join(part.get("text", "") for item in final["output"] for part in item["content"])
+        text = "".join(map(_characters, final["output"]))
         self._scribe.line(
             op="end",
             n=n,
@@ -469,6 +469,14 @@ class Watcher:
                 if line.startswith("data: "):
                     self._record(n, [json.loads(line[6:])])
         return "cut"
+
+
+def _characters(item: dict[str, Any]) -> str:
+    """All characters of an output item."""
+    parts = item.get("content", ())
+    return str(
+        item.get("arguments") or item.get("input") or "".join(p.get("text", "") for p in parts)
+    )
 
 
 def _narrow(base: str) -> socket.socket:

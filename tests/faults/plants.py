@@ -70,7 +70,7 @@ def no_seq_check() -> None:
         self.text_length += len(record.text)
         if self.keep_ids:
             self.ids.extend(record.ids)
-        return fold.Accepted(record.seq, record.ids, record.text)
+        return fold.Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
 
     fold.Fold._token = token  # type: ignore[method-assign]
 

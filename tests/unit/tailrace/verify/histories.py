@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tailrace import log
 from tailrace.protocol import events, ids, records, topics
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
+from tests.support import toy_parser
 from worker.engines import scripted
 
 INCARNATION = "planted"
@@ -70,6 +73,7 @@ class World:
         append_by: int = 0,
         answer: str = "ok",
         mark: str = "",
+        wants: dict[str, Any] | None = None,
         **cues: str,
     ) -> records.Request:
         mark = mark or f"mark-{next(self.numbers)}"
@@ -89,6 +93,7 @@ class World:
             ttl_ms=ttl_ms,
             append_by=append_by,
         )
+        request = msgspec.structs.replace(request, **(wants or {}))
         self.append(REQUESTS, PARTITION, rid, request)
         told: dict[str, Any] = {"code": 503}
         if answer == "ok":
@@ -104,11 +109,17 @@ class World:
         accepted: Sequence[int] = (),
         held: int = 0,
     ) -> Writer:
+        own = self.claim(request, worker, prev.own if prev else None)
+        return Writer(self, request, own, worker, list(accepted), held)
+
+    def claim(
+        self, request: records.Request, worker: str, prev: str | None, parser: str = ""
+    ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
             request.rid,
             own,
-            prev.own if prev else None,
+            prev,
             request.owner,
             worker,
             REQUESTS,
@@ -117,9 +128,10 @@ class World:
             "scripted-1",
             2,
             {} if prev else request.echo,
+            parser,
         )
         self.token(claim)
-        return Writer(self, request, own, worker, list(accepted), held)
+        return own
 
     def bill(
         self,
@@ -205,11 +217,10 @@ class World:
         found.committed = dict(self.committed)
         return found
 
-    def judge(self, **options: Any) -> report.Report:
+    def judge(self, *, by_content: bool = True, **options: Any) -> report.Report:
         found = self.history()
-        out, outcomes = checks.judge(
-            found, checks.Options(settle_s=0.0, content=content, **options)
-        )
+        options["content"] = content if by_content else None
+        out, outcomes = checks.judge(found, checks.Options(settle_s=0.0, **options))
         clients.judge(
             out,
             found,
@@ -241,6 +252,16 @@ class World:
             and isinstance(d, kind)
         ]
         return found[nth]
+
+    def frames(self, rid: str) -> list[int]:
+        """Indices in `log` of the frames of a response that count, in order."""
+        at = {
+            r.offset: i
+            for i, r in enumerate(self.log)
+            if (r.topic, r.partition) == (topics.TOKENS, PARTITION)
+        }
+        account = reference_fold.account(self.entries(rid))
+        return [at[account.entries[f.at].offset] for f in account.frames]
 
     def decoded(self, index: int) -> records.TokenRecord:
         found = records.decode_token(self.log[index].value)
@@ -310,6 +331,9 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     """What the scripted engine had to write, greedy."""
     if not response.asked:
         return
+    if response.asked[0].request.tools:
+        yield from items_content(response, account)
+        return
     messages = response.asked[0].request.messages
     whole = scripted.expected_ids(messages, account.total)
     if account.ids != whole:
@@ -321,6 +345,46 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         account.text
     ):
         yield "text is not the text of the ids"
+
+
+def items_content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
+    """The same for a response with tools: what the toy parser has to find in its ids."""
+    whole = toy_parser.ids_of(toy_parser.ANSWER)[: account.total]
+    if account.ids != whole:
+        yield "ids are not those of the answer"
+    worker = toy_parser.Worker(response.rid, "judge")
+    written = worker.frame(whole) if whole else worker.end()
+    marks = [(m.at, m.ids, m.kind, m.name, m.call_id) for m in written.marks]
+    text = written.text if isinstance(written, records.Tok) else written.text_tail
+    if account.text != text or account.marks != marks:
+        yield "text or marks are not those of the ids"
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "strict": True}}]
+
+
+def with_items(w: World) -> records.Request:
+    """A response with reasoning, messages and calls, taken over in the middle of the second
+    call."""
+    wants = {"tools": TOOLS, "sampling": records.Sampling(4096, logprobs=0)}
+    request = w.ask("call the tools", "bob", wants=wants)
+    rest = toy_parser.ids_of(toy_parser.ANSWER)
+    own = w.claim(request, "worker-1/a", None, toy_parser.PARSER)
+    first = toy_parser.Worker(request.rid, own, logprobs=True)
+    while len(rest) > 16:
+        w.token(first.frame(rest[:4]))
+        rest = rest[4:]
+    own = w.claim(request, "worker-2/b", own, toy_parser.PARSER)
+    second = toy_parser.Worker(
+        request.rid, own, tuple(first.ids), first.text_length, first.mark_count, True
+    )
+    w.token(first.frame(rest[:4]))  # the zombie's
+    for at in range(0, len(rest), 4):
+        w.token(second.frame(rest[at : at + 4]))
+    end = second.end()
+    w.token(end)
+    w.bill(request, "completed", end.usage, end.digest, 2)
+    return request
 
 
 @dataclass
@@ -337,6 +401,7 @@ class Good:
     late: records.Request  # refused; the broker took it when its gateway had given it up
     unknown: records.Request  # of unknown outcome, with a key; withdrawn before any claim
     again: records.Request  # the same request with the same key once more
+    items: records.Request  # reasoning, messages and calls; taken over in the middle of a call
 
 
 def good() -> Good:
@@ -400,7 +465,8 @@ def good() -> Good:
         reference_fold.link(reference_fold.START, loser.ids[:2]).hex(),
     )
     w.writer(again, "worker-1/a").frames(20).end()
-    for request in (plain, taken, cancelled, failed, expired, keyed, again):
+    items = with_items(w)
+    for request in (plain, taken, cancelled, failed, expired, keyed, again, items):
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
             request,
@@ -427,4 +493,4 @@ def good() -> Good:
         offset=6,
         metadata="0",
     )
-    return Good(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again)
+    return Good(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items)

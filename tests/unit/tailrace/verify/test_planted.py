@@ -7,15 +7,18 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tailrace.protocol import records, topics
 from tailrace.verify import history, reference_fold, report, transcript
+from tests.support import toy_parser
 from tests.unit.tailrace.verify import histories as worlds
 from worker.engines import scripted
 
 Planting = Callable[[worlds.Good, random.Random], None]
 PLANTED: dict[str, tuple[str, Planting]] = {}
+ITEMS: list[str] = []
 
 
 def planted(check: str) -> Callable[[Planting], Planting]:
@@ -34,8 +37,6 @@ def drop(w: worlds.World, index: int) -> None:
 
 
 def edit(w: worlds.World, index: int, **changes: Any) -> None:
-    import msgspec
-
     w.replace(index, msgspec.structs.replace(w.decoded(index), **changes))
 
 
@@ -191,6 +192,170 @@ def a_character_is_torn_at_the_seam(g: worlds.Good, _: random.Random) -> None:
     w = g.world
     at = w.find(g.taken.rid, records.Tok, 7)
     edit(w, at, text="�" + w.decoded(at).text)  # type: ignore[union-attr]
+
+
+def planted_item(planting: Planting) -> Planting:
+    """Register a planting in the response with items, which L5 has to catch."""
+    ITEMS.append(planting.__name__)
+    return planted("L5")(planting)
+
+
+def frame(g: worlds.Good, index: int) -> records.Tok:
+    record = g.world.decoded(index)
+    assert isinstance(record, records.Tok)
+    return record
+
+
+def marked(g: worlds.Good, kind: str, nth: int = 0) -> tuple[int, records.Mark]:
+    """Index of the nth frame with a mark of a kind, which is its only mark."""
+    found = [
+        (at, frame(g, at).marks[0])
+        for at in g.world.frames(g.items.rid)
+        if [m.kind for m in frame(g, at).marks] == [kind]
+    ]
+    return found[nth]
+
+
+def change_mark(g: worlds.Good, kind: str, nth: int = 0, **changes: Any) -> None:
+    """Change the mark of a kind in the nth frame that has one."""
+    at, mark = marked(g, kind, nth)
+    edit(g.world, at, marks=(msgspec.structs.replace(mark, **changes),))
+
+
+@planted_item
+def a_mark_is_one_character_late(g: worlds.Good, _: random.Random) -> None:
+    """The call loses its brace to the message before it."""
+    at, mark = marked(g, "c", 0)
+    assert mark.at < len(frame(g, at).text)
+    change_mark(g, "c", 0, at=mark.at + 1)
+
+
+@planted_item
+def a_message_begins_one_character_early(g: worlds.Good, _: random.Random) -> None:
+    """Only who knows what the parser had to find can tell."""
+    change_mark(g, "m", at=marked(g, "m")[1].at - 1)
+
+
+@planted_item
+def a_parser_is_fed_two_ids_at_once(g: worlds.Good, _: random.Random) -> None:
+    worker = toy_parser.Worker(g.items.rid, "", step=2)
+    for at in g.world.frames(g.items.rid):
+        written = worker.frame(frame(g, at).ids)
+        edit(g.world, at, text=written.text, marks=written.marks)
+
+
+@planted_item
+def a_mark_lies_outside_of_its_frame(g: worlds.Good, _: random.Random) -> None:
+    change_mark(g, "c", at=5)
+
+
+@planted_item
+def a_mark_names_an_id_outside_of_its_frame(g: worlds.Good, _: random.Random) -> None:
+    change_mark(g, "c", ids=5)
+
+
+@planted_item
+def a_mark_of_the_end_lies_outside_of_its_text(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    edit(w, w.find(g.items.rid, records.End), marks=(records.Mark(1, 0, "m"),))
+
+
+@planted_item
+def marks_are_not_in_order(g: worlds.Good, _: random.Random) -> None:
+    at, mark = marked(g, "m")
+    edit(g.world, at, marks=(mark, msgspec.structs.replace(mark, ids=mark.ids - 1)))
+
+
+@planted_item
+def a_call_has_a_random_id(g: worlds.Good, rng: random.Random) -> None:
+    change_mark(g, "c", 1, call_id=f"call_{rng.getrandbits(96):024x}")
+
+
+@planted_item
+def two_calls_have_one_id(g: worlds.Good, _: random.Random) -> None:
+    change_mark(g, "c", 1, call_id=marked(g, "c")[1].call_id)
+
+
+@planted_item
+def a_call_has_no_name(g: worlds.Good, _: random.Random) -> None:
+    change_mark(g, "c", name="")
+
+
+@planted_item
+def a_message_has_a_name(g: worlds.Good, _: random.Random) -> None:
+    change_mark(g, "m", name="weather")
+
+
+@planted_item
+def a_mark_is_lost(g: worlds.Good, _: random.Random) -> None:
+    """The second call's: its arguments are shown behind those of the first."""
+    edit(g.world, marked(g, "c", 1)[0], marks=())
+
+
+@planted_item
+def a_takeover_writes_the_marks_once_more(g: worlds.Good, _: random.Random) -> None:
+    """It counts from its own claim, not from the fold."""
+    claim = g.world.decoded(g.world.find(g.items.rid, records.Claim, 1))
+    assert isinstance(claim, records.Claim)
+    first = next(at for at in g.world.frames(g.items.rid) if frame(g, at).own == claim.own)
+    again = msgspec.structs.replace(marked(g, "c", 1)[1], at=0, ids=0)
+    edit(g.world, first, marks=(again, *frame(g, first).marks))
+
+
+@planted_item
+def arguments_lose_a_character(g: worlds.Good, _: random.Random) -> None:
+    at = next(i for i in g.world.frames(g.items.rid) if ":" in frame(g, i).text)
+    edit(g.world, at, text=frame(g, at).text.replace(":", ""))
+
+
+@planted_item
+def there_are_marks_and_nobody_parses(g: worlds.Good, _: random.Random) -> None:
+    for n in (0, 1):
+        edit(g.world, g.world.find(g.items.rid, records.Claim, n), parser="")
+
+
+@planted_item
+def another_parser_takes_over(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.items.rid, records.Claim, 1), parser="toy@2")
+
+
+@planted_item
+def a_log_probability_is_missing(g: worlds.Good, rng: random.Random) -> None:
+    at = rng.choice(g.world.frames(g.items.rid))
+    edit(g.world, at, lp=frame(g, at).lp[:-1])
+
+
+@planted_item
+def a_frame_has_no_log_probabilities(g: worlds.Good, rng: random.Random) -> None:
+    edit(g.world, rng.choice(g.world.frames(g.items.rid)), lp=())
+
+
+@planted("L5")
+def log_probabilities_that_nobody_asked_for(g: worlds.Good, _: random.Random) -> None:
+    at = g.world.find(g.plain.rid, records.Tok)
+    edit(g.world, at, lp=(records.lp(b"x", -1.0),) * 2)
+
+
+@planted("L6")
+def reasoning_is_billed_wrong(g: worlds.Good, _: random.Random) -> None:
+    w, at = g.world, beside(g.world, topics.USAGE, g.items.rid)
+    end = w.find(g.items.rid, records.End)
+    usage = w.decoded(end).usage  # type: ignore[union-attr]
+    was = f'"reasoning_tokens":{usage.reasoning_tokens}'.encode()
+    assert was in (w.log[at].value or b"")
+    edit(w, end, usage=msgspec.structs.replace(usage, reasoning_tokens=1))
+    w.log[at] = w.log[at]._replace(
+        value=(w.log[at].value or b"").replace(was, b'"reasoning_tokens":1')
+    )
+
+
+@planted("C2")
+def arguments_are_shown_as_text(g: worlds.Good, _: random.Random) -> None:
+    """What a gateway would do that does not know marks."""
+    for line in batches(g.world, g.items):
+        for event in line.events:
+            if event[1] == "response.function_call_arguments.delta":
+                event[1] = "response.output_text.delta"
 
 
 @planted("L6")
@@ -575,6 +740,19 @@ def a_stranger_gets_events(g: worlds.Good, _: random.Random) -> None:
 @planted("C5")
 def events_of_another_response_come_on_a_watch(g: worlds.Good, _: random.Random) -> None:
     batches(g.world, g.plain)[2].rid = g.taken.rid
+
+
+# What only shows to who knows what the parser had to find.
+BY_CONTENT = {"a_message_begins_one_character_early"}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_a_planted_item_is_caught_in_any_log(name: str) -> None:
+    """Where nobody knows what the parser had to find, as in real logs."""
+    world = worlds.good()
+    PLANTED[name][1](world, random.Random(name))
+    failed = world.world.judge(by_content=False).failed()
+    assert ("L5" in failed) == (name not in BY_CONTENT)
 
 
 def test_the_good_history_passes() -> None:
