@@ -236,6 +236,77 @@ def test_an_answer_with_every_kind_of_item_event_by_event() -> None:
     assert {call["name"] for call in calls} == {"weather"}
 
 
+def test_golden_transcript_of_an_answer_with_items() -> None:
+    """Byte for byte: a client that resumes on another version of this product must get the same
+    events."""
+    reasoning, message, call = f"rs_{REST}", f"msg_{REST}_1", f"fc_{REST}_2"
+    in_reasoning = f'"item_id":"{reasoning}","output_index":0,"content_index":0'
+    in_message = f'"item_id":"{message}","output_index":1,"content_index":0'
+    in_call = f'"item_id":"{call}","output_index":2'
+    thought = '{"type":"reasoning_text","text":"I "}'
+    part = '{"type":"output_text","text":"A","annotations":[],"logprobs":[]}'
+    named = '"call_id":"call_d1461b08d103ab613346fd3a","name":"f"'
+
+    def item(id_: str, kind: str, status: str, rest: str) -> str:
+        return f'"item":{{"id":"{id_}","type":"{kind}","status":"{status}",{rest}}}'
+
+    open_, done = "in_progress", "completed"
+    golden = [
+        (
+            "output_item.added",
+            '"output_index":0,' + item(reasoning, "reasoning", open_, '"summary":[],"content":[]'),
+        ),
+        ("content_part.added", f'{in_reasoning},"part":{{"type":"reasoning_text","text":""}}'),
+        ("reasoning_text.delta", f'{in_reasoning},"delta":"I "'),
+        ("reasoning_text.done", f'{in_reasoning},"text":"I "'),
+        ("content_part.done", f'{in_reasoning},"part":{thought}'),
+        (
+            "output_item.done",
+            '"output_index":0,'
+            + item(reasoning, "reasoning", done, f'"summary":[],"content":[{thought}]'),
+        ),
+        (
+            "output_item.added",
+            '"output_index":1,'
+            + item(message, "message", open_, '"role":"assistant","content":[]'),
+        ),
+        ("content_part.added", f'{in_message},"part":{part.replace("A", "", 1)}'),
+        ("output_text.delta", f'{in_message},"delta":"A","logprobs":[]'),
+        ("output_text.done", f'{in_message},"text":"A","logprobs":[]'),
+        ("content_part.done", f'{in_message},"part":{part}'),
+        (
+            "output_item.done",
+            '"output_index":1,'
+            + item(message, "message", done, f'"role":"assistant","content":[{part}]'),
+        ),
+        (
+            "output_item.added",
+            '"output_index":2,' + item(call, "function_call", open_, f'{named},"arguments":""'),
+        ),
+        ("function_call_arguments.delta", f'{in_call},"delta":"{{}}"'),
+        ("function_call_arguments.done", f'{in_call},"arguments":"{{}}"'),
+        (
+            "output_item.done",
+            '"output_index":2,' + item(call, "function_call", done, f'{named},"arguments":"{{}}"'),
+        ),
+    ]
+    shown = series_of(log_of("<rI <mA<cf|{}<e", [99]))[2:-1]
+    assert [event.body.decode() for event in shown] == [
+        f'{{"type":"response.{kind}","sequence_number":{number},{rest}}}'
+        for number, (kind, rest) in enumerate(golden, 2)
+    ]
+
+
+def test_a_cancelled_response_counts_its_reasoning() -> None:
+    """By the marks, because no END says it: the id that ends a marker belongs to what it begins."""
+    state = fold.Fold()
+    for offset, record in enumerate(log_of("Hi<rI see.<mSo", [3] * 9)[:-1]):
+        state.apply(record, offset)
+    ended = state.apply(records.Cancel(RID, OWNER), 99)
+    assert isinstance(ended, fold.Ended)
+    assert ended.usage == records.Usage(9, 14, reasoning_tokens=8)
+
+
 def _brief(body: dict[str, Any]) -> str:
     if "item" in body:
         return str(body["item"]["id"])
