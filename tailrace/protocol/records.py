@@ -424,25 +424,30 @@ def _decode(decoder: msgspec.json.Decoder[T], value: bytes | None) -> T | None:
     return record if record.v == version_of(record) else None
 
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STRING = re.compile(rb'"[^"]*"')
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def _too_deep(value: bytes) -> bool:
-    """Whether arrays and objects are nested deeper than MAX_DEPTH.
+    """Whether arrays and objects are nested deeper than MAX_DEPTH. What is no JSON may be either.
 
     The parser's limit depends on the depth of the caller's stack, so two readers could disagree on
     whether a record is garbage.
     """
-    # True for nearly every record. Brackets inside a text only cost the walk below.
+    # True for nearly every record. A frame with log probabilities has thousands of brackets.
     if value.count(b"[") + value.count(b"{") <= MAX_DEPTH:
         return False
-    depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", value)):
-        depth += 1 if bracket.group() in b"[{" else -1
-        if depth > MAX_DEPTH:
-            return True
-    return False
+    if b"\\" in value:
+        value = _ESCAPED.sub(b"", value)  # an escaped quote ends no string
+    left = value.translate(_ONE_KIND, _ALL_BUT_BRACKETS_AND_QUOTES)
+    left = _STRING.sub(b"", left.replace(b'""', b""))  # without what stands inside of strings
+    for _ in range(MAX_DEPTH):
+        if not left:
+            return False
+        left = left.replace(b"[]", b"")  # the innermost level
+    return bool(left)
 
 
 def decode_token(value: bytes | None) -> TokenRecord | None:

@@ -463,6 +463,29 @@ def test_no_text_is_taken_for_nesting(content: str) -> None:
     assert records.decode_token(records.encode(frame)) == frame
 
 
+def depth_of(value: object) -> int:
+    inner = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    )
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(
+    st.recursive(
+        st.text(alphabet='[]{}"\\a', max_size=4),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+        max_leaves=20,
+    ),
+    st.integers(50, 70),
+    st.booleans(),
+)
+def test_nesting_is_counted_as_it_is(value: Any, around: int, lists: bool) -> None:
+    for _ in range(around):
+        value = [value, "]"] if lists else {'"{': value, "b": "\\"}
+    written = json.dumps([value, [[]] * 70]).encode()  # with so many brackets it looks twice
+    assert records._too_deep(written) == (depth_of([value, [[]]]) > records.MAX_DEPTH)
+
+
 def test_a_prompt_digest_depends_on_content_and_not_on_spelling() -> None:
     one = records.prompt_digest([{"role": "user", "content": "hi"}])
     assert one == records.prompt_digest([{"content": "hi", "role": "user"}])
