@@ -102,7 +102,7 @@ class Item:
     def place(self) -> Fields:
         """The members by which an event names the place of its characters."""
         place: Fields = {"item_id": self.id, "output_index": self.index}
-        return {**place, "content_index": 0} if self._part is not None else place
+        return {**place, "content_index": 0} if self._has_part else place
 
     @property
     def delta_type(self) -> str:
@@ -136,24 +136,24 @@ class Item:
         return {"id": self.id, "type": kind, "status": self.status, **called, content: self.text}
 
     @property
-    def _part(self) -> Fields | None:
-        """The content part; None for a call, which has none."""
-        if self.begin.kind == "m":
-            return {
-                "type": "output_text",
-                "text": self.text,
-                "annotations": [],
-                "logprobs": self.logprobs,
-            }
-        return {"type": "reasoning_text", "text": self.text} if self.begin.kind == "r" else None
+    def _has_part(self) -> bool:
+        """Whether its characters stand in a content part. Those of a call do not."""
+        return self.begin.kind in ("m", "r")
+
+    @property
+    def _part(self) -> Fields:
+        if self.begin.kind == "r":
+            return {"type": "reasoning_text", "text": self.text}
+        logprobs = list(self.logprobs)
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": logprobs}
 
     def opening(self) -> list[tuple[str, Fields]]:
         """Types and members of the events that announce it. Nothing was added yet."""
         item = self.object()
-        if self._part is not None:
+        if self._has_part:
             item["content"] = []
         out = [("response.output_item.added", {"output_index": self.index, "item": item})]
-        if self._part is not None:
+        if self._has_part:
             out.append(("response.content_part.added", {**self.place, "part": self._part}))
         return out
 
@@ -165,7 +165,7 @@ class Item:
         if kind == "m":
             whole["logprobs"] = self.logprobs
         out = [(_SHOWN_BY[kind] + ".done", {**self.place, **whole})]
-        if self._part is not None:
+        if self._has_part:
             out.append(("response.content_part.done", {**self.place, "part": self._part}))
         return [
             *out,

@@ -20,8 +20,8 @@ CLOSED: Final = ("attempts_exhausted", "model_changed")
 # Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
 CHARACTERS: Final = "unicode"
 
-# Returns what is wrong with a response's ids or text. The caller knows what the engine had to
-# write. A problem of the text begins with "text". No problems: nothing.
+# Returns what is wrong with a response's ids, text or marks. The caller knows what the engine had
+# to write. A problem of text or marks begins with "text". No problems: nothing.
 Content = Callable[[history.Response, reference_fold.Account], Iterable[str]]
 
 
@@ -69,20 +69,18 @@ def check_fold_agreement(
     accepted: list[int] = []
     parts: list[str] = []
     marks: list[tuple[int, int, str, str, str]] = []
+    written = 0
     for at, e in enumerate(account.entries):
         outcome = real.apply(e.record, e.offset, e.timestamp)
         if isinstance(outcome, fold.Claimed | fold.Accepted | fold.Ended):
             accepted.append(at)
         if isinstance(outcome, fold.Accepted | fold.Ended):
-            written = sum(map(len, parts))
             before = outcome.seq if isinstance(outcome, fold.Accepted) else real.next
             marks += [
                 (written + m.at, before + m.ids, m.kind, m.name, m.call_id) for m in outcome.marks
             ]
-        if isinstance(outcome, fold.Accepted):
-            parts.append(outcome.text)
-        elif isinstance(outcome, fold.Ended):
-            parts.append(outcome.text_tail)
+            parts.append(outcome.text if isinstance(outcome, fold.Accepted) else outcome.text_tail)
+            written += len(parts[-1])
     expected = account.accepted()
     if accepted != expected:
         at = next(
