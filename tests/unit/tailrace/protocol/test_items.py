@@ -344,6 +344,23 @@ def test_ids_without_a_character_open_nothing_where_items_are_parsed() -> None:
     assert final["output"][0]["id"] == f"fc_{REST}"
 
 
+def test_an_item_may_begin_in_the_end() -> None:
+    """What the parser held back is text only when nothing follows; a call may have no arguments."""
+    log = log_of("Hi<cf|{}<e<", [1] * 99)
+    assert [m.kind for m in log[-1].marks] == ["m"]  # type: ignore[union-attr]
+    final = series_of(log)[-1].response
+    assert final is not None
+    assert [_text(item) for item in final["output"]] == ["Hi", "{}", "<"]
+    call = records.Mark(0, 0, "c", "f", ids.call_id(RID, 1))
+    last = log[-1]
+    assert isinstance(last, records.End)
+    log[-1] = msgspec.structs.replace(last, text_tail="", marks=(call,))
+    final = series_of(log)[-1].response
+    assert final is not None
+    assert [_text(item) for item in final["output"]] == ["Hi", "{}", ""]
+    assert [tuple(m) for m in accounted(log).marks][1:] == [(4, 11, "c", "f", call.call_id)]
+
+
 def test_a_custom_tools_call_has_its_own_events() -> None:
     mark = records.Mark(0, 0, "x", "shell", ids.call_id(RID, 0))
     effects: list[fold.Effect] = [
@@ -385,9 +402,10 @@ def test_log_probabilities_are_shown_with_the_message_they_belong_to() -> None:
         records.lp(b"", -0.5),
         records.lp(half[:1], -2.0, [records.likely(b"x", float("-inf"))]),
         records.lp(half[1:], -0.1234567),
+        records.lp(b"", -0.5),
     )
     marks = (records.Mark(0, 0, "r"), records.Mark(1, 3, "m"))
-    effect = fold.Accepted(0, [1, 2, 3, 4, 5], "I天", marks, lp)
+    effect = fold.Accepted(0, [1, 2, 3, 4, 5, 6], "I天", marks, lp)
     series = events.Series(ECHO)
     series.apply(fold.Claimed(claim("n", None), 1))
     deltas = [json.loads(e.body) for e in series.apply(effect) if e.delta is not None]
