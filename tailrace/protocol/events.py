@@ -248,7 +248,7 @@ class Series:
         return out
 
     def _open(self, begin: records.Mark) -> list[Event]:
-        self.output.append(items.Item.opened(self.base["id"], len(self.output), begin))
+        self.output.append(items.Item.opened(self.base, len(self.output), begin))
         return [self._event(kind, fields) for kind, fields in self.output[-1].opening()]
 
     def _close(self, status: str) -> list[Event]:

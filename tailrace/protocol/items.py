@@ -26,6 +26,30 @@ _SHOWN_BY: Final = {
 Fields = dict[str, Any]  # members of an event
 
 
+def flat_name(namespace: str, name: str) -> str:
+    """The name under which the model sees a tool of a namespace, and which its marks have."""
+    return f"{namespace}__{name}"
+
+
+def namespaces(tools: object) -> dict[str, Fields]:
+    """For each tool of a namespace among an echo's `tools`, by its flat name: the members `name`
+    and `namespace` of its calls. What is no tool is passed over."""
+    found = {}
+    for space in _objects(tools):
+        namespace = space.get("name")
+        if space.get("type") != "namespace" or not isinstance(namespace, str):
+            continue
+        for tool in _objects(space.get("tools")):
+            name = tool.get("name")
+            if isinstance(name, str):
+                found[flat_name(namespace, name)] = {"name": name, "namespace": namespace}
+    return found
+
+
+def _objects(value: object) -> list[Fields]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 class Piece(NamedTuple):
     """A part of a record that belongs to one item: the mark that begins the item, None where it is
     the open one; characters; number of ids; and their log probabilities, if there are any."""
@@ -77,6 +101,7 @@ class Item:
         index: the client's `output_index`.
         begin: the mark that began it.
         parts: its characters so far; joined only when the whole text is wanted.
+        called: the members that name what a call calls.
         logprobs: those of a message, as clients see them.
         status: in_progress until it is closed.
     """
@@ -84,14 +109,19 @@ class Item:
     id: str
     index: int
     begin: records.Mark
+    called: Fields = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
     logprobs: list[Fields] = field(default_factory=list)
     status: str = "in_progress"
 
     @classmethod
-    def opened(cls, rid: str, index: int, begin: records.Mark) -> Item:
-        """Item number `index` of a response."""
-        return cls(ids.item_id(rid, _PREFIX[begin.kind], index), index, begin)
+    def opened(cls, base: Fields, index: int, begin: records.Mark) -> Item:
+        """Item number `index` of the response with the echo `base`."""
+        called: Fields = {}
+        if begin.kind in ("c", "x"):
+            named = namespaces(base.get("tools")).get(begin.name, {"name": begin.name})
+            called = {"call_id": begin.call_id, **named}
+        return cls(ids.item_id(base["id"], _PREFIX[begin.kind], index), index, begin, called)
 
     @property
     def text(self) -> str:
@@ -111,8 +141,7 @@ class Item:
 
     def object(self) -> Fields:
         """The public object as it stands."""
-        begin = self.begin
-        match begin.kind:
+        match self.begin.kind:
             case "m":
                 return {
                     "id": self.id,
@@ -129,11 +158,13 @@ class Item:
                     "summary": [],
                     "content": [self._part],
                 }
-        called = {"call_id": begin.call_id, "name": begin.name}
         kind, content = (
-            ("function_call", "arguments") if begin.kind == "c" else ("custom_tool_call", "input")
+            ("function_call", "arguments")
+            if self.begin.kind == "c"
+            else ("custom_tool_call", "input")
         )
-        return {"id": self.id, "type": kind, "status": self.status, **called, content: self.text}
+        named = {"id": self.id, "type": kind, "status": self.status, **self.called}
+        return {**named, content: self.text}
 
     @property
     def _has_part(self) -> bool:

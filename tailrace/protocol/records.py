@@ -123,9 +123,10 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 
     From `tools` on the members are of version 2. `tools` are those that the prompt shows, as chat
     templates take them: `{"type":"function","function":{"name","description","parameters",
-    "strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`. `format` is
-    `{"type":"json_schema","schema":{…},"strict":…}` or `{"type":"json_object"}`; None: text.
-    `reasoning` is what the client asked for: `effort`, `summary`.
+    "strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`. `format` has a
+    `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex` (`pattern`), `choice`
+    (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what the client asked for:
+    `effort`, `summary`.
     """
 
     rid: str

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from tailrace.protocol import ids
 from tailrace.verify import history, reference_fold
 from tailrace.verify.report import Report
 from tailrace.verify.response_checks import counterexample
 
+JSON_FORMATS: Final = ("json_schema", "json_object")
 Problem = tuple[str, int | None]  # what, and the position of the record
 
 
@@ -74,13 +75,14 @@ def _json(response: history.Response, account: reference_fold.Account) -> Iterat
     if not response.asked:
         return
     request, whole = response.asked[0].request, account.reason == "stop"
+    formatted = request.format is not None and request.format.get("type") in JSON_FORMATS
     free = {tool["function"]["name"] for tool in request.tools if _is_free(tool)}
     for at, part in enumerate(account.parts):
         if not whole and at == len(account.parts) - 1:
             continue
         begun = part.begun
         if begun is None or begun.kind == "m":
-            if part.text and request.format is not None and not _is_json(part.text):
+            if part.text and formatted and not _is_json(part.text):
                 yield "a message of a JSON format is no JSON", None
         elif begun.kind == "c" and begun.name not in free and not _is_json(part.text):
             yield f"the arguments of item {at} are no JSON", None

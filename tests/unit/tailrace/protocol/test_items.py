@@ -392,6 +392,36 @@ def test_a_custom_tools_call_has_its_own_events() -> None:
     ]
 
 
+NO_TOOLS: list[Any] = [None, 7, [None, {}]]
+ODD: list[Any] = [None, 7, *({"type": "namespace", "name": "mail", "tools": x} for x in NO_TOOLS)]
+
+
+@pytest.mark.parametrize("tools", [[], ODD])
+def test_a_tool_of_a_namespace_is_called_by_its_own_name(tools: Sequence[Any]) -> None:
+    """The model knows it by its flat name. The echo is of a record, so it may hold anything."""
+    space = {
+        "type": "namespace",
+        "name": "mail",
+        "tools": [{"type": "function", "name": "send"}, {"type": "custom", "name": "grep"}],
+    }
+    base = {**ECHO, "tools": [*tools, {"type": "function", "name": "send"}, space]}
+    series = events.Series(base)
+    series.apply(fold.Claimed(claim("n", None), 1))
+    names = ["mail__send", "send", "mail__grep"]
+    marks = tuple(
+        records.Mark(0, 0, kind, name, ids.call_id(RID, n))  # type: ignore[arg-type]
+        for n, (kind, name) in enumerate(zip("ccx", names, strict=True))
+    )
+    for event in series.apply(fold.Accepted(0, [1], "{}", marks)):
+        assert _stream_event.validate_json(event.body, strict=True).type == event.type
+    calls = series.snapshot()["output"]
+    assert [(call["name"], call.get("namespace")) for call in calls] == [
+        ("send", "mail"),
+        ("send", None),
+        ("grep", "mail"),
+    ]
+
+
 def test_log_probabilities_are_shown_with_the_message_they_belong_to() -> None:
     """Half a character has its bytes, a token without text is not shown, and reasoning shows
     none."""

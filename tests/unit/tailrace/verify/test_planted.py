@@ -336,6 +336,17 @@ def log_probabilities_that_nobody_asked_for(g: worlds.Good, _: random.Random) ->
     edit(g.world, at, lp=(records.lp(b"x", -1.0),) * 2)
 
 
+@planted("L5")
+def a_message_is_not_of_its_json_format(g: worlds.Good, _: random.Random) -> None:
+    with_format(g, g.plain, {"type": "json_object"})
+
+
+def with_format(g: worlds.Good, request: records.Request, asked: dict[str, Any]) -> None:
+    """As if the request had asked for a format."""
+    at = beside(g.world, worlds.REQUESTS, request.rid)
+    g.world.replace(at, msgspec.structs.replace(request, format=asked))
+
+
 @planted("L6")
 def reasoning_is_billed_wrong(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.items.rid)
@@ -753,6 +764,21 @@ def test_a_planted_item_is_caught_in_any_log(name: str) -> None:
     PLANTED[name][1](world, random.Random(name))
     failed = world.world.judge(by_content=False).failed()
     assert ("L5" in failed) == (name not in BY_CONTENT)
+
+
+def test_other_formats_need_no_json() -> None:
+    g = worlds.good()
+    with_format(g, g.plain, {"type": "regex", "pattern": ".*"})
+    assert "L5" not in g.world.judge().failed()
+
+
+def test_arguments_of_a_function_that_is_not_strict_need_no_json() -> None:
+    g = worlds.good()
+    arguments_lose_a_character(g, random.Random(0))
+    tool = {"type": "function", "function": {"name": "weather", "strict": False}}
+    at = beside(g.world, worlds.REQUESTS, g.items.rid)
+    g.world.replace(at, msgspec.structs.replace(g.items, tools=[tool]))
+    assert "L5" not in g.world.judge(by_content=False).failed()
 
 
 def test_the_good_history_passes() -> None:
