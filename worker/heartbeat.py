@@ -100,6 +100,7 @@ class Heartbeat:
             "state": self._status.state.value,
             "detail": self._status.detail,
             "model": self._settings.model_name,
+            "features": sorted(self._engine.features),
             "capacity": self._engine.capacity,
             "running": running,
             "queued": queued,

@@ -183,6 +183,7 @@ class Serving:
             raise base.Refused(
                 "model_not_found", f"The model `{response.request.model}` is not served here."
             )
+        base.check_features(response.request, context.engine.features)
         if response.prompt_ids is None:
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                 response.prompt_ids = await context.engine.encode(response.request)

@@ -29,6 +29,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RevocationId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Hex = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
+MarkKind = Literal["m", "r", "c", "x"]  # message, reasoning, function call, call of a custom tool
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -207,7 +208,7 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
 
     at: Count
     ids: Count
-    kind: Literal["m", "r", "c", "x"]
+    kind: MarkKind
     name: str = ""
     call_id: str = ""
 

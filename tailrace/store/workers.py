@@ -53,8 +53,8 @@ class Workers:
     async def heartbeat(
         self, pool: str, name: str, info: dict[str, Any], ttl_s: float = HEARTBEAT_TTL_S
     ) -> None:
-        """`info`: state (loading, ready, draining), capacity, running, queued, tokens_per_s,
-        partitions and more."""
+        """`info`: state (loading, ready, draining), features (`tailrace.protocol.features`),
+        capacity, running, queued, tokens_per_s, partitions and more."""
         await self._redis.execute(
             "EVAL", HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(info)
         )

@@ -20,7 +20,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tailrace.protocol import records
-from worker import generation
+from tailrace.protocol.features import Feature, needed
+from worker import generation, item_parser
+
+ItemParser = item_parser.ItemParser
+Piece = item_parser.Piece
 
 
 class EngineError(Exception):
@@ -111,12 +115,14 @@ class Step:
         finish: "stop" or "length" on the last step, None before.
         cached_tokens: prompt tokens read from the prefix cache; None if the engine does not say.
         usage: only from engines that count tokens themselves, on the last step.
+        logprobs: one for each of `ids` if the request asks for log probabilities, else none.
     """
 
     ids: Sequence[int]
     finish: str | None = None
     cached_tokens: int | None = None
     usage: records.Usage | None = None
+    logprobs: Sequence[records.Lp] = ()
 
 
 OnStep = Callable[[Step], bool]
@@ -145,6 +151,7 @@ class Engine(Protocol):
         model_rev, tokenizer_digest: identify the model. They are part of every CLAIM; only a worker
             with the same values takes a response over.
         stop_ids: ids that end a response.
+        features: what it can do beyond plain text; known once it has started.
         dead: set once the engine has ended and cannot come back.
     """
 
@@ -153,6 +160,7 @@ class Engine(Protocol):
     model_rev: str
     tokenizer_digest: str
     stop_ids: frozenset[int]
+    features: frozenset[Feature]
     dead: asyncio.Event
 
     async def start(self) -> None:
@@ -185,6 +193,26 @@ class Engine(Protocol):
     def detokenizer(self) -> generation.Detokenizer:
         """A new incremental detokenizer."""
 
+    def parser_name(self, request: records.Request) -> str:
+        """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where
+        the same ids make the same items. Empty where the answer is plain text, which needs a
+        `detokenizer` only."""
+
+    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
+        """A new parser of this response. Only where `parser_name` is not empty."""
+
+
+class PlainText:
+    """The part of an engine that makes plain text of every answer."""
+
+    features: frozenset[Feature] = frozenset()
+
+    def parser_name(self, request: records.Request) -> str:
+        return ""
+
+    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
+        raise AssertionError("plain text has no parser")
+
 
 def metadata(request: records.Request) -> dict[str, Any]:
     """The client's metadata, from the echoed response object."""
@@ -206,3 +234,16 @@ def check_length(prompt_tokens: int, max_model_len: int) -> None:
                 f"messages resulted in {prompt_tokens} tokens."
             ),
         )
+
+
+def check_features(request: records.Request, features: frozenset[Feature]) -> None:
+    """Check that an engine with these features can serve the request.
+
+    Raises:
+        Refused: unsupported_parameter; the message names the field.
+    """
+    for need in needed(request):
+        if need.feature not in features:
+            raise Refused(
+                "unsupported_parameter", f"The model does not support `{need.field}` here."
+            )

@@ -49,7 +49,7 @@ def code_points(text: str) -> list[int]:
     return [0xFFFD if 0xD800 <= ord(c) <= 0xDFFF else ord(c) for c in text]
 
 
-class OpenAI:
+class OpenAI(base.PlainText):
     """The engine; see the module's docstring.
 
     Attributes:

@@ -137,7 +137,7 @@ def create(s: settings.WorkerSettings) -> Scripted:
     return Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
 
 
-class Scripted:
+class Scripted(base.PlainText):
     """The engine; see the module's docstring.
 
     Attributes:

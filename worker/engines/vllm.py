@@ -53,7 +53,7 @@ def create(s: settings.WorkerSettings) -> VLLM:
     )
 
 
-class VLLM:
+class VLLM(base.PlainText):
     """The engine; see the module's docstring.
 
     Attributes:

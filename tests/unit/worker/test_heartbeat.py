@@ -32,6 +32,7 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "state": "loading",
         "detail": "loading the engine",
         "model": MODEL,
+        "features": sorted(scripted.Scripted.features),
         "capacity": 4,
         "running": 0,
         "queued": 0,

@@ -674,3 +674,18 @@ async def test_after_an_outage_an_old_request_waits_for_its_cancel_and_a_new_one
         worker.time.advance(APPEND_WITHIN_MS / 1000 + 1)
         assert await served.outcome() is Outcome.DONE
         assert answer(worker.memory, kept.rid).ended.status == "completed"
+
+
+async def test_what_the_engine_cannot_do_ends_the_response_by_name() -> None:
+    class Plain(scripted.Scripted):
+        features = frozenset()
+
+    engine = Plain(capacity=1, max_model_len=8_192)
+    async with memory_worker.worker(engine=engine) as worker:
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        request = new_request(worker.memory, tools=tools)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).ended.error == (
+            "unsupported_parameter",
+            "The model does not support `tools` here.",
+        )

@@ -1,0 +1,36 @@
+"""What a request needs of the worker that generates it (pure).
+
+A worker tells its features in its heartbeats, so that a gateway refuses what no worker of the pool
+can do. A worker refuses what it cannot do itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, get_args
+
+from tailrace.protocol import records
+
+Feature = Literal["tools", "custom_tools", "reasoning", "formats", "formats_resumable", "logprobs"]
+ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
+
+
+class Need(NamedTuple):
+    """A feature, and the member of the request (a dotted path) that asks for it."""
+
+    feature: Feature
+    field: str
+
+
+def needed(request: records.Request) -> list[Need]:
+    """Without these features the request cannot be served. `reasoning` is not among them: a model
+    that does not reason may be asked to do it with no effort."""
+    found = []
+    if request.tools:
+        found.append(Need("tools", "tools"))
+    if any(tool.get("type") == "custom" for tool in request.tools):
+        found.append(Need("custom_tools", "tools"))
+    if request.format is not None:
+        found.append(Need("formats", "format"))
+    if request.sampling.logprobs is not None:
+        found.append(Need("logprobs", "logprobs"))
+    return found

@@ -1,0 +1,40 @@
+"""What a request needs of a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.protocol import features, records
+
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+CUSTOM = {"type": "custom", "custom": {"name": "g"}}
+
+
+def request(**more: Any) -> records.Request:
+    fields: dict[str, Any] = {"sampling": records.Sampling(1), **more}
+    return records.Request(
+        "resp_x",
+        records.Owner("i", "s"),
+        "m",
+        [{"role": "user", "content": "q"}],
+        echo={},
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "needs"),
+    [
+        ({}, []),
+        ({"reasoning": {"effort": "low"}}, []),
+        ({"tools": [FUNCTION]}, [("tools", "tools")]),
+        ({"tools": [FUNCTION, CUSTOM]}, [("tools", "tools"), ("custom_tools", "tools")]),
+        ({"format": {"type": "json_object"}}, [("formats", "format")]),
+        ({"sampling": records.Sampling(1, logprobs=0)}, [("logprobs", "logprobs")]),
+    ],
+)
+def test_what_a_request_needs(asked: dict[str, Any], needs: list[tuple[str, str]]) -> None:
+    assert features.needed(request(**asked)) == needs
+    assert {need.feature for need in features.needed(request(**asked))} <= features.ALL
