@@ -11,12 +11,8 @@ way in which the engine reads vLLM's output.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,17 +20,12 @@ import pytest
 import pytest_asyncio
 
 from tailrace.protocol import events, records
-from tests.support import openai_server
+from tests.support import engine_environment, openai_server
 from tests.support.waiting import eventually
 from worker.engines import base, openai, scripted
 
-ROOT = Path(__file__).parents[2]
-ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
-MODEL = Path(
-    os.environ.get("TAILRACE_TEST_MODEL")
-    or Path.home() / ".cache" / "tailrace" / "models" / "smollm2-135m-instruct"
-)
-HAVE_VLLM = importlib.util.find_spec("vllm") is not None
+MODEL = engine_environment.MODEL
+HAVE_VLLM = engine_environment.HERE
 MAX_MODEL_LEN = 1024
 VLLM = ["vllm", "vllm_public_api"]
 EXACT = ["scripted", *(["vllm_public_api"] if HAVE_VLLM else [])]
@@ -374,22 +365,4 @@ if HAVE_VLLM:
 @pytest.mark.skipif(HAVE_VLLM, reason="this is the engine environment")
 @pytest.mark.parametrize("way", VLLM)
 async def test_vllm_keeps_the_contract_in_its_own_environment(way: str) -> None:
-    if not ENGINE_PYTHON.exists() or not MODEL.is_dir():
-        pytest.skip("vLLM is NOT tested: no engine environment or no model here (make install)")
-    # The tests' own tools come behind everything the engine environment has.
-    site = next(p for p in sys.path if p.endswith("site-packages"))
-    program = (
-        f"import sys; sys.path.append({site!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    )
-    arguments = ["-q", "-k", f"[{way}]", "-p", "no:cacheprovider", "-W", "default"]
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [str(ENGINE_PYTHON), "-c", program, "tests/contract/test_engines.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=560,
-        check=False,
-    )
-    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-6000:]
-    assert " passed" in ran.stdout
+    await engine_environment.run_again("tests/contract/test_engines.py", "-k", f"[{way}]")

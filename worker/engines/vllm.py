@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import os
 import threading
@@ -26,7 +27,16 @@ from typing import Any, Final
 from tailrace import private_parts, settings
 from tailrace.protocol import records
 from worker import generation
-from worker.engines import base, detokenizer, pdeathsig, vllm_cpu, vllm_internals, vllm_public
+from worker.engines import (
+    base,
+    detokenizer,
+    pdeathsig,
+    vllm_cpu,
+    vllm_internals,
+    vllm_logprobs,
+    vllm_public,
+    vllm_request,
+)
 from worker.messages import plain
 
 # vLLM reads these at import. A value in the environment wins.
@@ -61,6 +71,7 @@ class VLLM(base.PlainText):
         _llm: AsyncLLM. None until started and after `shutdown`.
         _tokenizer: the model's tokenizer, of transformers. None until started.
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
+        _bytes: of the tokens, for log probabilities. None until a request asks for them.
         _parent: the thread that started the engine processes. It lives as long as they do (see
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
@@ -94,6 +105,7 @@ class VLLM(base.PlainText):
         self._llm: Any = None
         self._tokenizer: Any = None
         self._fast: Any = None
+        self._bytes: vllm_logprobs.TokenBytes | None = None
         self._parent: threading.Thread | None = None
         self._release = threading.Event()
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
@@ -135,7 +147,13 @@ class VLLM(base.PlainText):
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         try:
-            await self._run(prompt_of(job), sampling_of(job), job.key, on_step)
+            await self._run(
+                vllm_request.prompt(job),
+                vllm_request.sampling(job),
+                job.key,
+                on_step,
+                self._describe_ids(job.request.sampling.logprobs),
+            )
         except EngineDeadError as error:
             self.dead.set()
             raise base.EngineDead("vLLM's engine process ended") from error
@@ -149,11 +167,27 @@ class VLLM(base.PlainText):
     def detokenizer(self) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast)
 
+    def token_ids(self, text: str) -> list[int]:
+        """A text's ids, without markers."""
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
+
     async def _run(
-        self, prompt: dict[str, Any], sampling: Any, key: str, on_step: base.OnStep
+        self,
+        prompt: dict[str, Any],
+        sampling: Any,
+        key: str,
+        on_step: base.OnStep,
+        describe: vllm_public.Describe = vllm_public.nothing,
     ) -> None:
         run = vllm_internals.run if self.internals else vllm_public.run
-        await run(self._llm, prompt, sampling, key, on_step)
+        await run(self._llm, prompt, sampling, key, on_step, describe)
+
+    def _describe_ids(self, count: int | None) -> vllm_public.Describe:
+        if count is None:
+            return vllm_public.nothing
+        if self._bytes is None:
+            self._bytes = vllm_logprobs.TokenBytes(self._fast)
+        return functools.partial(vllm_logprobs.entries, count=count, table=self._bytes)
 
     # ---- starting --------------------------------------------------------------------------------
 
@@ -240,35 +274,6 @@ class VLLM(base.PlainText):
                 f"The model's chat template refused the messages: {type(error).__name__}",
             ) from error
         return list(ids)
-
-
-def prompt_of(job: base.GenerationInput) -> dict[str, Any]:
-    """What the model reads: the prompt and all accepted ids, in vLLM's form."""
-    return {
-        "type": "token",
-        "prompt_token_ids": [*job.prompt_ids, *job.output_so_far],
-        # The timing of a shared prefix cache would tell one tenant what another asked.
-        "cache_salt": job.request.owner.cache_scope,
-    }
-
-
-def sampling_of(job: base.GenerationInput) -> Any:
-    """vLLM's `SamplingParams` of this attempt: one delta per step, without text."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    s = job.request.sampling
-    return SamplingParams(
-        max_tokens=job.max_tokens,
-        temperature=s.temperature,
-        top_p=s.top_p,
-        presence_penalty=s.presence_penalty,
-        frequency_penalty=s.frequency_penalty,
-        seed=None if s.seed is None else s.seed + len(job.output_so_far),
-        logit_bias={int(k): v for k, v in s.logit_bias.items()} or None,
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
 
 
 def revision(model: str, commit: str | None = None) -> str:

@@ -39,7 +39,12 @@ PARTS: Final = (
         "OutputProcessor.process_outputs",
         names=("request_states", "make_request_output", "queue"),
     ),
-    Part(_OUTPUT, "RequestState.__init__", names=("queue", "num_cached_tokens")),
+    Part(
+        _OUTPUT, "RequestState.__init__", names=("queue", "num_cached_tokens", "logprobs_processor")
+    ),
+    Part(
+        "vllm.v1.engine.logprobs", "LogprobsProcessor._update_sample_logprobs", names=("logprobs",)
+    ),
     Part(
         _OUTPUT,
         "RequestState.make_request_output",
@@ -79,10 +84,16 @@ class OutputHook:
         _state: vLLM's `RequestState` of the request. None before `attach` and after `detach`.
     """
 
-    def __init__(self, on_step: base.OnStep, over: asyncio.Future[None]) -> None:
+    def __init__(
+        self,
+        on_step: base.OnStep,
+        over: asyncio.Future[None],
+        describe: vllm_public.Describe = vllm_public.nothing,
+    ) -> None:
         self.over = over
         self.finished = False
         self._on_step = on_step
+        self._describe = describe
         self._state: Any = None
 
     def attach(self, queue: Any, state: Any) -> None:
@@ -114,7 +125,11 @@ class OutputHook:
         del pooling_output
         if self._state is not None:
             reason = None if finish_reason is None else str(finish_reason)
-            self._step(new_token_ids, reason, self._state.num_cached_tokens)
+            # All of the request so far; None where the request wants none.
+            found = self._state.logprobs_processor.logprobs
+            if found is not None:
+                found = found[-len(new_token_ids) :] if new_token_ids else []
+            self._step(new_token_ids, reason, self._state.num_cached_tokens, found)
 
     def put(self, output: Any) -> None:
         """Stands in for `RequestOutputCollector.put`. vLLM puts an exception when the engine died;
@@ -127,15 +142,15 @@ class OutputHook:
 
     def _read(self, output: Any) -> None:
         made = output.outputs[0]
-        self._step(made.token_ids, made.finish_reason, output.num_cached_tokens)
+        self._step(made.token_ids, made.finish_reason, output.num_cached_tokens, made.logprobs)
 
-    def _step(self, ids: Sequence[int], reason: str | None, cached: int | None) -> None:
+    def _step(self, ids: Sequence[int], reason: str | None, cached: int | None, found: Any) -> None:
         """Never raises: the caller is the output loop of all requests."""
         self.finished = reason is not None
         if self.over.done():
             return
         try:
-            step = vllm_public.to_step(ids, reason, cached)
+            step = vllm_public.to_step(ids, reason, cached, self._describe(ids, found))
             wanted = self._on_step(step)
         except Exception as error:
             self._fail(error)
@@ -149,12 +164,18 @@ class OutputHook:
 
 
 async def run(
-    llm: Any, prompt: dict[str, Any], sampling: Any, key: str, on_step: base.OnStep
+    llm: Any,
+    prompt: dict[str, Any],
+    sampling: Any,
+    key: str,
+    on_step: base.OnStep,
+    describe: vllm_public.Describe = vllm_public.nothing,
+    **further: Any,
 ) -> None:
     """Like `vllm_public.run`, but `on_step` is called in vLLM's output loop."""
-    hook = OutputHook(on_step, asyncio.get_running_loop().create_future())
+    hook = OutputHook(on_step, asyncio.get_running_loop().create_future(), describe)
     try:
-        queue = await llm.add_request(key, prompt, sampling)
+        queue = await llm.add_request(key, prompt, sampling, **further)
         hook.attach(queue, llm.output_processor.request_states.get(queue.request_id))
         await hook.over
     finally:

@@ -7,13 +7,27 @@ about twice the cost of handling the token, so `vllm_internals` is used where it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tailrace.protocol import records
 from worker.engines import base
 
+Describe = Callable[[Sequence[int], Any], Sequence[records.Lp]]
+"""New ids and vLLM's log probabilities of them (None without ids) to the entries of a step."""
 
-def to_step(ids: Sequence[int], reason: str | None, cached: int | None) -> base.Step:
+
+def nothing(_ids: Sequence[int], _found: Any) -> Sequence[records.Lp]:
+    """For requests that ask for no log probabilities."""
+    return ()
+
+
+def to_step(
+    ids: Sequence[int],
+    reason: str | None,
+    cached: int | None,
+    logprobs: Sequence[records.Lp] = (),
+) -> base.Step:
     """One step from what vLLM reports.
 
     Raises:
@@ -22,20 +36,28 @@ def to_step(ids: Sequence[int], reason: str | None, cached: int | None) -> base.
     if reason in ("error", "abort"):
         raise base.Transient(f"vLLM ended this request with {reason!r}")
     finish = None if reason is None else "length" if reason == "length" else "stop"
-    return base.Step(ids, finish, cached)
+    return base.Step(ids, finish, cached, logprobs=logprobs)
 
 
 async def run(
-    llm: Any, prompt: dict[str, Any], sampling: Any, key: str, on_step: base.OnStep
+    llm: Any,
+    prompt: dict[str, Any],
+    sampling: Any,
+    key: str,
+    on_step: base.OnStep,
+    describe: Describe = nothing,
+    **further: Any,
 ) -> None:
-    """Run one request and call `on_step` with each step. `sampling` asks for deltas.
+    """Run one request and call `on_step` with each step. `sampling` asks for deltas. `further` are
+    arguments for vLLM.
 
     Raises:
         Transient: vLLM gave the request up.
     """
-    async with contextlib.aclosing(llm.generate(prompt, sampling, key)) as outputs:
+    async with contextlib.aclosing(llm.generate(prompt, sampling, key, **further)) as outputs:
         async for out in outputs:  # closing the generator aborts the request
             made = out.outputs[0]
-            step = to_step(made.token_ids, made.finish_reason, out.num_cached_tokens)
+            lps = describe(made.token_ids, made.logprobs)
+            step = to_step(made.token_ids, made.finish_reason, out.num_cached_tokens, lps)
             if not on_step(step) or step.finish is not None:
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.protocol import events, records
-from worker.engines import base, vllm
+from worker.engines import base, vllm_request
 
 
 def job(prompt: list[int], accepted: list[int], tenant: str = "") -> base.GenerationInput:
@@ -20,14 +20,14 @@ def job(prompt: list[int], accepted: list[int], tenant: str = "") -> base.Genera
 
 
 def test_the_model_reads_the_prompt_and_then_every_accepted_id_in_order() -> None:
-    assert vllm.prompt_of(job([1, 2, 3], [7, 7, 8]))["prompt_token_ids"] == [1, 2, 3, 7, 7, 8]
-    assert vllm.prompt_of(job([1, 2, 3], []))["prompt_token_ids"] == [1, 2, 3]
+    assert vllm_request.prompt(job([1, 2, 3], [7, 7, 8]))["prompt_token_ids"] == [1, 2, 3, 7, 7, 8]
+    assert vllm_request.prompt(job([1, 2, 3], []))["prompt_token_ids"] == [1, 2, 3]
 
 
 def test_every_prompt_is_salted_with_who_may_share_its_cache() -> None:
     for tenant in ("acme", ""):
         asked = job([1], [], tenant)
-        assert vllm.prompt_of(asked)["cache_salt"] == asked.request.owner.cache_scope
+        assert vllm_request.prompt(asked)["cache_salt"] == asked.request.owner.cache_scope
 
 
 def test_attempts_at_one_response_have_names_of_their_own() -> None:

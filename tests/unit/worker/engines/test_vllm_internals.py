@@ -42,11 +42,16 @@ class Queue:
 
 
 def new_state() -> SimpleNamespace:
-    return SimpleNamespace(num_cached_tokens=7, make_request_output=None, queue=None)
+    return SimpleNamespace(
+        num_cached_tokens=7,
+        make_request_output=None,
+        queue=None,
+        logprobs_processor=SimpleNamespace(logprobs=None),
+    )
 
 
 def output(ids: list[int], finish: str | None = None, cached: int = 0) -> SimpleNamespace:
-    made = SimpleNamespace(token_ids=ids, finish_reason=finish)
+    made = SimpleNamespace(token_ids=ids, finish_reason=finish, logprobs=None)
     return SimpleNamespace(outputs=[made], num_cached_tokens=cached)
 
 

@@ -26,7 +26,7 @@ class Llm:
         self.asked = (prompt, sampling, key)
         try:
             for ids, finish in self._made:
-                one = SimpleNamespace(token_ids=ids, finish_reason=finish)
+                one = SimpleNamespace(token_ids=ids, finish_reason=finish, logprobs=None)
                 yield SimpleNamespace(outputs=[one], num_cached_tokens=7)
         except GeneratorExit:
             self.aborted = True

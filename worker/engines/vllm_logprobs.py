@@ -1,0 +1,91 @@
+"""Log probabilities: from vLLM's tables by id to the log's entries, with the bytes of each token.
+
+vLLM does not detokenize here. And text alone would not do: a token may be half a character, so the
+tokens' bytes are needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tailrace.protocol import records
+
+MOST: Final = 20  # alternatives that vLLM gives at most (`max_logprobs`)
+
+Found = Sequence[Mapping[int, Any]]
+"""What vLLM says of each new id: a table of vLLM's `Logprob` by id, the id itself among them."""
+
+
+class TokenBytes:
+    """The bytes of each id of a tokenizer.
+
+    Attributes:
+        _markers: ids of special tokens (end of turn, …), which are shown nowhere.
+        _plain: contents of other added tokens, which stand for themselves.
+        _letters: of a byte-level tokenizer: the byte that each letter stands for. Else None.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        """`tokenizer`: of the `tokenizers` library."""
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._markers = {i: a.content.encode() for i, a in added.items() if a.special}
+        self._plain = {i: a.content.encode() for i, a in added.items() if not a.special}
+        decoder = json.loads(tokenizer.to_str()).get("decoder")
+        self._letters = _byte_letters() if "ByteLevel" in json.dumps(decoder) else None
+        self._known: dict[int, bytes] = {}
+
+    def of(self, token: int) -> bytes:
+        """The token's bytes; for a special token its name."""
+        found = self._known.get(token)
+        if found is None:
+            found = self._known[token] = self._look_up(token)
+        return found
+
+    def shown(self, token: int) -> bytes:
+        """Like `of`, but a special token is empty: it is no text of the answer."""
+        return b"" if token in self._markers else self.of(token)
+
+    def _look_up(self, token: int) -> bytes:
+        added: bytes | None = self._markers.get(token) or self._plain.get(token)
+        if added is not None:
+            return added
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:  # an id that the model has and the tokenizer has not
+            return b""
+        if self._letters is not None and all(c in self._letters for c in piece):
+            return bytes(self._letters[c] for c in piece)
+        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return bytes([int(piece[3:5], 16)])  # SentencePiece: a byte without a token of its own
+        return str(piece).replace("\u2581", " ").encode()
+
+
+def entries(
+    ids: Sequence[int], found: Found | None, count: int, table: TokenBytes
+) -> tuple[records.Lp, ...]:
+    """One entry per id, each with its `count` likeliest tokens."""
+    if not ids:
+        return ()
+    assert found is not None
+    assert len(found) == len(ids), "vLLM says something of every id"
+    return tuple(_entry(i, one, count, table) for i, one in zip(ids, found, strict=True))
+
+
+def _entry(token: int, found: Mapping[int, Any], count: int, table: TokenBytes) -> records.Lp:
+    # The id itself is in the table also where it is not among the likeliest.
+    ranked = sorted((one.rank, i) for i, one in found.items() if one.rank <= count)
+    top = [records.likely(table.of(i), found[i].logprob) for _, i in ranked[:count]]
+    return records.lp(table.shown(token), found[token].logprob, top)
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level tokenizers write bytes with (GPT-2's table): printable Latin-1
+    characters stand for themselves, the others follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{chr(byte): byte for byte in printable},
+        **{chr(0x100 + n): byte for n, byte in enumerate(rest)},
+    }

@@ -1,0 +1,46 @@
+"""What one attempt asks vLLM for: the prompt and the sampling parameters.
+
+vLLM takes the accepted ids of former attempts for a part of the prompt. So whatever counts output
+tokens is corrected by their number here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from worker.engines import base
+
+
+def prompt(job: base.GenerationInput) -> dict[str, Any]:
+    """What the model reads: the prompt and all accepted ids, in vLLM's form."""
+    return {
+        "type": "token",
+        "prompt_token_ids": [*job.prompt_ids, *job.output_so_far],
+        # The timing of a shared prefix cache would tell one tenant what another asked.
+        "cache_salt": job.request.owner.cache_scope,
+    }
+
+
+def sampling(job: base.GenerationInput) -> Any:
+    """vLLM's `SamplingParams` of this attempt: one delta per step, without text."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    s, accepted = job.request.sampling, len(job.output_so_far)
+    return SamplingParams(
+        max_tokens=job.max_tokens,
+        min_tokens=min(max(0, s.min_tokens - accepted), job.max_tokens),
+        ignore_eos=s.ignore_eos,
+        temperature=s.temperature,
+        top_p=s.top_p,
+        top_k=s.top_k,
+        min_p=s.min_p,
+        presence_penalty=s.presence_penalty,
+        frequency_penalty=s.frequency_penalty,
+        repetition_penalty=s.repetition_penalty,
+        seed=None if s.seed is None else s.seed + accepted,
+        logit_bias={int(k): v for k, v in s.logit_bias.items()} or None,
+        logprobs=s.logprobs,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
