@@ -76,9 +76,15 @@ class Drill:
         task = asyncio.create_task(revive())
         try:
             yield
+            # What drains may end only now.
+            await waiting.eventually(
+                lambda: asyncio.to_thread(self.stage.all_ready),
+                "all are ready",
+                within_s=stage.READY_S,
+                every_s=0.1,
+            )
         finally:
             task.cancel()
-            await asyncio.to_thread(self.stage.wait_ready)
 
     async def restart(self, name: str) -> None:
         """Start a dead service again, and wait until it is ready."""

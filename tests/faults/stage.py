@@ -316,6 +316,10 @@ class Stage:
             every_s=0.1,
         )
 
+    def all_ready(self) -> bool:
+        """Whether every service runs and is ready."""
+        return all(s.alive and s.ready() for s in self.services.values())
+
     def of(self, role: str) -> list[Service]:
         return [s for s in self.services.values() if s.role == role]
 
