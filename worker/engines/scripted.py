@@ -4,7 +4,9 @@ Each token depends on everything before it, so a reader can prove that no two ge
 mixed. Token i is a hash of the prompt, of all ids before it and of i (greedy). With
 `script_sampling` it is a hash of the claim's fencing token too.
 
-The request's metadata controls it (values are strings, as in the API):
+Lines of the last user message make it call tools, reason, and answer in a format, where the request
+has them (`worker.engines.scripted_answers`). The metadata controls the rest (values are strings, as
+in the API):
 
     script_tokens    number of tokens; without it, a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
@@ -19,6 +21,8 @@ An id says which bytes it stands for. Its upper four bits are the kind, the othe
     REST    the second half
     EMPTY   no text
     BYTES   up to three bytes of UTF-8 (the readable text)
+    TEXT    one or two bytes of UTF-8, and bits that depend on all before it (JSON, quotes)
+    MARKER  the same, in what says where an item begins
 """
 
 from __future__ import annotations
@@ -28,14 +32,15 @@ import codecs
 import hashlib
 import itertools
 import os
+import re
 import signal
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tailrace import settings
-from tailrace.protocol import fold, records
+from tailrace.protocol import features, fold, records
 from worker import generation
-from worker.engines import base
+from worker.engines import base, scripted_answers, scripted_markers
 from worker.messages import plain
 
 WORD: Final = 1
@@ -43,10 +48,13 @@ HALF: Final = 2
 REST: Final = 3
 EMPTY: Final = 4
 BYTES: Final = 5
+TEXT: Final = 6
+MARKER: Final = 7
 _PAYLOAD: Final = (1 << 28) - 1
 PACE_MS: Final = 15.0
 SLOW_MS: Final = 2_000.0
 MAX_TOKENS: Final = 100_000
+_PAIR: Final = re.compile(r"[\x00-\x7f]{1,2}|[^\x00-\x7f]")
 _SYLLABLES: Final = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 
 
@@ -72,7 +80,18 @@ def shown(token_id: int) -> bytes:
         return bytes((0x98, 0x80 + payload % 64))  # U+1F600 to U+1F63F
     if kind == BYTES:
         return payload.to_bytes(4, "big")[1 : 1 + (payload >> 24)]
+    if kind in (TEXT, MARKER):
+        raw = (payload >> 11 & 0xFFFF).to_bytes(2, "big")
+        return raw if payload >> 27 else raw[:1]
     return b""
+
+
+def written(kind: int, raw: bytes, prompt: str, h: str, index: int, nonce: str = "") -> int:
+    """Id number `index`, which stands for one or two given bytes. Arguments as of `token`."""
+    digest = hashlib.blake2b(f"{prompt}|{h}|{index}|{nonce}".encode(), digest_size=2).digest()
+    two = len(raw) - 1
+    content = int.from_bytes(raw.ljust(2, b"\0"), "big")
+    return kind << 28 | two << 27 | content << 11 | int.from_bytes(digest, "big") & 0x7FF
 
 
 class Detokenizer:
@@ -111,18 +130,96 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
     return detokenizer.push(expected_ids(messages, n)) + detokenizer.flush()
 
 
-def readable(messages: list[dict[str, Any]]) -> list[int]:
-    """The default answer, three bytes to a token."""
+def readable_text(messages: list[dict[str, Any]]) -> str:
+    """The default answer."""
     asked = next(
         (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
     ).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
-    raw = (
+    return (
         f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it "
         f"does not think."
-    ).encode()
+    )
+
+
+def readable(messages: list[dict[str, Any]]) -> list[int]:
+    """The default answer, three bytes to a token."""
+    raw = readable_text(messages).encode()
     pieces = [raw[at : at + 3] for at in range(0, len(raw), 3)]
     return [BYTES << 28 | len(p) << 24 | int.from_bytes(p.ljust(3, b"\0"), "big") for p in pieces]
+
+
+def answer(request: records.Request, before: Sequence[int] = (), nonce: str = "") -> Iterator[int]:
+    """The ids of the answer that follow `before`: greedy, or with `nonce` sampled.
+
+    Raises:
+        base.Refused: the request asks for what this engine cannot write.
+    """
+    cues = base.metadata(request)
+    total = None
+    if "script_tokens" in cues:
+        total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
+    if not scripted_answers.has_items(request) and request.format is None:
+        if total is None:
+            return iter(readable(request.messages)[len(before) :])
+        left = max(0, total - len(before))
+        return itertools.islice(tokens(request.messages, before, nonce), left)
+    quoted = scripted_markers.harmless(readable_text(request.messages))
+    try:
+        runs = scripted_answers.runs(request, quoted if total is None else total)
+    except scripted_answers.Impossible as error:
+        raise base.Refused("unsupported_parameter", str(error)) from error
+    return _filled(_slots(runs), records.prompt_digest(request.messages), before, nonce)
+
+
+def _filled(
+    slots: Iterable[tuple[int, bytes]], prompt: str, before: Sequence[int], nonce: str
+) -> Iterator[int]:
+    """Ids for the slots behind `before`."""
+    h, previous = fold.roll(fold.H0, before), before[-1] if before else None
+    rest = itertools.islice(slots, len(before), None)
+    for index, (kind, raw) in enumerate(rest, len(before)):
+        if raw:
+            previous = written(kind, raw, prompt, h, index, nonce)
+        else:
+            previous = token(prompt, h, index, previous, nonce)
+            if kind == WORD and previous >> 28 == HALF:
+                previous = WORD << 28 | previous & _PAYLOAD
+        h = fold.roll(h, (previous,))
+        yield previous
+
+
+def _slots(runs: Iterable[scripted_answers.Run]) -> Iterator[tuple[int, bytes]]:
+    """One for each id: its kind and bytes. HALF: any token; WORD: any but half a character."""
+    for run in runs:
+        if isinstance(run, str):
+            kind = MARKER if scripted_markers.is_marker(run) else TEXT
+            yield from ((kind, raw) for raw in _pairs(run))
+        elif run:
+            yield from itertools.repeat((HALF, b""), run - 1)
+            yield WORD, b""
+
+
+def _pairs(text: str) -> Iterator[bytes]:
+    """Its bytes by one or two; a character that is no ASCII shares no id with another one."""
+    for characters in _PAIR.findall(text):
+        raw = characters.encode(errors="replace")
+        yield raw[:2]
+        if raw[2:]:
+            yield raw[2:]
+
+
+def logprobs(ids: Sequence[int], top: int) -> list[records.Lp]:
+    """Log probabilities of ids: made up, a function of each id alone. `top`: so many likely tokens,
+    of which it is the first. A marker's token is empty."""
+    found = []
+    for each in ids:
+        kind, payload = each >> 28, each & _PAYLOAD
+        raw, own = b"" if kind == MARKER else shown(each), -(payload % 1000 + 1) / 1000
+        words = (shown(WORD << 28 | payload + n & _PAYLOAD) for n in range(1, top))
+        likely = [records.likely(word, own - n) for n, word in enumerate(words, 1)]
+        found.append(records.lp(raw, own, [records.likely(raw, own), *likely] if top else ()))
+    return found
 
 
 def _number(cues: dict[str, Any], name: str, default: float) -> float:
@@ -137,7 +234,7 @@ def create(s: settings.WorkerSettings) -> Scripted:
     return Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
 
 
-class Scripted(base.PlainText):
+class Scripted:
     """The engine; see the module's docstring.
 
     Attributes:
@@ -149,6 +246,7 @@ class Scripted(base.PlainText):
     model_rev = "scripted-1"
     tokenizer_digest = "scripted-1"
     stop_ids: frozenset[int] = frozenset()
+    features = features.ALL
 
     def __init__(self, *, capacity: int, max_model_len: int) -> None:
         self.capacity = capacity
@@ -165,6 +263,7 @@ class Scripted(base.PlainText):
 
     async def encode(self, request: records.Request) -> list[int]:
         """One id for each four bytes, which is enough to count with."""
+        answer(request)  # refuses what it cannot write
         raw = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages)).encode()
         ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
         base.check_length(len(ids), self._max_model_len)
@@ -176,13 +275,18 @@ class Scripted(base.PlainText):
     async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         cues = base.metadata(job.request)
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
+        top = job.request.sampling.logprobs
+        sampled = str(cues.get("script_sampling", "")) in ("1", "true")
+        nonce = job.fencing_token if sampled else ""
         made = 0
         self.running += 1
         try:
-            for token_id in self._script(job, cues):
+            for token_id in answer(job.request, job.output_so_far, nonce):
                 await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
                 made += 1
-                yield base.Step((token_id,), "length" if made >= job.max_tokens else None, 0)
+                finish = "length" if made >= job.max_tokens else None
+                lp = () if top is None else logprobs((token_id,), top)
+                yield base.Step((token_id,), finish, 0, logprobs=lp)
                 if made >= job.max_tokens:
                     return
             await self._fault(cues, len(job.output_so_far) + made, pace_s)
@@ -193,16 +297,11 @@ class Scripted(base.PlainText):
     def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
 
-    @staticmethod
-    def _script(job: base.GenerationInput, cues: dict[str, Any]) -> Iterator[int]:
-        if "script_tokens" not in cues:
-            return iter(readable(job.request.messages)[len(job.output_so_far) :])
-        total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
-        nonce = job.fencing_token if str(cues.get("script_sampling", "")) in ("1", "true") else ""
-        return itertools.islice(
-            tokens(job.request.messages, job.output_so_far, nonce),
-            max(0, total - len(job.output_so_far)),
-        )
+    def parser_name(self, request: records.Request) -> str:
+        return scripted_markers.PARSER if scripted_answers.has_items(request) else ""
+
+    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
+        return scripted_markers.Parser(Detokenizer())
 
     async def _fault(self, cues: dict[str, Any], index: int, pace_s: float) -> float:
         """The pause before the next token, in seconds, or the fault that the metadata asks for."""

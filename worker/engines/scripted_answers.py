@@ -1,0 +1,249 @@
+"""What the scripted engine answers a request with tools, reasoning or a format (pure).
+
+The lines of the last user message are commands; other lines are not:
+
+    think WORDS        reasoning, if the request asks for some
+    say WORDS          text of the message
+    json JSON          the message is this, if the request has a format; else it is text like any
+    call NAME JSON     a call of this tool, with these arguments; of a custom tool with the rest of
+                       the line as its input, or with what a JSON string in it says
+    then               what follows is for the next answer, when the outputs of the calls are there
+
+WORDS and JSON may be a number: so many tokens, each of which depends on all before it. Of arguments
+and formats they stand in the strings of a value that is made for the schema; so do three for each
+string where nothing is given. In detail:
+
+- Without a command the answer is as to a plain request; after outputs of tools it quotes them.
+- `tool_choice` is obeyed: calls that it does not allow are left out, and one that it requires is
+  made. So are `parallel_tool_calls` and `max_tool_calls`.
+- A format is obeyed: a message is a value for it, whatever was to be said.
+- Arguments that are no JSON are made for the schema, as a grammar would have it.
+- The grammar of a custom tool is obeyed if it is a regular expression and no input is given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NamedTuple
+
+from tailrace.protocol import records
+from worker.engines import scripted_markers, scripted_values
+from worker.messages import text_of
+
+Run = str | int  # text as it is, or so many tokens that depend on all before them
+
+WORDS: Final = 3  # for each free string
+MAX_QUOTE: Final = 2_000  # characters of an output of a tool
+_COMMAND: Final = re.compile(r"(think|say|json|call|then)(?:[ \t]+(.*))?")
+_THOUGHT: Final = "I was asked something, and I answer in order."
+
+
+class Impossible(Exception):
+    """The request asks for what the engine cannot write; the text is for the client."""
+
+
+class Command(NamedTuple):
+    """A line of the question. `name`: of the tool, for `call`."""
+
+    verb: str
+    rest: str
+    name: str = ""
+
+
+def has_items(request: records.Request) -> bool:
+    """Whether the answer may be more than one message."""
+    return bool(request.tools) or request.reasoning is not None
+
+
+def runs(request: records.Request, otherwise: Run) -> list[Run]:
+    """The answer. `otherwise` is the message of an answer without a command.
+
+    Raises:
+        Impossible
+    """
+    return list(_Answer(request, otherwise).all())
+
+
+class _Answer:
+    """One answer in the making."""
+
+    def __init__(self, request: records.Request, otherwise: Run) -> None:
+        self._request = request
+        self._otherwise = otherwise
+        self._allowed = _allowed(request)
+
+    def all(self) -> list[Run]:
+        found: list[Run] = []
+        commands = self._commands()
+        reasons = self._request.reasoning is not None
+        if reasons and self._request.reasoning.get("effort") != "none":  # type: ignore[union-attr]
+            if not any(each.verb == "think" for each in commands):
+                commands.insert(0, Command("think", _THOUGHT))
+        else:
+            commands = [each for each in commands if each.verb != "think"]
+        spoken = False
+        for each in commands:
+            if each.verb == "think":
+                found += [scripted_markers.THINK, *_words(each.rest), scripted_markers.END]
+            elif each.verb == "call":
+                found += self._call(self._allowed[each.name], each.rest)
+            elif not spoken:
+                found += self._message(each)
+                spoken = self._request.format is not None
+        return found
+
+    def _commands(self) -> list[Command]:
+        """What is to be done, as the request allows it."""
+        found = self._asked()
+        if not found and self._outputs():
+            found = [Command("quote", "")]
+        most = self._request.max_tool_calls
+        most = 1 if not self._request.parallel_tool_calls else most
+        kept, calls = [], 0
+        for each in found:
+            if each.verb == "call":
+                if each.name not in self._allowed or calls == most:
+                    continue
+                calls += 1
+            kept.append(each)
+        if not calls and self._request.tool_choice.mode == "required" and self._allowed:
+            kept = [c for c in kept if c.verb == "think"]
+            kept.append(Command("call", "", next(iter(self._allowed))))
+        if not any(each.verb != "think" for each in kept):
+            kept.append(Command("otherwise", ""))
+        return kept
+
+    def _asked(self) -> list[Command]:
+        """The commands that this answer is for."""
+        messages = self._request.messages
+        last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=None)
+        if last is None:
+            return []
+        done = sum("tool_calls" in m for m in messages[last + 1 :])
+        sections: list[list[Command]] = [[]]
+        for line in text_of(messages[last].get("content")).splitlines():
+            command = _COMMAND.fullmatch(line.strip())
+            if command is None:
+                continue
+            verb, rest = command[1], (command[2] or "").strip()
+            if verb == "then":
+                sections.append([])
+            elif verb == "call":
+                name, _, rest = rest.partition(" ")
+                sections[-1].append(Command(verb, rest.strip(), name))
+            else:
+                sections[-1].append(Command(verb, rest))
+        return sections[done] if done < len(sections) else []
+
+    def _outputs(self) -> list[str]:
+        """The outputs of tools that this answer follows."""
+        found: list[str] = []
+        for message in reversed(self._request.messages):
+            if message.get("role") != "tool":
+                break
+            found.insert(0, text_of(message.get("content"))[:MAX_QUOTE])
+        return found
+
+    def _message(self, command: Command) -> list[Run]:
+        if self._request.format is not None:
+            return self._formatted(command)
+        if command.verb == "quote":
+            return [_quoted(self._outputs())]
+        return [self._otherwise] if command.verb == "otherwise" else _words(command.rest)
+
+    def _formatted(self, command: Command) -> list[Run]:
+        given = command.rest if command.verb == "json" else ""
+        form: dict[str, Any] = self._request.format or {}
+        match form["type"]:
+            case "json_schema":
+                return _value(form["schema"], given)
+            case "json_object":
+                return _value({"properties": {"answer": {"type": "string"}}}, given)
+            case "regex":
+                return [_matching(form["pattern"])]
+            case "choice":
+                return [str(form["choices"][0])]
+        raise Impossible("The scripted engine has no grammars: `format` is not supported.")
+
+    def _call(self, tool: dict[str, Any], given: str) -> list[Run]:
+        kind = tool["type"]
+        about = tool[kind]
+        marker = scripted_markers.call(about["name"], custom=kind == "custom")
+        content = _input(about, given) if kind == "custom" else _value(about["parameters"], given)
+        return [marker, *content, scripted_markers.END]
+
+
+def _allowed(request: records.Request) -> dict[str, dict[str, Any]]:
+    """The tools that may be called, by name."""
+    choice = request.tool_choice
+    if choice.mode == "none":
+        return {}
+    tools = {tool[tool["type"]]["name"]: tool for tool in request.tools}
+    return {n: tool for n, tool in tools.items() if not choice.names or n in choice.names}
+
+
+def _words(given: str) -> list[Run]:
+    return [int(given)] if _is_number(given) else [scripted_markers.harmless(given)]
+
+
+def _is_number(given: str) -> bool:
+    return given.isascii() and given.isdigit() and len(given) <= 6
+
+
+def _quoted(outputs: list[str]) -> str:
+    said = " and ".join(f"“{output}”" for output in outputs)
+    return scripted_markers.harmless(f"The tools said: {said}.")
+
+
+def _input(about: dict[str, Any], given: str) -> list[Run]:
+    """The input of a custom tool."""
+    form = about.get("format") or {}
+    if not given and form.get("syntax") == "regex":
+        return [_matching(form["definition"])]
+    if given.startswith('"') and isinstance(said := _decoded(given), str):
+        return [scripted_markers.harmless(said)]
+    return _words(given or str(WORDS))
+
+
+def _value(schema: dict[str, Any], given: str) -> list[Run]:
+    """A value for the schema: the given one, if it is JSON."""
+    if given and not _is_number(given) and _decoded(given) is not _NO_JSON:
+        return [scripted_markers.harmless(given)]
+    try:
+        parts = scripted_values.parts(schema)
+    except scripted_values.Impossible as error:
+        raise Impossible("The scripted engine found no value for the schema.") from error
+    return _filled(parts, int(given) if _is_number(given) else None)
+
+
+def _filled(parts: list[scripted_values.Part], words: int | None) -> list[Run]:
+    """With so many words, shared by the free strings; the first ones get what is over."""
+    free = sum(part is None for part in parts)
+    found: list[Run] = []
+    left = free * WORDS if words is None else words
+    for part in parts:
+        if part is not None:
+            found.append(scripted_markers.harmless(part))
+            continue
+        share = -(-left // free)
+        found.append(share)
+        left, free = left - share, free - 1
+    return found
+
+
+def _matching(pattern: str) -> str:
+    try:
+        return scripted_values.matching(pattern)
+    except scripted_values.Impossible as error:
+        raise Impossible("The scripted engine found no text for the pattern.") from error
+
+
+_NO_JSON: Final = object()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return _NO_JSON
