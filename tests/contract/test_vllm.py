@@ -6,23 +6,28 @@ engine reads vLLM's output (tests/contract/test_engines.py).
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 import pytest_asyncio
 
 from tailrace.protocol import events, records
-from tests.support import engine_environment, toy_tools
+from tests.support import engine_environment, schemas, toy_tools
 from worker.engines import base
 
 if TYPE_CHECKING:
     from worker.engines import vllm
 
 WAYS = ["vllm", "vllm_public_api"]
+EXACT = ["vllm_public_api"]  # float32: prefill and decode round alike
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 if engine_environment.HERE:
@@ -86,6 +91,10 @@ if engine_environment.HERE:
         engine: base.Engine, request: records.Request, accepted: Sequence[int] = ()
     ) -> list[int]:
         return [i for step in await steps_of(engine, request, accepted) for i in step.ids]
+
+    def text_of(engine: base.Engine, ids: Sequence[int]) -> str:
+        detokenizer = engine.detokenizer()
+        return detokenizer.push(ids) + detokenizer.flush()
 
     # ---- sampling --------------------------------------------------------------------------------
 
@@ -164,6 +173,70 @@ if engine_environment.HERE:
         [lp] = step.logprobs
         assert (lp.token, lp.raw) == ("", "")
         assert lp.top
+
+    # ---- formats ---------------------------------------------------------------------------------
+
+    async def test_an_answer_has_the_format_that_was_asked_for(engine: vllm.VLLM) -> None:
+        weather = {"choices": ["sunny", "rainy"], "type": "choice"}
+        assert text_of(engine, await answer(engine, ask(format=weather))) in ("sunny", "rainy")
+        digits = {"type": "regex", "pattern": "[0-9]{3}-[0-9]{2}"}
+        assert re.fullmatch(
+            "[0-9]{3}-[0-9]{2}", text_of(engine, await answer(engine, ask(format=digits)))
+        )
+        ebnf = {"type": "grammar", "definition": 'root ::= "a" ("b" | "c") "d"'}
+        assert text_of(engine, await answer(engine, ask(format=ebnf))) in ("abd", "acd")
+        thing = {"type": "json_object"}
+        found = text_of(engine, await answer(engine, ask(format=thing, max_tokens=400)))
+        assert found.startswith("{")
+
+    async def test_structured_answers_are_announced_as_resumable(engine: vllm.VLLM) -> None:
+        assert {"logprobs", "formats", "formats_resumable"} <= engine.features
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    @pytest.mark.parametrize("name", schemas.SOME)
+    async def test_a_json_answer_that_is_continued_anywhere_is_the_uninterrupted_one(
+        engine: vllm.VLLM, name: str
+    ) -> None:
+        """And it is valid for its schema, where it came to its end."""
+        schema = schemas.SCHEMAS[name]
+        request = ask(format={"type": "json_schema", "schema": schema}, max_tokens=120)
+        whole = await answer(engine, request)
+        said = text_of(engine, whole)
+        if whole[-1] in engine.stop_ids:
+            jsonschema.validate(json.loads(said), schema)
+        else:
+            assert name in schemas.ENDLESS, said
+        cuts = range(1, len(whole))
+        rests = await asyncio.gather(*[answer(engine, request, whole[:k]) for k in cuts])
+        for k, rest in zip(cuts, rests, strict=True):
+            assert whole[:k] + rest == whole, (k, text_of(engine, whole[:k] + rest), said)
+
+    async def test_accepted_tokens_that_do_not_fit_the_format_cannot_be_continued(
+        engine: vllm.VLLM,
+    ) -> None:
+        request = ask(format={"type": "regex", "pattern": "[0-9]{8}"})
+        with pytest.raises(base.NotResumable):
+            await answer(engine, request, engine.token_ids("abc"))
+        assert await answer(engine, ask(max_tokens=2)), "the engine serves the next one"
+
+    async def test_without_the_plugin_a_structured_answer_is_not_continued(
+        engine: vllm.VLLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = ask(format={"type": "regex", "pattern": "[0-9]{8}"})
+        whole = await answer(engine, request)
+        monkeypatch.setattr(engine, "features", engine.features - {"formats_resumable"})
+        with pytest.raises(base.NotResumable):
+            await answer(engine, request, whole[:3])
+
+    async def test_a_format_that_the_engine_does_not_know_is_refused(engine: vllm.VLLM) -> None:
+        schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+        for bad in (
+            {"type": "json_schema", "schema": schema},
+            {"type": "grammar", "definition": "root ::= ("},
+        ):
+            with pytest.raises(base.Refused) as caught:
+                await answer(engine, ask(format=bad))
+            assert caught.value.code == "invalid_prompt"
 
 
 @pytest.mark.engine

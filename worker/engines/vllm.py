@@ -24,14 +24,17 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace import private_parts, settings
+from tailrace import private_parts, settings, telemetry
 from tailrace.protocol import records
+from tailrace.protocol.features import Feature
 from worker import generation
 from worker.engines import (
     base,
     detokenizer,
     pdeathsig,
     vllm_cpu,
+    vllm_formats,
+    vllm_grammar,
     vllm_internals,
     vllm_logprobs,
     vllm_public,
@@ -146,14 +149,22 @@ class VLLM(base.PlainText):
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+        constraint = _constraint(job.request)
+        under_it = 0 if constraint is None else len(job.output_so_far)
+        if under_it and "formats_resumable" not in self.features:
+            raise base.NotResumable
         try:
             await self._run(
                 vllm_request.prompt(job),
-                vllm_request.sampling(job),
+                vllm_request.sampling(job, constraint, under_it),
                 job.key,
                 on_step,
                 self._describe_ids(job.request.sampling.logprobs),
             )
+        except vllm_public.GaveUp as error:
+            if under_it and error.reason == "error":  # the accepted ids do not fit the grammar
+                raise base.NotResumable from error
+            raise
         except EngineDeadError as error:
             self.dead.set()
             raise base.EngineDead("vLLM's engine process ended") from error
@@ -226,6 +237,7 @@ class VLLM(base.PlainText):
             max_num_seqs=self.capacity,
             enable_prefix_caching=True,
             disable_log_stats=True,
+            structured_outputs_config=dict(vllm_formats.BACKEND),
             **(
                 vllm_cpu.arguments(internals=self.internals, dtype=self._cpu_dtype)
                 if on_cpu
@@ -257,6 +269,30 @@ class VLLM(base.PlainText):
         )
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
+        found: set[Feature] = {"logprobs", "formats"}
+        if await self._continues_a_grammar():
+            found.add("formats_resumable")
+        else:
+            because = "vLLM did not continue a grammar: answers with a format end with their worker"
+            telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because)
+        self.features = frozenset(found)
+
+    async def _continues_a_grammar(self) -> bool:
+        """The canary: whether the plugin `vllm_grammar` is there and does what it should."""
+        whole = self.token_ids(vllm_grammar.CANARY)
+        made = whole[: len(whole) // 2]
+        sampling = vllm_request.canary(len(made))
+        prompt = {"type": "token", "prompt_token_ids": [0, 1, *made]}
+
+        def keep(step: base.Step) -> bool:
+            made.extend(step.ids)
+            return True
+
+        try:
+            await self._run(prompt, sampling, "canary", keep)
+        except (ValueError, vllm_public.GaveUp):
+            return False
+        return bool(self._fast.decode(made, skip_special_tokens=True) == vllm_grammar.CANARY)
 
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has a flag, no event
@@ -274,6 +310,11 @@ class VLLM(base.PlainText):
                 f"The model's chat template refused the messages: {type(error).__name__}",
             ) from error
         return list(ids)
+
+
+def _constraint(request: records.Request) -> Any:
+    """vLLM's `StructuredOutputsParams` for this request, or None."""
+    return None if request.format is None else vllm_formats.constraint(request.format)
 
 
 def revision(model: str, commit: str | None = None) -> str:

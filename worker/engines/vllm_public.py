@@ -13,6 +13,15 @@ from typing import Any
 from tailrace.protocol import records
 from worker.engines import base
 
+
+class GaveUp(base.Transient):
+    """vLLM ended a request without a result. `reason`: "error" or "abort"."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"vLLM ended this request with {reason!r}")
+        self.reason = reason
+
+
 Describe = Callable[[Sequence[int], Any], Sequence[records.Lp]]
 """New ids and vLLM's log probabilities of them (None without ids) to the entries of a step."""
 
@@ -31,10 +40,10 @@ def to_step(
     """One step from what vLLM reports.
 
     Raises:
-        Transient: vLLM gave the request up.
+        GaveUp: vLLM gave the request up.
     """
     if reason in ("error", "abort"):
-        raise base.Transient(f"vLLM ended this request with {reason!r}")
+        raise GaveUp(reason)
     finish = None if reason is None else "length" if reason == "length" else "stop"
     return base.Step(ids, finish, cached, logprobs=logprobs)
 
@@ -52,7 +61,7 @@ async def run(
     arguments for vLLM.
 
     Raises:
-        Transient: vLLM gave the request up.
+        GaveUp: vLLM gave the request up.
     """
     async with contextlib.aclosing(llm.generate(prompt, sampling, key, **further)) as outputs:
         async for out in outputs:  # closing the generator aborts the request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.engines import base
+from worker.engines import base, vllm_formats, vllm_grammar
 
 
 def prompt(job: base.GenerationInput) -> dict[str, Any]:
@@ -21,8 +21,9 @@ def prompt(job: base.GenerationInput) -> dict[str, Any]:
     }
 
 
-def sampling(job: base.GenerationInput) -> Any:
-    """vLLM's `SamplingParams` of this attempt: one delta per step, without text."""
+def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 0) -> Any:
+    """vLLM's `SamplingParams` of this attempt: one delta per step, without text. `constraint`:
+    vLLM's `StructuredOutputsParams`; the last `under_it` accepted ids were made under it."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -41,6 +42,25 @@ def sampling(job: base.GenerationInput) -> Any:
         seed=None if s.seed is None else s.seed + accepted,
         logit_bias={int(k): v for k, v in s.logit_bias.items()} or None,
         logprobs=s.logprobs,
+        structured_outputs=constraint,
+        extra_args=vllm_grammar.arguments(under_it),
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def canary(accepted: int) -> Any:
+    """For an answer that can only be `vllm_grammar.CANARY`; the prompt ends with `accepted` ids of
+    it."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    text = vllm_grammar.CANARY
+    return SamplingParams(
+        max_tokens=len(text) + 1,
+        temperature=0.0,
+        structured_outputs=vllm_formats.constraint({"type": "choice", "choices": [text]}),
+        extra_args=vllm_grammar.arguments(accepted),
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
