@@ -39,6 +39,8 @@ class Outcome:
         status: the client's status; None while it is open.
         mark: what the client put into the metadata to find its request again.
         events: (type, delta) by sequence_number, as far as the log goes.
+        items: type, name, call_id and characters of each output item, but for messages without
+            any.
         times: by sequence_number, the broker time (ms) of the record that the event follows from;
             0 for the events that follow from the request alone.
         requests: number of request records that count.
@@ -66,6 +68,7 @@ class Outcome:
     ignored: int = 0
     dead: int = 0
     claimed: bool = False
+    items: tuple[tuple[str, str, str, str], ...] = ()
 
     @property
     def withdrawn(self) -> bool:
@@ -110,7 +113,25 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         - len(account.accepted()),
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
         claimed=bool(account.epochs),
+        items=tuple(_items(account)),
     )
+
+
+ITEM_TYPES: Final = {
+    "m": "message",
+    "r": "reasoning",
+    "c": "function_call",
+    "x": "custom_tool_call",
+}
+
+
+def _items(account: reference_fold.Account) -> Iterable[tuple[str, str, str, str]]:
+    for part in account.parts:
+        if part.begun is not None and part.begun.kind != "m":
+            begun = part.begun
+            yield ITEM_TYPES[begun.kind], begun.name, begun.call_id, part.text
+        elif part.text:
+            yield ITEM_TYPES["m"], "", "", part.text
 
 
 def _takeovers(account: reference_fold.Account) -> Iterable[Takeover]:

@@ -9,8 +9,9 @@ There is one file per process and incarnation, flushed after every line:
     {"op": "watch",  "f": "invoke", "n": 2, "user": "alice", "watcher": "w-1", "rid": "resp_…",
      "after": -1}
     {"op": "events", "n": 2, "events": [[0, "response.created"],
-                                        [5, "response.output_text.delta", " la"]]}
-    {"op": "end",    "n": 2, "status": "completed", "text": " la", "tokens": 1}
+                                        [5, "response.output_text.delta", " la", "c4…"]]}
+    {"op": "end",    "n": 2, "status": "completed", "text": " la", "tokens": 1,
+     "items": [["message", "", "", " la"]]}
     {"op": "close",  "n": 2, "code": 4002}
     {"op": "cancel", "f": "invoke", "n": 3, "user": "alice", "rid": "resp_…"}
     {"op": "acked",  "topic": "llm.tokens", "partition": 0, "offset": 7, "digest": "…"}
@@ -19,7 +20,10 @@ There is one file per process and incarnation, flushed after every line:
     {"op": "nemesis", "f": "start", "kind": "kill", "target": "worker-1"}
     {"op": "heal"}
 
-`n` names an operation within its file. A file may end in half a line if its writer was killed.
+An event is its number, its type, its `delta` (null if it has none) and the digest of all its bytes;
+the last two may be left out. An item is its type, the name and `call_id` of a call, and its
+characters. `n` names an operation within its file. A file may end in half a line if its writer was
+killed.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     status: str = ""
     code: int | str | None = None
     text: str | None = None
+    items: list[list[str]] | None = None
     tokens: int | None = None
     error: str = ""
     topic: str = ""
@@ -93,7 +98,8 @@ def read(raw: bytes, name: str) -> list[Line]:
 
 
 def digest(value: bytes) -> str:
-    """The digest of a record's bytes, as acknowledged appends are written down."""
+    """The digest of a record's bytes, as acknowledged appends are written down, and of an
+    event's."""
     return hashlib.blake2b(value, digest_size=8).hexdigest()
 
 

@@ -22,6 +22,8 @@ class Held:
 
     Attributes:
         events: (type, delta) by sequence_number.
+        digests: of whole events, by sequence_number, as far as the watcher wrote them down.
+        items: of the terminal event; None before it, or where the watcher did not write them down.
         text: the text of the terminal event; None before it.
         tokens: the token count of the terminal event; None before it.
         status: the final status; empty before the end.
@@ -32,6 +34,8 @@ class Held:
 
     rid: str
     events: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
+    items: list[list[str]] | None = None
     text: str | None = None
     tokens: int | None = None
     status: str = ""
@@ -112,12 +116,15 @@ def _dense(who: Held, o: transcript.Operation) -> str | None:
                 problem = problem or f"event {number} behind the end"
             due, ended = number + 1, ended or kind in events.TERMINAL_TYPES
             who.events[number] = (kind, event[2] if len(event) > 2 else None)
+            if len(event) > 3:
+                who.digests[number] = str(event[3])
             who.next = max(who.next, due)
         if line.events:
             who.pause_s = max(who.pause_s, line.mono - who.at) if who.at is not None else 0.0
             who.at = line.mono
         if line.op == "end":
             who.text, who.tokens, who.status = line.text, line.tokens, line.status
+            who.items = line.items
             if not ended:
                 problem = problem or "the end was announced without a terminal event"
         elif line.op == "close" and line.code == transcript.IN_VAIN:
@@ -178,7 +185,9 @@ def _delay(
 def check_agreement(
     out: Report, held: dict[tuple[str, str], Held], outcomes: Mapping[str, Outcome]
 ) -> None:
-    """C3: watchers that saw the end saw the same end, and their deltas are its text."""
+    """C3: watchers that saw the end saw the same end, and their deltas are its text. Events of one
+    number are equal in every byte, also for who saw no end; the items are those of the log."""
+    _check_bytes(out, held)
     by_rid: dict[str, list[tuple[str, Held]]] = defaultdict(list)
     for (name, rid), who in held.items():
         if who.status:
@@ -200,7 +209,14 @@ def check_agreement(
                     Counterexample(f"watcher {name}: the deltas are not the final text", rid, 1),
                 )
         outcome = outcomes.get(rid)
-        if outcome is not None and outcome.whole and outcome.status != group[0][1].status:
+        if outcome is None or not outcome.whole:
+            continue
+        by_log = [list(item) for item in outcome.items]
+        for name, who in group:
+            if who.items is not None and who.items != by_log:
+                what = f"watcher {name}: the final items are not those of the log"
+                out.fail("C3", Counterexample(what, rid, 1))
+        if outcome.status != group[0][1].status:
             out.fail(
                 "C3",
                 Counterexample(
@@ -209,6 +225,17 @@ def check_agreement(
                     1,
                 ),
             )
+
+
+def _check_bytes(out: Report, held: dict[tuple[str, str], Held]) -> None:
+    first: dict[tuple[str, int], tuple[str, str]] = {}
+    for (name, rid), who in held.items():
+        for number, digest in who.digests.items():
+            other, same = first.setdefault((rid, number), (name, digest))
+            if digest != same:
+                what = f"watchers {other} and {name} got different events {number}"
+                out.fail("C3", Counterexample(what, rid, 2))
+                break
 
 
 def check_isolation(

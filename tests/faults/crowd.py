@@ -394,6 +394,8 @@ class Watcher:
             rid=self._asked.rid,
             status=final["status"],
             text=text,
+            # A message without characters may be one that was not marked.
+            items=[i for i in map(_item, final["output"]) if i[0] != "message" or i[3]],
             tokens=(final.get("usage") or {}).get("output_tokens"),
         )
         self._scribe.line(op="close", n=n, code=1000)
@@ -403,7 +405,8 @@ class Watcher:
         lines = []
         for event in events:
             number, kind = int(event["sequence_number"]), str(event["type"])
-            lines.append([number, kind, event["delta"]] if "delta" in event else [number, kind])
+            raw = json.dumps(event, sort_keys=True).encode()
+            lines.append([number, kind, event.get("delta"), transcript.digest(raw)])
             self.next = number + 1
             if kind in TERMINAL_TYPES:
                 self._final = event["response"]
@@ -477,6 +480,12 @@ def _characters(item: dict[str, Any]) -> str:
     return str(
         item.get("arguments") or item.get("input") or "".join(p.get("text", "") for p in parts)
     )
+
+
+def _item(item: dict[str, Any]) -> list[str]:
+    """Type, name, call_id and characters of an output item."""
+    name, call_id = item.get("name", ""), item.get("call_id", "")
+    return [item["type"], name, call_id, _characters(item)]
 
 
 def _narrow(base: str) -> socket.socket:

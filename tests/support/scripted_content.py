@@ -1,15 +1,18 @@
 """What the scripted engine had to write for a response, whatever died on the way: the judge's
-content check (L2, L5) for fault runs."""
+content check (L2, L5) for fault runs. Text and items are made here a second time, apart from the
+worker's `generation`."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tailrace.protocol import records
+from tailrace.protocol import ids, records
 from tailrace.verify import history, reference_fold
+from tailrace.verify.reference_fold import Begun
 from worker import generation
-from worker.engines import scripted
+from worker.engines import scripted, scripted_answers, scripted_markers
+from worker.item_parser import Piece
 
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
@@ -18,7 +21,7 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         return
     request = response.asked[0].request
     cues = request.echo.get("metadata") or {}
-    whole = _expected_ids(request, cues, account)
+    whole = _expected_ids(request, cues.get("script_sampling") == "1", account)
     for i, (a, b) in enumerate(zip(account.ids, whole, strict=False)):
         if a != b:
             yield f"token {i} is not what the engine had to write"
@@ -29,50 +32,115 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield f"ended after {account.total} of {len(whole)} tokens"
     if account.reason == "length" and account.total != request.sampling.max_tokens:
         yield f"ended by length after {account.total} of {request.sampling.max_tokens} tokens"
-    yield from _text(request, account)
+    made = Made(request, account.ids, over=account.end is not None)
+    yield from _text(made, account)
+    yield from _marks(made, account)
+    yield from _logprobs(request, account)
 
 
 def _expected_ids(
-    request: records.Request, cues: dict[str, str], account: reference_fold.Account
+    request: records.Request, sampled: bool, account: reference_fold.Account
 ) -> list[int]:
-    if "script_tokens" not in cues:
-        return scripted.readable(request.messages)
-    n = min(int(cues["script_tokens"]), request.sampling.max_tokens)
-    if cues.get("script_sampling") != "1":
-        return scripted.expected_ids(request.messages, n)
+    greedy = list(itertools.islice(scripted.answer(request), request.sampling.max_tokens))
+    if not sampled:
+        return greedy
     made: list[int] = []
-    for frame in (
-        account.frames
-    ):  # every token commits to the claim that made it and to all tokens before it
-        step = scripted.tokens(request.messages, made, frame.tok.own)
+    # Every token commits to the claim that made it and to all tokens before it.
+    for frame in account.frames:
+        step = scripted.answer(request, made, frame.tok.own)
         made += itertools.islice(step, len(frame.tok.ids))
-    return made + [0] * (n - len(made))
+    return made + [0] * (len(greedy) - len(made))
 
 
-def _text(request: records.Request, account: reference_fold.Account) -> Iterator[str]:
+class Made:
+    """Text and marks that ids stand for.
+
+    Attributes:
+        text: of all items.
+        marks: counted from the beginning of the response.
+        stopped: a stop string was found in a message.
+        _open: the kind of the item that text belongs to.
+        _stops: of the open message.
+    """
+
+    def __init__(self, request: records.Request, token_ids: Sequence[int], *, over: bool) -> None:
+        self.text = ""
+        self.marks: list[Begun] = []
+        self.stopped = False
+        self._request = request
+        self._open = "m"
+        self._stops = generation.StopStrings(request.sampling.stop)
+        for count, pieces in _pieces(request, token_ids, over):
+            for piece in pieces:
+                if not self.stopped:
+                    self._add(piece, count)
+        if over and not self.stopped:
+            self.text += self._stops.flush()
+
+    def _add(self, piece: Piece, count: int) -> None:
+        """`count`: ids before the one that made it."""
+        if piece.name or piece.kind != self._open:
+            self.text += self._stops.flush()
+            self._open = piece.kind
+            call_id = ""
+            if piece.name:
+                before = sum(mark.name != "" for mark in self.marks)
+                call_id = ids.call_id(self._request.rid, before)
+            self.marks.append(Begun(len(self.text), count, piece.kind, piece.name, call_id))
+        if piece.kind == "m":
+            self.text += self._stops.push(piece.text)
+            self.stopped = self._stops.found
+        else:
+            self.text += piece.text
+
+
+def _pieces(
+    request: records.Request, token_ids: Sequence[int], over: bool
+) -> Iterator[tuple[int, Sequence[Piece]]]:
+    """What each id adds, and how many ids are before it. An id that is fed alone decides nothing
+    that several would decide otherwise."""
     detokenizer = scripted.Detokenizer()
-    whole = detokenizer.push(account.ids)
-    if account.end is not None:
-        whole += (
-            detokenizer.flush()
-        )  # at any end, an incomplete character becomes U+FFFD and is not held back
-    stops = generation.StopStrings(request.sampling.stop)
-    expected = stops.push(whole)
-    if stops.found:
-        if account.reason != "stop":
-            yield f"text holds a stop string, but it ended by {account.reason}"
-    else:
-        expected += stops.flush()
+    if not scripted_answers.has_items(request):
+        for count, each in enumerate(token_ids):
+            yield count, (Piece("m", detokenizer.push((each,))),)
+        if over:  # at any end, an incomplete character becomes U+FFFD and is not held back
+            yield len(token_ids), (Piece("m", detokenizer.flush()),)
+        return
+    parser = scripted_markers.Parser(detokenizer)
+    for count, each in enumerate(token_ids):
+        yield count, parser.push(each)
+    if over:
+        yield len(token_ids), parser.finish()
+
+
+def _text(made: Made, account: reference_fold.Account) -> Iterator[str]:
+    if made.stopped and account.end is not None and account.reason != "stop":
+        yield f"text holds a stop string, but it ended by {account.reason}"
     if account.reason in ("stop", "length"):
-        if account.text != expected:
-            at = next(
-                (
-                    i
-                    for i, (a, b) in enumerate(itertools.zip_longest(account.text, expected))
-                    if a != b
-                ),
-                0,
-            )
+        if account.text != made.text:
+            pairs = itertools.zip_longest(account.text, made.text)
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
             yield f"text differs from the text of the ids at character {at}"
-    elif not expected.startswith(account.text):
+    elif not made.text.startswith(account.text):
         yield "text is not the beginning of the text of the ids"
+
+
+def _marks(made: Made, account: reference_fold.Account) -> Iterator[str]:
+    """A problem of the text too: both are what the parser makes of the ids."""
+    expected = made.marks
+    if account.reason not in ("stop", "length"):
+        expected = expected[: len(account.marks)]
+    if account.marks != expected:
+        pairs = itertools.zip_longest(account.marks, expected)
+        at = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        yield f"text is cut into items otherwise than the ids say, from mark {at} on"
+
+
+def _logprobs(request: records.Request, account: reference_fold.Account) -> Iterator[str]:
+    top = request.sampling.logprobs
+    if top is None:
+        return
+    for frame in account.frames:
+        if list(frame.tok.lp) != scripted.logprobs(frame.tok.ids, top):
+            yield f"log probabilities of tokens {frame.tok.seq} and on are those of others"
+            return

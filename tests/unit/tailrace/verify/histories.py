@@ -178,9 +178,10 @@ class World:
             )
             self.line("client", op="watch", f="ok", n=n)
             for a in range(start, stop, 4):
-                batch = [[i, kind, delta] for i, (kind, delta, _) in enumerate(series)][
-                    a : min(a + 4, stop)
-                ]
+                batch = [
+                    [i, kind, delta, transcript.digest(f"{kind} {delta}".encode())]
+                    for i, (kind, delta, _) in enumerate(series)
+                ][a : min(a + 4, stop)]
                 self.line("client", op="events", n=n, rid=request.rid, events=batch)
             if stop == len(series) and account.status:
                 self.line(
@@ -190,10 +191,15 @@ class World:
                     rid=request.rid,
                     status=account.status,
                     text=account.text,
+                    items=[list(item) for item in self.outcome(request.rid).items],
                     tokens=account.total,
                 )
             self.line("client", op="close", n=n, code=1000 if stop == len(series) else 4002)
             start = stop
+
+    def outcome(self, rid: str) -> outcome.Outcome:
+        response = self.history().responses[rid]
+        return outcome.outcome_of(response, reference_fold.account(response.entries))
 
     def entries(self, rid: str) -> list[history.Placed]:
         return self.history().responses[rid].entries

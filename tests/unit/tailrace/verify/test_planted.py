@@ -743,6 +743,22 @@ def one_watcher_sees_it_cancelled(g: worlds.Good, _: random.Random) -> None:
     end_line(g.world, g.plain).status = "cancelled"
 
 
+@planted("C3")
+def an_event_differs_in_what_no_delta_shows(g: worlds.Good, rng: random.Random) -> None:
+    """A number, an id or a name: all bytes are compared, not only the text."""
+    event = rng.choice([e for line in batches(g.world, g.items) for e in line.events])
+    event[3] = transcript.digest(b"other")
+
+
+@planted("C3")
+def the_final_call_has_another_id(g: worlds.Good, _: random.Random) -> None:
+    """All watchers agree, and the log says otherwise."""
+    for watcher in ("steady", "shaky"):
+        items = end_line(g.world, g.items, watcher).items or []
+        call = next(item for item in items if item[0] == "function_call")
+        call[2] = "call_random"
+
+
 @planted("C5")
 def a_stranger_gets_events(g: worlds.Good, _: random.Random) -> None:
     watch_of(g.world, g.plain)[0].user = "mallory"
