@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { shown, type Conversation, type Turn } from "../src/core/conversation";
 import { ApiError } from "../src/edge/api";
-import { series } from "./events";
+import { parts, type Answer } from "../src/core/answer";
+import { recorded, series } from "./events";
 import { Clock, Server, settled, SharedStorage, Tab } from "./world";
 
 const PIECES = ["One ", "two ", "three ", "four."];
@@ -142,6 +143,37 @@ describe("a reload", () => {
     server.stream(server.last, PIECES);
     await settled();
     expect(only(two).answer?.text).toBe(WHOLE);
+  });
+
+  it("anywhere in an answer with reasoning and calls goes on exactly there, and another tab shows the same", async () => {
+    const events = recorded("items");
+    for (let cut = 0; cut <= events.length; cut += 1) {
+      storage = new SharedStorage();
+      server = new Server();
+      const one = tab();
+      await ask(one);
+      server.play(server.last, events, cut);
+      one.controller.flush();
+      one.kill(storage);
+      server.play(server.last, events, cut + 2);
+      const two = tab("a");
+      const three = tab("b");
+      await settled();
+      server.play(server.last, events);
+      await settled();
+      for (const each of [two, three]) {
+        const answer = only(each).answer as Answer;
+        expect(parts(answer).map(({ kind, text }) => `${kind} ${text}`)).toEqual([
+          "reasoning I think 天気.",
+          "message Let me < see.",
+          'function {"city":"Zürich"}',
+          'function {"city":"Łódź"}',
+          "message So.",
+        ]);
+        expect(each.warnings).toEqual([]);
+      }
+      if (cut > 0 && cut < events.length) expect(two.sent.find((message) => message["type"] === "watch")).toMatchObject({ starting_after: cut - 1 });
+    }
   });
 
   it("while the question is on its way sends it under the same key", async () => {

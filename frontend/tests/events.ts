@@ -1,6 +1,7 @@
 /* Events as the protocol gives them, for tests. */
 
 import { readEvent, type ResponseEvent } from "../src/core/protocol";
+import RECORDED from "./recorded.json";
 
 export type Raw = Record<string, unknown> & { type: string; sequence_number: number };
 
@@ -44,4 +45,9 @@ export function read(raw: Raw): ResponseEvent {
   const event = readEvent(raw);
   if (event === null) throw new Error(`unreadable ${JSON.stringify(raw)}`);
   return event;
+}
+
+/** A whole series as the services send it: made by `python -m tests.support.page_events`. */
+export function recorded(name: keyof typeof RECORDED): Raw[] {
+  return RECORDED[name] as Raw[];
 }

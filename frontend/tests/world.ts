@@ -120,8 +120,13 @@ export class Server {
 
   /** Appends the events up to `count` of the series and delivers them to those who watch. */
   stream(id: string, pieces: string[], count = Infinity, ending: Ending = {}): void {
+    this.play(id, series(id, pieces, ending), count);
+  }
+
+  /** The same with a series that is given. */
+  play(id: string, whole: Raw[], count = Infinity): void {
     const log = this.log.get(id) ?? [];
-    const events = series(id, pieces, ending).slice(log.length, count);
+    const events = whole.slice(log.length, count);
     log.push(...events);
     this.log.set(id, log);
     for (const tab of this.watchers) tab.deliver(id, events);

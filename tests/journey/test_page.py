@@ -17,6 +17,7 @@ from playwright import sync_api
 
 from tests.journey import conftest
 from tests.journey.conftest import ROOT, Stack
+from tests.support import fed_page, page_events
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
@@ -856,3 +857,159 @@ def test_a_conversation_goes_on_when_the_log_forgot_it(chat: Chat) -> None:
     chat.ask("The second thing.")
     chat.status("completed")
     assert chat.check_plain()
+
+
+# ---- reasoning and calls of tools (events as the services send them, fed by the test)
+
+ITEMS = page_events.answered(
+    "<rI think.\nTwice.<mLet me < *see*.<cgeo__weather|"
+    '{"city":"Zürich","n":12345678901234567890,"in":[1]}<e<cshow|{"a":"</pre><b>"}<e<mSo.',
+    takeover=5,
+)
+INDENTED = '{\n  "city": "Zürich",\n  "n": 12345678901234567890,\n  "in": [\n    1\n  ]\n}'
+
+
+def number_of(kind: str, nth: int = 0) -> int:
+    """The number of the nth event of a type."""
+    return [n for n, event in enumerate(ITEMS) if event["type"] == f"response.{kind}"][nth]
+
+
+class Fed(Chat):
+    """A tab whose services are a script."""
+
+    def __init__(self, context: sync_api.BrowserContext) -> None:
+        super().__init__(context.new_page(), Stack(fed_page.ORIGIN, "", "", Path(), "none"))
+        self.blocks = self.turn.locator(".body > *")
+        self.thinking = self.turn.locator(".thinking")
+        self.calls = self.turn.locator(".call")
+        self.spoken = self.page.locator("[aria-live=polite].sr-only")
+
+    def seen(self, number: int) -> None:
+        """Until the event with this number is drawn."""
+        self.page.wait_for_selector(f'.turn:last-child[data-seq="{number}"]')
+
+
+@pytest.fixture
+def fed(browser: sync_api.Browser) -> Iterator[tuple[Fed, fed_page.Services]]:
+    context = browser.new_context(**DESKTOP)
+    context.set_default_timeout(30_000)
+    services = fed_page.Services(context)
+    chat = Fed(context)
+    chat.open()
+    chat.ask("What is the weather?")
+    yield chat, services
+    assert chat.complained == []
+    context.close()
+
+
+FedPage = tuple[Fed, fed_page.Services]
+
+
+def test_thoughts_are_shown_until_the_answer_begins_and_can_be_opened_again(fed: FedPage) -> None:
+    chat, services = fed
+    begins = number_of("output_item.added", 1)
+    services.feed(ITEMS[: begins - 3])
+    sync_api.expect(chat.thinking.locator(".thoughts")).to_have_text("I think.\nTwice.")
+    sync_api.expect(chat.thinking).to_have_attribute("open", "")
+    sync_api.expect(chat.spoken).to_have_text("The model is thinking.")
+    assert not chat.turn.locator(".note").is_visible()
+    services.feed(ITEMS[begins - 3 : begins + 3])
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text(re.compile("^L"))
+    assert chat.thinking.get_attribute("open") is None
+    sync_api.expect(chat.spoken).to_have_text("The answer begins.")
+    chat.thinking.locator("summary").focus()
+    chat.page.keyboard.press("Enter")
+    sync_api.expect(chat.thinking.locator(".thoughts")).to_be_visible()
+    services.feed(ITEMS[begins + 3 :])
+    chat.status("completed")
+    sync_api.expect(chat.thinking.locator(".thoughts")).to_be_visible()  # the reader decided
+
+
+def test_a_call_grows_is_laid_out_when_it_is_whole_and_waits_for_its_output(fed: FedPage) -> None:
+    chat, services = fed
+    half = number_of("function_call_arguments.delta", 4)
+    services.feed(ITEMS[: half + 1])
+    call = chat.calls.first
+    sync_api.expect(call.locator("pre")).to_have_text(re.compile(r'^\{"city":"Z'))
+    sync_api.expect(call.locator(".call-name")).to_have_text("geo.weather")
+    sync_api.expect(call.locator(".call-state")).to_have_text("Writing")
+    sync_api.expect(chat.spoken).to_have_text("The model calls a tool.")
+    services.feed(ITEMS[half + 1 :])
+    chat.status("completed")
+    assert [block.get_attribute("class") for block in chat.blocks.all()] == [
+        "thinking",
+        "prose",
+        "code call",
+        "code call",
+        "prose",
+    ]
+    assert call.locator("pre").text_content() == INDENTED
+    assert chat.calls.nth(1).locator("pre").text_content() == '{\n  "a": "</pre><b>"\n}'
+    assert chat.calls.locator("b").count() == 0
+    sync_api.expect(chat.calls.locator(".call-state")).to_have_text(["Waiting for its output"] * 2)
+    sync_api.expect(chat.page.get_by_role("group", name="Call of geo.weather")).to_be_visible()
+    sync_api.expect(chat.spoken).to_contain_text("Waiting for the output of geo.weather, show.")
+    assert chat.turn.get_by_role("button", name="Copy arguments").count() == 2
+
+
+def test_a_reload_in_the_middle_of_arguments_goes_on_there_and_elsewhere_it_looks_the_same(
+    fed: FedPage, browser: sync_api.Browser
+) -> None:
+    chat, services = fed
+    half = number_of("function_call_arguments.delta", 4)
+    services.feed(ITEMS[: half + 1])
+    chat.seen(half)
+    before = chat.calls.first.locator("pre").text_content()
+    chat.page.reload()
+    sync_api.expect(chat.calls.first.locator("pre")).to_have_text(str(before))
+    chat.connected()
+    services.feed(ITEMS[half + 1 :])
+    chat.status("completed")
+    assert services.watched == [-1, half]
+    drawn = chat.turn.locator(".body").inner_html()
+
+    other = browser.new_context(**DESKTOP)
+    again = fed_page.Services(other)
+    elsewhere = Fed(other)
+    elsewhere.open()
+    elsewhere.ask("What is the weather?")
+    again.feed(ITEMS)
+    elsewhere.status("completed")
+    assert elsewhere.turn.locator(".body").inner_html() == drawn
+    other.close()
+
+
+def test_what_was_cut_off_says_so_and_the_talk_goes_on(fed: FedPage) -> None:
+    chat, services = fed
+    cut = page_events.answered('<ccity|{}<e<cgeo__weather|{"city": "Zür', reason="length")
+    services.feed(cut)
+    chat.status("incomplete")
+    states = chat.calls.locator(".call-state")
+    sync_api.expect(states).to_have_text(["Waiting for its output", "Cut off"])
+    assert chat.calls.nth(1).locator("pre").text_content() == '{"city": "Zür'
+    sync_api.expect(chat.turn.locator(".note")).to_have_text(
+        "Cut off: the length limit was reached."
+    )
+    first = chat.page.locator(".turn").first.locator(".call-state")
+    chat.ask("And now?")
+    sync_api.expect(first).to_have_text(["No output was given", "Cut off"])
+    assert services.asked[1]["previous_response_id"] == "resp_1"
+
+
+def test_long_names_and_arguments_fit_a_phone(browser: sync_api.Browser) -> None:
+    context = browser.new_context(**MOBILE)
+    services = fed_page.Services(context)
+    chat = Fed(context)
+    chat.open()
+    chat.ask("What is the weather?")
+    name, long = "weather_" * 16, "x" * 3000
+    services.feed(page_events.answered(f'<r{long}<c{name}|{{"{long}":"{long}"}}<e', size=500))
+    chat.status("completed")
+    chat.thinking.locator("summary").click()
+    assert overflow(chat.page) == 0
+    assert chat.calls.get_by_role("button", name="Copy arguments").is_visible()
+    for box in (chat.calls.locator("pre"), chat.thinking.locator(".thoughts")):
+        size = box.bounding_box()
+        assert size is not None
+        assert size["height"] < 450
+    context.close()

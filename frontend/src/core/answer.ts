@@ -7,19 +7,43 @@
    ended         anything       duplicate
 
    Two folds of one response never contradict each other, one is only further: `further` picks it. So a snapshot of an
-   answer may come from any tab and any moment, and the stream goes on exactly behind it. */
+   answer may come from any tab and any moment, and the stream goes on exactly behind it.
 
-import type { Fault, Outcome, ResponseEvent, Usage } from "./protocol";
+   What is kept is bounded by the events alone, so every reader keeps, and shows, the same. */
+
+import type { Fault, ItemKind, Outcome, ResponseEvent, Usage } from "./protocol";
 
 /** `lost`: the server no longer has this response, so it can neither go on nor be shown whole. */
 export type AnswerStatus = "queued" | "in_progress" | Outcome | "lost";
+
+/** One output item: a message, reasoning, or the call of a tool. */
+export interface Item {
+  readonly kind: ItemKind;
+  /** Where its characters begin in the answer's text. They end where those of the next one begin. */
+  readonly at: number;
+  /** The tool that is called; empty for what is no call. */
+  readonly name: string;
+  /** cut: the answer ended in the middle of it. */
+  readonly state: "open" | "whole" | "cut";
+  /** So many of its characters are not kept. */
+  readonly left: number;
+}
+
+export interface Part extends Item {
+  readonly text: string;
+}
 
 export interface Answer {
   readonly responseId: string;
   /** sequence_number of the last event applied; -1 before the first. */
   readonly lastSeq: number;
   readonly status: AnswerStatus;
+  /** The characters of all items, in order. */
   readonly text: string;
+  /** Empty in an answer that an older version of this page kept: its text is one message. */
+  readonly items: readonly Item[];
+  /** Items that are not kept, because there were too many. */
+  readonly more: number;
   /** How many pieces the text came in: a lower bound of its tokens while it runs. */
   readonly deltas: number;
   /** When the first and the latest piece of text were seen to arrive, in ms; null when they came as a replay,
@@ -41,12 +65,18 @@ export interface Applied {
   readonly corrected: boolean;
 }
 
+export const ITEMS_KEPT = 200;
+/** Characters of reasoning and calls together. Messages are kept as far as the model writes them. */
+export const SIDE_CHARACTERS_KEPT = 200_000;
+
 export function newAnswer(responseId: string): Answer {
   return {
     responseId,
     lastSeq: -1,
     status: "queued",
     text: "",
+    items: [],
+    more: 0,
     deltas: 0,
     firstAt: null,
     lastAt: null,
@@ -61,6 +91,19 @@ export function isRunning(answer: Answer): boolean {
   return answer.status === "queued" || answer.status === "in_progress";
 }
 
+/** The items with their characters. */
+export function parts(answer: Answer): Part[] {
+  const { items, text } = answer;
+  if (items.length === 0) return text === "" ? [] : [{ kind: "message", at: 0, name: "", state: "whole", left: 0, text }];
+  return items.map((item, place) => ({ ...item, text: text.slice(item.at, items[place + 1]?.at) }));
+}
+
+/** What it says to the reader: its messages, without reasoning and calls. */
+export function said(answer: Answer): string {
+  if (answer.items.length === 0 || (answer.items.length === 1 && answer.items[0]?.kind === "message")) return answer.text;
+  return parts(answer).flatMap(({ kind, text }) => (kind === "message" && text.trim() !== "" ? [text] : [])).join("\n\n");
+}
+
 /** `seenAt` is the time the event was seen to arrive, or null in a replay. */
 export function apply(answer: Answer, event: ResponseEvent, seenAt: number | null): Applied {
   if (!isRunning(answer) || event.seq <= answer.lastSeq) return { answer, verdict: "duplicate", corrected: false };
@@ -69,17 +112,20 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
   switch (event.kind) {
     case "status":
       return applied({ ...next, status: event.status });
+    case "opened":
+      return applied(opened(next, event.item, event.name));
     case "delta":
       return applied({
-        ...next,
+        ...grown(fitting(next, event.item), event.delta),
         status: "in_progress",
-        text: answer.text + event.delta,
         deltas: answer.deltas + 1,
         firstAt: answer.text === "" ? seenAt : answer.firstAt,
         lastAt: seenAt,
       });
     case "text":
-      return { answer: { ...next, text: event.text }, verdict: "applied", corrected: event.text !== answer.text };
+      return stated(fitting(next, event.item), event.text);
+    case "closed":
+      return applied(withLast(next, { state: event.whole ? "whole" : "cut" }));
     case "end":
       return applied({
         ...next,
@@ -98,6 +144,45 @@ function applied(answer: Answer): Applied {
   return { answer, verdict: "applied", corrected: false };
 }
 
+function opened(answer: Answer, kind: ItemKind, name: string): Answer {
+  if (answer.items.length >= ITEMS_KEPT) return { ...answer, more: answer.more + 1 };
+  return { ...answer, items: [...answer.items, { kind, at: answer.text.length, name, state: "open", left: 0 }] };
+}
+
+/** The answer with an open item that characters of this kind can belong to. */
+function fitting(answer: Answer, kind: ItemKind): Answer {
+  return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : opened(answer, kind, "");
+}
+
+function withLast(answer: Answer, changes: Partial<Item>): Answer {
+  const last = answer.items.at(-1);
+  return last === undefined || answer.more > 0 ? answer : { ...answer, items: [...answer.items.slice(0, -1), { ...last, ...changes }] };
+}
+
+function grown(answer: Answer, delta: string): Answer {
+  const last = answer.items.at(-1);
+  if (last === undefined || answer.more > 0) return answer;
+  if (last.kind === "message") return { ...answer, text: answer.text + delta };
+  const room = last.left > 0 ? 0 : SIDE_CHARACTERS_KEPT - besideMessages(answer);
+  const kept = delta.length <= room ? delta : delta.slice(0, room).replace(/[\ud800-\udbff]$/, "");
+  const longer = { ...answer, text: answer.text + kept };
+  return kept === delta ? longer : withLast(longer, { left: last.left + delta.length - kept.length });
+}
+
+function besideMessages({ items, text }: Answer): number {
+  return items.reduce((sum, { kind, at }, place) => (kind === "message" ? sum : sum + (items[place + 1]?.at ?? text.length) - at), 0);
+}
+
+/** The server's statement of the open item's whole text. */
+function stated(answer: Answer, whole: string): Applied {
+  const last = answer.items.at(-1);
+  if (last === undefined || answer.more > 0) return applied(answer);
+  const before = withLast({ ...answer, text: answer.text.slice(0, last.at) }, { left: 0 });
+  const after = grown(before, whole);
+  const same = after.text === answer.text && after.items.at(-1)?.left === last.left;
+  return same ? applied(answer) : { answer: after, verdict: "applied", corrected: true };
+}
+
 export function lose(answer: Answer, fault: Fault): Answer {
   return isRunning(answer) ? { ...answer, status: "lost", fault } : answer;
 }
@@ -113,4 +198,23 @@ export function further(a: Answer, b: Answer): Answer {
 function rank(answer: Answer): number {
   if (isRunning(answer)) return answer.lastSeq;
   return answer.status === "lost" ? 1e15 + answer.lastSeq : 2e15;
+}
+
+/** An answer that was kept, perhaps by an older version of this page, which knew messages only. What it has of a running
+    one may lack items, so that is begun again. Throws at what is no answer. */
+export function readAnswer(kept: Answer): Answer {
+  if (typeof kept.text !== "string" || !Number.isInteger(kept.lastSeq)) throw new Error("not an answer");
+  if (isItems(kept.items, kept.text)) return kept;
+  return isRunning(kept) ? newAnswer(kept.responseId) : { ...kept, items: [], more: 0 };
+}
+
+function isItems(items: unknown, text: string): items is readonly Item[] {
+  if (!Array.isArray(items)) return false;
+  let before = 0;
+  return items.every((item: Partial<Item> | null) => {
+    const at = item?.at;
+    const good = typeof at === "number" && at >= before && at <= text.length && typeof item?.name === "string" && typeof item.left === "number";
+    before = at ?? before;
+    return good;
+  });
 }

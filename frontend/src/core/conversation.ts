@@ -1,7 +1,7 @@
 /* A conversation as this browser keeps it. Every tab holds one, works on it alone and joins what others wrote:
    `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other. */
 
-import { further, isRunning, type Answer } from "./answer";
+import { further, isRunning, readAnswer, said, type Answer } from "./answer";
 
 /** sending: the question is on its way · unsent: it was not accepted, `problem` says why · accepted: it has an answer ·
     withdrawn: taken back into the composer, no longer shown. */
@@ -118,7 +118,7 @@ export interface Message {
 export function wholeContext(conversation: Conversation, turnId: string): Message[] {
   const messages: Message[] = [];
   for (const turn of continued(conversation, turnId)) {
-    messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answer?.text ?? "" });
+    messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answer === null ? "" : said(turn.answer) });
   }
   const asked = conversation.turns.find((turn) => turn.id === turnId);
   return asked === undefined ? messages : [...messages, { role: "user", content: asked.question }];
@@ -188,10 +188,10 @@ export function readConversation(raw: string): Conversation | null {
           typeof turn.id === "string" &&
           typeof turn.question === "string" &&
           typeof turn.askedAt === "number" &&
-          typeof turn.attempt === "number" &&
-          (turn.answer === null || (typeof turn.answer.text === "string" && Number.isInteger(turn.answer.lastSeq))),
+          typeof turn.attempt === "number",
       );
-    return good ? value : null;
+    if (!good) return null;
+    return { ...value, turns: value.turns.map((turn) => (turn.answer === null ? turn : { ...turn, answer: readAnswer(turn.answer) })) };
   } catch {
     return null;
   }

@@ -13,10 +13,17 @@ export interface Fault {
   message: string;
 }
 
+/** What an output item is: `function` is the call of one, whose characters are JSON; `custom` the call of a tool that
+    takes any text. */
+export type ItemKind = "message" | "reasoning" | "function" | "custom";
+
+/** Only the newest item is open: `opened` begins one, the others are about it. */
 export type ResponseEvent =
   | { kind: "status"; seq: number; status: "queued" | "in_progress" }
-  | { kind: "delta"; seq: number; delta: string }
-  | { kind: "text"; seq: number; text: string }
+  | { kind: "opened"; seq: number; item: ItemKind; name: string }
+  | { kind: "delta"; seq: number; item: ItemKind; delta: string }
+  | { kind: "text"; seq: number; item: ItemKind; text: string }
+  | { kind: "closed"; seq: number; whole: boolean }
   | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; model: string | null }
   | { kind: "other"; seq: number };
 
@@ -86,23 +93,50 @@ function readEvents(values: unknown[]): ResponseEvent[] {
   return events;
 }
 
+const KINDS = new Map<unknown, ItemKind>([
+  ["message", "message"],
+  ["reasoning", "reasoning"],
+  ["function_call", "function"],
+  ["custom_tool_call", "custom"],
+]);
+const DELTAS = new Map<unknown, ItemKind>([
+  ["response.output_text.delta", "message"],
+  ["response.reasoning_text.delta", "reasoning"],
+  ["response.function_call_arguments.delta", "function"],
+  ["response.custom_tool_call_input.delta", "custom"],
+]);
+/** Types of the events that state an item's whole text, and the member that has it. */
+const WHOLE = new Map<unknown, { item: ItemKind; member: string }>([
+  ["response.output_text.done", { item: "message", member: "text" }],
+  ["response.reasoning_text.done", { item: "reasoning", member: "text" }],
+  ["response.function_call_arguments.done", { item: "function", member: "arguments" }],
+  ["response.custom_tool_call_input.done", { item: "custom", member: "input" }],
+]);
+const LONGEST_NAME = 200;
+
 export function readEvent(value: unknown): ResponseEvent | null {
   const event = fields(value);
   const seq = count(event?.["sequence_number"]);
   if (event === null || seq === null) return null;
+  const grows = DELTAS.get(event["type"]);
+  if (grows !== undefined) {
+    const delta = text(event["delta"]);
+    return delta === null ? null : { kind: "delta", seq, item: grows, delta };
+  }
+  const stated = WHOLE.get(event["type"]);
+  if (stated !== undefined) {
+    const whole = text(event[stated.member]);
+    return whole === null ? null : { kind: "text", seq, item: stated.item, text: whole };
+  }
   switch (event["type"]) {
     case "response.queued":
       return { kind: "status", seq, status: "queued" };
     case "response.in_progress":
       return { kind: "status", seq, status: "in_progress" };
-    case "response.output_text.delta": {
-      const delta = text(event["delta"]);
-      return delta === null ? null : { kind: "delta", seq, delta };
-    }
-    case "response.output_text.done": {
-      const whole = text(event["text"]);
-      return whole === null ? null : { kind: "text", seq, text: whole };
-    }
+    case "response.output_item.added":
+      return readOpened(seq, fields(event["item"]));
+    case "response.output_item.done":
+      return { kind: "closed", seq, whole: fields(event["item"])?.["status"] !== "incomplete" };
     case "response.completed":
       return readEnd(seq, event, "completed");
     case "response.failed":
@@ -112,6 +146,14 @@ export function readEvent(value: unknown): ResponseEvent | null {
     default:
       return { kind: "other", seq };
   }
+}
+
+// A call of a tool of a namespace is shown with both names.
+function readOpened(seq: number, item: Fields | null): ResponseEvent {
+  const kind = KINDS.get(item?.["type"]);
+  if (kind === undefined) return { kind: "other", seq };
+  const names = [text(item?.["namespace"]), text(item?.["name"])].filter((name) => name !== null && name !== "");
+  return { kind: "opened", seq, item: kind, name: kind === "function" || kind === "custom" ? names.join(".").slice(0, LONGEST_NAME) : "" };
 }
 
 function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {

@@ -205,7 +205,8 @@ function codeBlock(token: Tokens.Code): El {
   ], { class: "code" });
 }
 
-function coloured(code: string, language: string): readonly Node[] {
+/** Code in the colours of its language, as far as that is known. */
+export function coloured(code: string, language: string): readonly Node[] {
   if (language === "" || code.length > COLOURED_CHARACTERS || !highlighter.registered(language.toLowerCase())) return [code];
   return highlighter.highlight(language.toLowerCase(), code).children.flatMap(fromHighlight);
 }

@@ -1,8 +1,9 @@
 /* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
 
-import { isRunning } from "../core/answer";
+import { isRunning, parts, said, type Answer } from "../core/answer";
 import { busyTurn, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
 import { endNote } from "../core/messages";
+import type { ItemKind } from "../core/protocol";
 import type { Controller } from "../controller";
 import { Composer } from "./composer";
 import { copyText, h, icon, setText } from "./dom";
@@ -278,14 +279,18 @@ export class App {
 
   // Read aloud is what changed while the reader was here: not every word as it comes, but the whole once it stands.
   private say(turn: Turn): void {
-    const stage = turn.answer === null ? turn.phase : isRunning(turn.answer) ? (turn.answer.text === "" ? "waiting" : "answering") : turn.answer.status;
+    const stage = turn.answer === null ? turn.phase : isRunning(turn.answer) ? stageOf(turn.answer) : turn.answer.status;
     const before = this.said.get(turn.id);
     this.said.set(turn.id, stage);
     if (before === undefined || before === stage) return;
     if (stage === "answering") this.live.textContent = "The answer begins.";
+    else if (stage === "thinking") this.live.textContent = "The model is thinking.";
+    else if (stage === "calling") this.live.textContent = "The model calls a tool.";
     else if (stage === "unsent") this.live.textContent = turn.problem?.words ?? "The question was not sent.";
     else if (turn.answer !== null && !isRunning(turn.answer)) {
-      this.live.textContent = `${endNote(turn.answer)?.words ?? "The answer is complete."} ${turn.answer.text}`;
+      const calls = parts(turn.answer).flatMap(({ kind, state, name }) => (isCall(kind) && state === "whole" ? [name] : []));
+      const waits = calls.length === 0 ? "" : `Waiting for the output of ${calls.join(", ")}. `;
+      this.live.textContent = `${endNote(turn.answer)?.words ?? "The answer is complete."} ${waits}${said(turn.answer)}`;
     }
   }
 
@@ -295,6 +300,17 @@ export class App {
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   }
+}
+
+function isCall(kind: ItemKind): boolean {
+  return kind === "function" || kind === "custom";
+}
+
+/** What a running answer goes on with. */
+function stageOf(answer: Answer): string {
+  const kind = answer.items.at(-1)?.kind;
+  if (kind === undefined) return answer.text === "" ? "waiting" : "answering";
+  return kind === "reasoning" ? "thinking" : isCall(kind) ? "calling" : "answering";
 }
 
 function idInAddress(): string | null {

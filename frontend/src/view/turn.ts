@@ -1,13 +1,12 @@
 /* One question and its answer. */
 
-import { isRunning } from "../core/answer";
+import { isRunning, parts, said, type Part } from "../core/answer";
 import { isBusy, type Turn } from "../core/conversation";
 import { pace, paceWords } from "../core/pace";
-import { MarkdownTree, type Node as Tree } from "../core/tree";
 import { endNote } from "../core/messages";
 import type { Engine } from "../edge/api";
+import { block, wave, type Block } from "./blocks";
 import { copyText, h, icon, setText } from "./dom";
-import { patch } from "./patch";
 
 export interface Surroundings {
   engine: Engine | null;
@@ -23,7 +22,8 @@ export interface TurnActions {
 export class TurnView {
   readonly element: HTMLElement;
   private readonly question = h("div", { class: "question" });
-  private readonly prose = h("div", { class: "prose" });
+  private readonly body = h("div", { class: "body" });
+  private readonly more = h("p", { class: "rest", hidden: true });
   private readonly note = h("p", { class: "note" });
   private readonly noteWords = h("span");
   private readonly pace = h("span", { class: "pace" });
@@ -31,13 +31,8 @@ export class TurnView {
   private readonly retry: HTMLButtonElement;
   private readonly edit: HTMLButtonElement;
   private readonly foot: HTMLElement;
-  private readonly markdown = new MarkdownTree();
-  /** What `prose` shows now. */
-  private drawn: readonly Tree[] = [];
-  private drawnText: string | null = null;
-  private drawnRunning = false;
-  /** Long answers cost more to draw, so they are drawn less often: not before this time. */
-  private drawAgainAt = 0;
+  /** What `body` shows now. */
+  private readonly blocks: Block[] = [];
   private turn: Turn;
 
   constructor(turn: Turn, actions: TurnActions) {
@@ -46,8 +41,8 @@ export class TurnView {
     this.retry = h("button", { type: "button", class: "action", "aria-label": "Try again", title: "Try again", onclick: () => actions.retry(this.turn.id) }, icon("retry"), h("span", {}, "Try again"));
     this.edit = h("button", { type: "button", class: "action", onclick: () => actions.edit(this.turn.id) }, icon("edit"), h("span", {}, "Edit"));
     this.foot = h("div", { class: "foot" }, this.copy, this.retry, this.edit, this.pace);
-    this.note.append(h("span", { class: "wave", "aria-hidden": "true" }, h("i"), h("i"), h("i")), this.noteWords);
-    const answer = h("div", { class: "answer" }, h("h3", { class: "sr-only" }, "Answer"), this.prose, this.note, this.foot);
+    this.note.append(wave(), this.noteWords);
+    const answer = h("div", { class: "answer" }, h("h3", { class: "sr-only" }, "Answer"), this.body, this.more, this.note, this.foot);
     this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h3", { class: "sr-only" }, "You asked"), this.question, answer);
   }
 
@@ -62,24 +57,30 @@ export class TurnView {
     this.element.dataset["busy"] = String(isBusy(turn));
     this.element.dataset["seq"] = String(answer?.lastSeq ?? -1);
     this.element.setAttribute("aria-busy", String(isBusy(turn)));
-    const later = this.drawText(answer?.text ?? "", running, now);
+    const later = this.drawBlocks(answer === null ? [] : parts(answer), running, around.last, now);
+    const more = answer?.more ?? 0;
+    this.more.hidden = more === 0;
+    setText(this.more, more === 0 ? "" : `${more} more items are not kept here.`);
     this.drawNote(around);
     this.drawFoot(around);
     return later;
   }
 
-  private drawText(text: string, running: boolean, now: number): boolean {
-    if (text === this.drawnText && running === this.drawnRunning) return false;
-    if (running && now < this.drawAgainAt) return true;
-    const started = performance.now();
-    const tree = this.markdown.render(text, running);
-    patch(this.prose, this.drawn, tree);
-    this.drawn = tree;
-    this.drawnText = text;
-    this.drawnRunning = running;
-    const cost = performance.now() - started;
-    this.drawAgainAt = cost < 6 ? 0 : now + cost * 4;
-    return false;
+  private drawBlocks(found: readonly Part[], running: boolean, last: boolean, now: number): boolean {
+    const shown = found.length === 0 ? [NOTHING] : found;
+    let later = false;
+    shown.forEach((part, place) => {
+      const drawn = this.blocks[place];
+      const fits = drawn?.kind === part.kind ? drawn : block(part.kind);
+      if (drawn === undefined) this.body.append(fits.element);
+      else if (drawn !== fits) drawn.element.replaceWith(fits.element);
+      this.blocks[place] = fits;
+      const followed = place < shown.length - 1;
+      later = fits.update(part, { writing: running && !followed, followed, last }, now) || later;
+    });
+    for (const gone of this.blocks.splice(shown.length)) gone.element.remove();
+    this.body.dataset["empty"] = String(found.every(({ kind, text }) => kind === "message" && text === ""));
+    return later;
   }
 
   private drawNote(around: Surroundings): void {
@@ -96,7 +97,7 @@ export class TurnView {
   private drawFoot(around: Surroundings): void {
     const { answer, phase } = this.turn;
     const busy = isBusy(this.turn);
-    this.copy.hidden = busy || (answer?.text ?? "") === "";
+    this.copy.hidden = busy || answer === null || said(answer) === "";
     const unsent = phase === "unsent";
     this.retry.hidden = busy || !(around.last || unsent) || (unsent && this.turn.problem?.again === false);
     this.edit.hidden = !unsent;
@@ -106,7 +107,7 @@ export class TurnView {
   }
 
   private async copied(): Promise<void> {
-    if (!(await copyText(this.turn.answer?.text ?? ""))) return;
+    if (!(await copyText(this.turn.answer === null ? "" : said(this.turn.answer)))) return;
     this.copy.replaceChildren(icon("check"));
     this.copy.setAttribute("aria-label", "Copied");
     setTimeout(() => {
@@ -116,6 +117,9 @@ export class TurnView {
   }
 }
 
+/** Shown before anything has come. */
+const NOTHING: Part = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "" };
+
 /** Why there is nothing to read yet, as far as it is known. */
 export function waitingWords(turn: Turn, around: Surroundings): string | null {
   const { answer } = turn;
@@ -123,7 +127,7 @@ export function waitingWords(turn: Turn, around: Surroundings): string | null {
   if (turn.stopWanted) return "Stopping…";
   if (answer === null) return "Sending…";
   if (!around.connected) return "Connection lost. The answer goes on without this page and is caught up when it is back.";
-  if (answer.text !== "") return null;
+  if (answer.text !== "" || answer.items.length > 0) return null;
   if (answer.status === "in_progress") return "Reading your question…";
   if (around.engine?.state === "loading") return "The engine is still warming up. Your question is safe in the queue and is answered as soon as it is ready.";
   if (around.engine?.state === "none") return "No worker is there yet. Your question is safe in the queue and is answered as soon as one is.";

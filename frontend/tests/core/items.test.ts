@@ -1,0 +1,157 @@
+import { describe, expect, it } from "vitest";
+import { apply, ITEMS_KEPT, newAnswer, parts, readAnswer, said, SIDE_CHARACTERS_KEPT, type Answer } from "../../src/core/answer";
+import { readEvent } from "../../src/core/protocol";
+import { read, recorded, type Raw } from "../events";
+
+function fold(events: readonly Raw[], from: Answer = newAnswer("resp_1")): Answer {
+  return events.reduce((before, raw) => {
+    const { answer, corrected } = apply(before, read(raw), null);
+    expect(corrected).toBe(false);
+    return answer;
+  }, from);
+}
+
+function brief(answer: Answer): string[] {
+  return parts(answer).map(({ kind, name, text, state }) => `${kind} ${name} ${text} ${state}`.replace(/ +/g, " "));
+}
+
+const ALL = [
+  "reasoning I think 天気. whole",
+  "message Let me < see. whole",
+  'function weather {"city":"Zürich"} whole',
+  'function weather {"city":"Łódź"} whole',
+  "message So. whole",
+];
+
+describe("an answer of several items", () => {
+  const events = recorded("items");
+  const whole = fold(events);
+
+  it("has them all in order, and the end", () => {
+    expect(brief(whole)).toEqual(ALL);
+    expect(whole).toMatchObject({ status: "completed", lastSeq: events.length - 1, more: 0 });
+  });
+
+  it("says only its messages", () => {
+    expect(said(whole)).toBe("Let me < see.\n\nSo.");
+  });
+
+  it("is the same wherever it was cut, kept and gone on with, however far the replay overlaps", () => {
+    for (let cut = 0; cut <= events.length; cut += 1) {
+      const kept = readAnswer(JSON.parse(JSON.stringify(fold(events.slice(0, cut)))) as Answer);
+      for (const back of [0, Math.max(0, cut - 3), cut]) expect(fold(events.slice(back), kept)).toEqual(whole);
+    }
+  });
+
+  it("grows in the middle of arguments", () => {
+    const at = events.findIndex(({ type }) => type === "response.function_call_arguments.delta");
+    const half = fold(events.slice(0, at + 2));
+    expect(brief(half).slice(2)).toEqual(['function weather {"city open']);
+  });
+
+  it("agrees with the server's object", () => {
+    const output = (events.at(-1) as Raw & { response: { output: Record<string, unknown>[] } }).response.output;
+    expect(output.map((item) => item["arguments"] ?? (item["content"] as { text: string }[])[0]?.text)).toEqual(parts(whole).map(({ text }) => text));
+  });
+});
+
+describe("an item", () => {
+  it("that the answer ended in is cut, and those before it are whole", () => {
+    expect(brief(fold(recorded("cut")))).toEqual(["reasoning Short. whole", 'function geo.weather {"city": "Zür cut']);
+    expect(brief(fold(recorded("thoughts")))).toEqual(["reasoning I never came to an end cut"]);
+    expect(said(fold(recorded("thoughts")))).toBe("");
+  });
+
+  it("that calls a custom tool has its input", () => {
+    expect(brief(fold(recorded("custom")))).toEqual(["custom shell ls -la\necho <b>done</b> whole"]);
+  });
+
+  it("of an unknown kind counts in the sequence", () => {
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item: { type: "image" } })).toEqual({ kind: "other", seq: 3 });
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item: "?" })).toEqual({ kind: "other", seq: 3 });
+    expect(readEvent({ type: "constructor", sequence_number: 3, delta: "x" })).toEqual({ kind: "other", seq: 3 });
+  });
+
+  it("with a name that is no name, or a very long one, is bounded", () => {
+    const item = { type: "function_call", name: "n".repeat(5000), namespace: 7 };
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item })).toMatchObject({ kind: "opened", name: "n".repeat(200) });
+  });
+
+  it("whose whole text differs from its pieces becomes the server's, and no other does", () => {
+    const events = recorded("items");
+    const done = events.findIndex(({ type }) => type === "response.function_call_arguments.done");
+    const before = fold(events.slice(0, done));
+    const wrong = { ...before, text: `${before.text.slice(0, -3)}?` };
+    const { answer, corrected } = apply(wrong, read(events[done] as Raw), null);
+    expect(corrected).toBe(true);
+    expect(fold(events.slice(done + 1), answer)).toEqual(fold(events));
+    expect(apply(before, read(events[done] as Raw), null).corrected).toBe(false);
+  });
+});
+
+/** The same events that a server would send for these items, in pieces of so many characters. */
+function made(items: { type: string; name?: string; text: string }[], size: number): Raw[] {
+  const events = items.flatMap(({ type, name, text }) => {
+    const shown = { message: "output_text", reasoning: "reasoning_text", function_call: "function_call_arguments" }[type] ?? "";
+    const pieces = Array.from({ length: Math.ceil(text.length / size) }, (_, place) => text.slice(place * size, (place + 1) * size));
+    return [
+      { type: "response.output_item.added", item: { type, name } },
+      ...pieces.map((delta) => ({ type: `response.${shown}.delta`, delta })),
+      { type: `response.${shown}.done`, text, arguments: text },
+      { type: "response.output_item.done", item: { type, status: "completed" } },
+    ];
+  });
+  return events.map((event, sequence_number) => ({ ...event, sequence_number }));
+}
+
+describe("what is kept", () => {
+  it("of reasoning and calls together is bounded, and what is left out is counted; messages are whole", () => {
+    const thoughts = "t".repeat(SIDE_CHARACTERS_KEPT - 101);
+    const items = [
+      { type: "reasoning", text: thoughts },
+      { type: "function_call", name: "f", text: `"${"😀".repeat(100)}"` },
+      { type: "message", text: "m".repeat(300_000) },
+      { type: "function_call", name: "g", text: "{}" },
+    ];
+    const answers = [10, 4000].map((size) => fold(made(items, size)));
+    for (const answer of answers) {
+      const [first, second, third, fourth] = parts(answer);
+      expect(first).toMatchObject({ text: thoughts, left: 0 });
+      // Not in the middle of a character.
+      expect(second).toMatchObject({ text: `"${"😀".repeat(50)}`, left: 101, state: "whole" });
+      expect(third?.text).toHaveLength(300_000);
+      expect(fourth).toMatchObject({ text: "{}".slice(0, 0), left: 2 });
+    }
+    expect({ ...answers[0], lastSeq: 0, deltas: 0 }).toEqual({ ...answers[1], lastSeq: 0, deltas: 0 });
+  });
+
+  it("of many items is bounded too", () => {
+    const items = Array.from({ length: ITEMS_KEPT + 7 }, (_, place) => ({ type: place % 2 === 0 ? "message" : "function_call", name: "f", text: "[1]" }));
+    const answer = fold(made(items, 9));
+    expect(answer.items).toHaveLength(ITEMS_KEPT);
+    expect(answer.more).toBe(7);
+    expect(answer.text).toBe("[1]".repeat(ITEMS_KEPT));
+  });
+});
+
+describe("what an older version of this page kept", () => {
+  const old = (answer: Answer): Answer => {
+    const { items: _, more: __, ...rest } = answer;
+    return JSON.parse(JSON.stringify(rest)) as Answer;
+  };
+
+  it("is one message when it ended", () => {
+    const answer = readAnswer(old(fold(recorded("plain"))));
+    expect(parts(answer)).toMatchObject([{ kind: "message", text: "One two three." }]);
+    expect(said(answer)).toBe("One two three.");
+  });
+
+  it("is read again from the beginning when it still runs, because it may lack items", () => {
+    expect(readAnswer(old(fold(recorded("items").slice(0, 9))))).toEqual(newAnswer("resp_1"));
+  });
+
+  it.each([[[{ at: 3 }]], [[{ at: 9, name: "", left: 0 }]], [[null]], ["?"]])("with damaged items %j is one message", (items) => {
+    const damaged = { ...fold(recorded("plain")), text: "text", items } as unknown as Answer;
+    expect(parts(readAnswer(damaged))).toMatchObject([{ kind: "message", text: "text" }]);
+  });
+});

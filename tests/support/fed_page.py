@@ -1,0 +1,91 @@
+"""The built page in a browser, with a script in place of the services: a test decides which events
+arrive, and when."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mimetypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+from playwright import sync_api
+
+from gateway import page as served
+from tailrace.local import paths
+
+ORIGIN: Final = "http://page.test"
+
+
+class Services:
+    """What the pages of one browser profile reach under ORIGIN.
+
+    Attributes:
+        events: of the one response, as far as it has come.
+        asked: bodies of the requests for responses.
+        watched: the positions that watches began behind; -1 is the beginning.
+    """
+
+    def __init__(self, context: sync_api.BrowserContext) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.watched: list[int] = []
+        self._sockets: list[sync_api.WebSocketRoute] = []
+        self._ids = itertools.count(1)
+        context.route(f"{ORIGIN}/**", self._answer)
+        context.route_web_socket(f"{ORIGIN.replace('http', 'ws')}/v1/watch", self._open)
+
+    @property
+    def response_id(self) -> str:
+        return f"resp_{len(self.asked)}"
+
+    def feed(self, events: Sequence[dict[str, Any]]) -> None:
+        """These events happen now."""
+        self.events += events
+        for socket in self._sockets:
+            self._send(socket, events)
+
+    def _answer(self, route: sync_api.Route) -> None:
+        path = route.request.url.removeprefix(ORIGIN).partition("#")[0].partition("?")[0]
+        if path == "/v1/responses":
+            self.asked.append(route.request.post_data_json or {})
+        known: dict[str, Any] = {
+            "/config.json": {"models": ["m"], "default_model": "m", "push_urls": [], "version": ""},
+            "/ready": {"ready": True, "engine": {"state": "ready", "workers": 1, "detail": ""}},
+            "/v1/session": {"subject": "reader", "token": "t"},
+            "/v1/tickets": {"ticket": "ticket", "expires_in": 30},
+            "/v1/responses": {"id": self.response_id, "status": "queued"},
+        }
+        if path in known:
+            route.fulfill(json=known[path])
+            return
+        file = paths.PAGE / (path.lstrip("/") or "index.html")
+        if not file.is_file():
+            route.fulfill(status=404, json={"error": {"message": "no", "code": "not_found"}})
+            return
+        policy = served.content_security_policy([])
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        route.fulfill(
+            body=file.read_bytes(),
+            headers={"content-type": kind, "content-security-policy": policy},
+        )
+
+    def _open(self, socket: sync_api.WebSocketRoute) -> None:
+        def heard(message: str | bytes) -> None:
+            command = json.loads(message)
+            if command["type"] != "watch" or command["response_id"] != self.response_id:
+                return
+            after = command.get("starting_after", -1)
+            self.watched.append(after)
+            self._sockets.append(socket)
+            self._send(socket, self.events[after + 1 :])
+
+        socket.on_message(heard)
+        socket.on_close(
+            lambda *_: self._sockets.remove(socket) if socket in self._sockets else None
+        )
+
+    def _send(self, socket: sync_api.WebSocketRoute, events: Sequence[dict[str, Any]]) -> None:
+        if events:
+            message = {"type": "watch.events", "response_id": self.response_id, "events": events}
+            socket.send(json.dumps(message))
