@@ -8,10 +8,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
+from tailrace.cli.transcript import Kind, Shown
 from tailrace.protocol import events
 
 RETRY_FIRST_S = 0.25
@@ -23,6 +24,20 @@ SILENCE_S = 45.0  # the services send a comment well within this time
 TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 AWAY = {502, 503, 504}  # for a question, whose other errors the user must see
 READY_S = 2.0
+
+
+_DELTAS: Final[dict[object, Kind]] = {
+    "response.output_text.delta": "message",
+    "response.reasoning_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "call",
+    "response.custom_tool_call_input.delta": "call",
+}
+_ITEMS: Final[dict[object, Kind]] = {
+    "message": "message",
+    "reasoning": "reasoning",
+    "function_call": "call",
+    "custom_tool_call": "call",
+}
 
 
 class ChatError(Exception):
@@ -51,7 +66,7 @@ class Answer:
 
     Attributes:
         last: the resume position, the sequence number of the newest event; -1 before the first.
-        text: the text so far.
+        text: the text of its messages so far.
         status: how the response ended; empty before the end.
         error: the error message; empty without one.
         usage: token counts of the terminal event; empty before it.
@@ -64,30 +79,47 @@ class Answer:
     error: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
-    def apply(self, event: dict[str, Any]) -> str:
-        """Add an event. Returns the text to show; empty for an event that is known already.
+    def apply(self, event: dict[str, Any]) -> Shown | None:
+        """Add an event. Returns what it shows; None if nothing, or if the event is known already.
 
         Raises:
             ChatError: an event is missing before this one.
         """
         number = event.get("sequence_number")
         if not isinstance(number, int):
-            return ""
+            return None
         if number <= self.last:
-            return ""
+            return None
         if number != self.last + 1:
             raise ChatError(f"the service left out events {self.last + 1} to {number - 1}")
         self.last = number
         kind = event.get("type")
-        if kind == "response.output_text.delta":
-            self.text += event["delta"]
-            return str(event["delta"])
+        if kind in _DELTAS:
+            delta = str(event["delta"])
+            if _DELTAS[kind] == "message":
+                self.text += delta
+            return Shown(_DELTAS[kind], delta)
+        if kind in ("response.output_item.added", "response.output_item.done"):
+            return _bounds(event.get("item") or {}, ends=kind.endswith("done"))
         if kind in events.TERMINAL_TYPES:
             response = event.get("response") or {}
             self.status = str(response.get("status") or kind.removeprefix("response."))
             self.usage = response.get("usage") or {}
             self.error = str((response.get("error") or {}).get("message") or "")
-        return ""
+        return None
+
+
+def _bounds(item: dict[str, Any], *, ends: bool) -> Shown | None:
+    """What the beginning or the end of an item shows."""
+    kind = _ITEMS.get(item.get("type"))
+    if kind is None:
+        return None
+    if ends:
+        return Shown(kind, ends=True, cut=item.get("status") == "incomplete")
+    if kind != "call":
+        return None
+    names = [str(item[key]) for key in ("namespace", "name") if item.get(key)]
+    return Shown(kind, name=".".join(names) or "?")
 
 
 def _error_text(answer: httpx.Response) -> str:
@@ -229,8 +261,8 @@ class Client:
         except httpx.HTTPError as error:
             self.tell(f"(could not be stopped: {error})")
 
-    def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
-        """Yield the answer so far and the text to show, over as many connections as it needs.
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
+        """Yield the answer so far and what to show, over as many connections as it needs.
 
         Raises:
             ChatError: the service refuses, leaves out an event, or is away for GIVE_UP_S.
@@ -252,7 +284,7 @@ class Client:
             attempt += 1
             outage.wait(f"no service answers; the answer continues on the server: {response_id}")
 
-    def _watch_once(self, answer: Answer, base: str) -> Iterator[str]:
+    def _watch_once(self, answer: Answer, base: str) -> Iterator[Shown | None]:
         parameters: dict[str, str | int] = {"stream": "true"}
         if answer.last >= 0:
             parameters["starting_after"] = answer.last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import threading
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from tailrace.cli.chat_client import Answer, ChatError, Client
-from tailrace.cli.word_wrap import WordWrap
+from tailrace.cli.transcript import Transcript
 from tailrace.local.console import Console
 
 HELP = """\
@@ -36,7 +37,7 @@ class Chat:
     def __init__(self, client: Client, model: str, console: Console) -> None:
         self._client = client
         self._console = console
-        self._wrap: WordWrap | None = None  # of the answer that is being written
+        self._transcript: Transcript | None = None  # of the answer that is being written
         client.tell = self._tell
         self.model = model
         self.previous: str | None = None
@@ -52,25 +53,27 @@ class Chat:
         began = time.monotonic()
         response_id = self._client.ask(self.model, question, self.previous)
         answer, first = Answer(response_id), 0.0
-        self._wrap = wrap = WordWrap(self._width) if self._width else None
+        self._transcript = transcript = Transcript(self._width, dims=_dims())
         note = _EngineNote(self._client, self._console)
         try:
-            for answer, text in self._client.watch(response_id):  # noqa: B007 - read after the loop
-                if text:
+            for answer, shown in self._client.watch(response_id):  # noqa: B007 - read after the loop
+                if shown:
                     note.end()
-                    first = first or time.monotonic() - began
-                    _write(wrap.feed(text) if wrap else text)
+                    if shown.text or shown.name:
+                        first = first or time.monotonic() - began
+                    _write(transcript.feed(shown))
         except KeyboardInterrupt:
             note.end()
             self._client.cancel(response_id)
-            _write("\n")
+            _write(f"{transcript.end()}\n")
             self._console.line("(stopped; Ctrl-C again leaves)")
             self.previous, self.warned = response_id, True
             return False
         finally:
             note.end()
-            self._wrap = None
-        _write(f"{wrap.flush() if wrap else ''}\n")
+            self._transcript = None
+            _write(transcript.end())
+        _write("\n")
         self._sum_up(answer, first, time.monotonic() - began)
         if answer.status in ("completed", "incomplete", "cancelled"):
             self.previous = response_id
@@ -94,9 +97,8 @@ class Chat:
 
     def _tell(self, text: str) -> None:
         """A note of the client. An answer that is being written goes on below it."""
-        if self._wrap:
-            _write("\n")
-            self._wrap.restart()
+        if self._transcript:
+            _write(self._transcript.interrupt())
         self._console.line(text)
 
     def obey(self, line: str) -> bool:
@@ -156,6 +158,11 @@ class _EngineNote:
                     self._console.line(f"({what}; the answer begins when it is ready)")
                     told = True
                 self._console.status(f"({what}: {time.monotonic() - self._began:.0f} s)")
+
+
+def _dims() -> bool:
+    """Whether the user wants a terminal to show more than characters (no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _write(text: str) -> None:

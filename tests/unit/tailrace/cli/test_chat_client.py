@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from tailrace.cli import chat_client
+from tailrace.cli.transcript import Shown
+from tests.support import page_events
 
 
 def delta(number: int, text: str) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class TestAnswer:
                 end(3),
             )
         ]
-        assert shown == ["", "a", "b", ""]
+        assert shown == [None, Shown("message", "a"), Shown("message", "b"), None]
         assert (answer.text, answer.status, answer.last, answer.usage) == (
             "ab",
             "completed",
@@ -73,13 +75,25 @@ class TestAnswer:
 
     def test_what_is_known_already_is_not_shown_again(self) -> None:
         answer = chat_client.Answer("resp_1", last=4)
-        assert answer.apply(delta(4, "again")) == ""
+        assert answer.apply(delta(4, "again")) is None
         assert answer.text == ""
 
     def test_a_gap_is_an_error_and_not_a_hole_in_the_text(self) -> None:
         answer = chat_client.Answer("resp_1", last=4)
         with pytest.raises(chat_client.ChatError, match="left out events 5 to 6"):
             answer.apply(delta(7, "x"))
+
+    def test_items_begin_grow_and_end_each_as_what_it_is(self) -> None:
+        answer = chat_client.Answer("resp_1")
+        found = [answer.apply(event) for event in page_events.made()["cut"]]
+        shown = [each for each in found if each]
+        assert [(each.kind, each.name) for each in shown if each.name] == [("call", "geo.weather")]
+        assert [each for each in shown if each.ends] == [
+            Shown("reasoning", ends=True),
+            Shown("call", ends=True, cut=True),
+        ]
+        assert "".join(each.text for each in shown) == 'Short.{"city": "Zür'
+        assert (answer.text, answer.status) == ("", "incomplete")
 
 
 class Cut(httpx.SyncByteStream):
@@ -127,7 +141,7 @@ def test_a_lost_connection_is_resumed_after_the_last_event_and_nothing_is_shown_
         httpx.Response(200, stream=Cut(frame(delta(2, "two")) + frame(end(3)), whole=True)),
     ]
     client, asked, told = client_of(answers, monkeypatch)
-    texts = [text for _, text in client.watch("resp_1")]
+    texts = [shown.text for _, shown in client.watch("resp_1") if shown]
     assert "".join(texts) == "one two"
     assert [request.url.params.get("starting_after") for request in asked] == [None, "1", "1", "1"]
     assert told == ["(connection lost, retrying)", "(connected again)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tailrace.cli import terminal_chat
 from tailrace.cli.chat_client import Answer, ChatError
+from tailrace.cli.transcript import Shown
 from tailrace.local.console import Console
 from tests.support import waiting
 
@@ -28,7 +30,7 @@ class Scripted:
         self.asked.append((model, text, previous))
         return f"resp_{len(self.asked)}"
 
-    def watch(self, response_id: str) -> Iterator[tuple[Answer, str]]:
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
         answer = Answer(response_id, status="completed", usage={"output_tokens": 2})
         for text in self.texts:
             if isinstance(text, BaseException):
@@ -36,7 +38,7 @@ class Scripted:
             if callable(text):
                 text()
             else:
-                yield answer, text
+                yield answer, text if isinstance(text, Shown) else Shown("message", text)
 
     def cancel(self, response_id: str) -> None:
         self.cancelled.append(response_id)
@@ -160,3 +162,19 @@ def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
     assert chat.ask("one")
     assert "(connection lost, retrying)" in notes.getvalue()
     assert capsys.readouterr().out == "the first words\nand\n"
+
+
+def test_what_dims_the_terminal_never_outlives_the_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal_chat.Chat, "_width", 20)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    client = Scripted("yes")
+    for ending in (KeyboardInterrupt(), ChatError("gone")):
+        client.texts = (Shown("reasoning", "I was thin"), ending)
+        chat, _ = chat_of(client)
+        with contextlib.suppress(ChatError):
+            chat.ask("one")
+        out = capsys.readouterr().out
+        assert out.strip("\n") == "\x1b[2mI was thin\x1b[0m"
