@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from gateway.parsing import command, conversation
-from tailrace.protocol import errors, records
+from tailrace.protocol import errors, images, records
 from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
 
 CHARS_PER_TOKEN_GUESS: Final = 4
@@ -26,16 +26,23 @@ K = TypeVar("K")
 def cost(create: command.Create) -> float:
     """Return the tokens that a request may use: its prompt, estimated, and its longest answer. The
     conversation that it continues is not known yet."""
-    return _cost(create.characters, create.sampling, create.generate)
+    return _cost(create.characters, create.input, create.sampling, create.generate)
 
 
 def cost_of(request: records.Request) -> float:
     """Return the same for a whole request, with its conversation."""
-    return _cost(conversation.characters(request.messages), request.sampling, request.generate)
+    characters = conversation.characters(request.messages)
+    return _cost(characters, request.messages, request.sampling, request.generate)
 
 
-def _cost(characters: int, sampling: records.Sampling, generate: bool) -> float:
-    return characters / CHARS_PER_TOKEN_GUESS + (sampling.max_tokens if generate else 0)
+def _cost(
+    characters: int,
+    messages: Sequence[Mapping[str, Any]],
+    sampling: records.Sampling,
+    generate: bool,
+) -> float:
+    prompt = characters / CHARS_PER_TOKEN_GUESS + images.tokens(messages)
+    return prompt + (sampling.max_tokens if generate else 0)
 
 
 @dataclass(slots=True)

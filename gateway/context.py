@@ -46,11 +46,24 @@ class _Call(TypedDict):
     custom: NotRequired[dict[str, str]]
 
 
+class _Part(TypedDict):
+    """A part of a message that shows images (`tailrace.protocol.images`)."""
+
+    type: Literal["text", "image"]
+    text: NotRequired[str]
+    sha256: NotRequired[str]
+    media: NotRequired[str]
+    width: NotRequired[int]
+    height: NotRequired[int]
+    detail: NotRequired[str]
+    data: NotRequired[str]
+
+
 class _Message(TypedDict):
     """A message as an engine takes it (`gateway.parsing.conversation`)."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: str | list[_Part]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[_Call]]
     tool_call_id: NotRequired[str]

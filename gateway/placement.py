@@ -95,7 +95,15 @@ def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[s
     chain = []
     for message in messages:
         state = hashlib.blake2b(
-            state + msgspec.json.encode([message["role"], message["content"]]), digest_size=16
+            state + msgspec.json.encode([message["role"], _said(message["content"])]),
+            digest_size=16,
         ).digest()
         chain.append(state.hex())
     return chain[-MAX_DIGESTS:]
+
+
+def _said(content: Any) -> Any:
+    """A message's content, with images by their digests only."""
+    if isinstance(content, str):
+        return content
+    return [{k: v for k, v in part.items() if k != "data"} for part in content]

@@ -16,7 +16,7 @@ from gateway import (
     placement,
     worker_registry,
 )
-from gateway.parsing import command, conversation
+from gateway.parsing import command, conversation, images
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -79,6 +79,7 @@ class RequestBuilder:
         messages = [*head, *context.last_turns(history.messages), *create.input]
         if not messages:
             raise errors.missing_required_parameter("input")
+        images.check_count(messages, "input")
         prefix = placement.prefix(owner.cache_scope, create.model, messages)
         partition = await self._place(create, principal, history, prefix)
         rid = await self._delivery.mint(partition)

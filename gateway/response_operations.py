@@ -10,7 +10,7 @@ from gateway import cache
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.log import interfaces
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import ids, images, records, topics
 
 CANCEL_DEADLINE_S: Final = 5.0
 _AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscriber gets no events
@@ -103,7 +103,8 @@ class ResponseOperations:
             raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
         return [
-            {"id": ids.item_id(rid, f"msg_{i}_"), **item} for i, item in enumerate(request.input)
+            {"id": ids.item_id(rid, f"msg_{i}_"), **item}
+            for i, item in enumerate(images.restored(request.input, request.messages))
         ]
 
 

@@ -3,6 +3,7 @@
 Both APIs' inputs become these items. `messages` makes of them what chat templates take:
 
     {"role": "user" | "system" | "assistant", "content": text}
+    {"role": "user", "content": parts (tailrace.protocol.images)}
     {"role": "assistant", "content": text, "reasoning_content"?: text, "tool_calls"?: [
         {"id", "type": "function", "function": {"name", "arguments": JSON text}}
         {"id", "type": "custom", "custom": {"name", "input": text}}]}
@@ -16,15 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway.parsing.tools import flat_name
-from tailrace.protocol import errors
+from tailrace.protocol import errors, images
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A text of someone. `where`: the item's path in the body, for errors; so in all items."""
+    """A text of someone, or parts of which at least one is an image (`tailrace.protocol.images`).
+    `where`: the item's path in the body, for errors; so in all items."""
 
     role: Literal["user", "system", "assistant"]
-    content: str
+    content: str | list[dict[str, Any]]
     where: str
 
 
@@ -93,7 +95,7 @@ def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
     answering: dict[str, Any] | None = None  # the assistant's message that calls may join
     for item in items:
         match item:
-            case Message(role="assistant", content=content):
+            case Message(role="assistant", content=str(content)):
                 answering = _answer(content, thought)
                 found.append(answering)
                 thought = ""
@@ -132,10 +134,12 @@ def _call(call: Call) -> dict[str, Any]:
 
 
 def characters(messages: Iterable[dict[str, Any]]) -> int:
-    """Length of all that messages say."""
+    """Length of all texts in messages."""
     found = 0
     for message in messages:
-        found += len(message["content"]) + len(message.get("reasoning_content", ""))
+        content = message["content"]
+        texts = [content] if isinstance(content, str) else [p.get("text", "") for p in content]
+        found += sum(map(len, texts)) + len(message.get("reasoning_content", ""))
         for call in message.get("tool_calls", ()):
             found += sum(len(text) for text in call.get(call["type"], {}).values())
     return found
@@ -178,6 +182,9 @@ def unresolved(items: Iterable[Item]) -> list[Reference | Reasoning | Compaction
 def shown(item: Item) -> dict[str, Any]:
     """An item as `GET …/input_items` shows it."""
     match item:
+        case Message(role=role, content=list(parts)):
+            content = [images.shown(p) if p["type"] == "image" else _text(p) for p in parts]
+            return {"type": "message", "role": role, "status": "completed", "content": content}
         case Message(role=role, content=content):
             kind = "output_text" if role == "assistant" else "input_text"
             part: dict[str, Any] = {"type": kind, "text": content}
@@ -203,6 +210,10 @@ def shown(item: Item) -> dict[str, Any]:
             return {"type": "item_reference", "id": id_}
     own = {"id": item.id} if item.id else {}
     return {"type": "compaction", **own, "encrypted_content": item.sealed}
+
+
+def _text(part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "input_text", "text": part["text"]}
 
 
 def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:

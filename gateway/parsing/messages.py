@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from gateway.parsing import conversation
+from gateway.parsing import conversation, images
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
@@ -53,7 +53,10 @@ def message(item: dict[str, Any], where: str) -> conversation.Message:
         raise errors.unsupported_parameter(
             f"{where}.tool_calls", "A call is an item of its own: 'function_call'."
         )
-    said = content(item.get("content"), f"{where}.content", refusals=speaker == "assistant")
+    path = f"{where}.content"
+    if speaker == "user":
+        return conversation.Message(speaker, parts(item.get("content"), path), where)
+    said = content(item.get("content"), path, refusals=speaker == "assistant")
     return conversation.Message(speaker, said, where)
 
 
@@ -72,6 +75,38 @@ def content(value: Any, where: str, *, refusals: bool = False) -> str:
     return "".join(_part(part, f"{where}[{i}]", refusals) for i, part in enumerate(value))
 
 
+def parts(value: Any, where: str) -> str | list[dict[str, Any]]:
+    """What a user says: a text, or parts of a message if an image is among them
+    (`tailrace.protocol.images`). The text of a file is text.
+
+    Raises:
+        errors.ApiError: 400 naming what is wrong in it.
+    """
+    if not isinstance(value, list) or len(value) > MAX_PARTS:
+        return content(value, where)
+    found = [_shown(part, f"{where}[{i}]") for i, part in enumerate(value)]
+    if all(isinstance(part, str) for part in found):
+        return "".join(map(str, found))
+    return [{"type": "text", "text": p} if isinstance(p, str) else p for p in found]
+
+
+def _shown(part: Any, where: str) -> str | dict[str, Any]:
+    """A part of what a user says: a text, or an image part."""
+    match part.get("type") if isinstance(part, dict) else None:
+        case "input_image":
+            return images.of_responses(part, where)
+        case "image_url":
+            return images.of_chat(part, where)
+        case "input_file":
+            return images.file(part, where)
+        case "file":
+            inner = part.get("file")
+            if not isinstance(inner, dict):
+                raise errors.invalid_type(f"{where}.file", "an object")
+            return images.file(inner, f"{where}.file")
+    return _part(part, where, refusals=False)
+
+
 def _part(part: Any, where: str, refusals: bool) -> str:
     if not isinstance(part, dict):
         raise errors.invalid_type(where, "an object")
@@ -79,7 +114,7 @@ def _part(part: Any, where: str, refusals: bool) -> str:
     if refusals and kind == "refusal":
         return text(part, "refusal", where)
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-        raise errors.unsupported_value(f"{where}.type", "Only text is supported.")
+        raise errors.unsupported_value(f"{where}.type", "Only text is supported here.")
     return text(part, "text", where)
 
 
@@ -113,9 +148,12 @@ def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None:
-    """
+    """Check that messages may fit the model's length, and a record of the log.
+
     Raises:
-        errors.ApiError: more text than any tokenizer makes fit the model's length.
+        errors.ApiError: more text than any tokenizer makes fit the model's length, or too many or
+            too large images.
     """
+    images.check_count(messages, param)
     if conversation.characters(messages) > pool.max_model_len * CHARS_PER_TOKEN:
         raise errors.context_length_exceeded(pool.max_model_len, param)

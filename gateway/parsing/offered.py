@@ -23,6 +23,7 @@ class Feature(enum.Enum):
     ITEMS = "items"  # calls, their outputs and reasoning as input
     REFERENCES = "references"  # items that are to be looked up or opened
     LOGPROBS = "logprobs"
+    IMAGES = "images"
     CHOICES = "choices"
 
 
@@ -44,6 +45,13 @@ def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
     if Feature.ITEMS in missing:
         for item in create.turn:
             _item(item, chat=chat)
+    if Feature.IMAGES in missing:
+        for item in create.turn:
+            if isinstance(item, conversation.Message) and isinstance(item.content, list):
+                kinds = [part["type"] for part in item.content]
+                raise errors.unsupported_value(
+                    f"{item.where}.content[{kinds.index('image')}].type", "Only text is supported."
+                )
     if Feature.REFERENCES in missing:
         for item in conversation.unresolved(create.turn):
             raise errors.unsupported_value(

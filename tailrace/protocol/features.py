@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, get_args
 
-from tailrace.protocol import records
+from tailrace.protocol import images, records
 
-Feature = Literal["tools", "custom_tools", "reasoning", "formats", "formats_resumable", "logprobs"]
+Feature = Literal[
+    "tools", "custom_tools", "reasoning", "formats", "formats_resumable", "logprobs", "images"
+]
 ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
 
 
@@ -33,4 +35,6 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("formats", "format"))
     if request.sampling.logprobs is not None:
         found.append(Need("logprobs", "logprobs"))
+    if images.any_in(request.messages):
+        found.append(Need("images", "input"))
     return found

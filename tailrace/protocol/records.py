@@ -18,6 +18,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tailrace.protocol import images
+
 VERSION: Final = 1
 VERSION_2: Final = 2
 MAX_RECORD_BYTES: Final = 1 << 20
@@ -122,7 +124,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
 
-    From `tools` on the members are of version 2. `tools` are those that the prompt shows, as chat
+    From `tools` on the members are of version 2, and so is a message that shows an image
+    (`tailrace.protocol.images`). `tools` are those that the prompt shows, as chat
     templates take them: `{"type":"function","function":{"name","description","parameters",
     "strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`. `format` has a
     `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex` (`pattern`), `choice`
@@ -163,6 +166,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.max_tool_calls is None
             and self.format is None
             and self.reasoning is None
+            and not images.any_in(self.messages)
         )
         return self.sampling.version if plain else VERSION_2
 

@@ -206,13 +206,13 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"input": [{"role": "user", "content": 5}]}, "input[0].content", "invalid_type"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-        "input[0].content[0].type",
-        "unsupported_value",
+        "input[0].content[0].image_url",
+        "invalid_value",
     ),
     (
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-        "input[0].content[0].type",
-        "unsupported_value",
+        "input[0].content[0].file_id",
+        "unsupported_parameter",
     ),
     (
         {"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]},
@@ -317,8 +317,8 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
                 {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
             ]
         },
-        "messages[0].content[0].type",
-        "unsupported_value",
+        "messages[0].content[0].image_url.url",
+        "invalid_value",
     ),
     ({"n": 2}, "n", "unsupported_value"),
     ({"n": 10**9}, "n", "invalid_value"),

@@ -1,0 +1,246 @@
+"""Images and files that a client sends with a message (pure).
+
+They come within the request, as data URLs. This server fetches nothing from an address that a
+client names. Only an image's header is read here: its format by its first bytes, and its size in
+pixels, which bounds what decoding it can cost. A text file becomes text.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tailrace.protocol import errors, images
+
+MAX_IMAGES: Final = 16
+# A request is one record of the log, of at most `request_writer.MAX_BODY_BYTES`. In base64 this
+# many bytes leave a tenth of it for text.
+MAX_BYTES: Final = 655_360
+MAX_SIDE: Final = 8_192
+MAX_PIXELS: Final = 16_777_216  # 48 MiB in memory
+MAX_FILE_BYTES: Final = 262_144
+MAX_SEGMENTS: Final = 256  # of a JPEG before its size is said
+MAX_NAME_CHARS: Final = 256
+
+_DETAILS: Final = ("auto", "low", "high", "original")
+_DATA_URL: Final = re.compile(r"data:([^;,]{0,127})((?:;[^;,]{0,127}){0,8}),", re.IGNORECASE)
+_TEXT_MEDIA: Final = frozenset(
+    {"", "application/json", "application/xml", "application/yaml", "application/x-yaml"}
+)
+
+
+class Size(NamedTuple):
+    """What the header of an image file says."""
+
+    media: str
+    width: int
+    height: int
+
+
+def of_responses(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The part of a message that an `input_image` is.
+
+    Raises:
+        errors.ApiError: 400 naming what is wrong in it.
+    """
+    _refuse_ids(part, where, "An image")
+    return _part(part.get("image_url"), f"{where}.image_url", part.get("detail"), where)
+
+
+def of_chat(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The part of a message that an `image_url` is. Raises like `of_responses`."""
+    where = f"{where}.image_url"
+    inner = part.get("image_url")
+    if inner is None:
+        raise errors.missing_required_parameter(where)
+    if not isinstance(inner, dict):
+        raise errors.invalid_type(where, "an object")
+    return _part(inner.get("url"), f"{where}.url", inner.get("detail"), where)
+
+
+def file(part: Mapping[str, Any], where: str) -> str:
+    """The text of an `input_file`, or of what a `file` of Chat Completions holds.
+
+    Raises:
+        errors.ApiError: 400 naming what is wrong in it, also for a file that is no text.
+    """
+    _refuse_ids(part, where, "A file")
+    if part.get("file_url") is not None:
+        raise errors.unsupported_parameter(f"{where}.file_url", _not_fetched("A file", "file_data"))
+    name = part.get("filename")
+    if name is not None and (not isinstance(name, str) or len(name) > MAX_NAME_CHARS):
+        raise errors.invalid_type(
+            f"{where}.filename", f"a string of at most {MAX_NAME_CHARS} characters"
+        )
+    path = f"{where}.file_data"
+    value = part.get("file_data")
+    if value is None:
+        raise errors.missing_required_parameter(path)
+    if not isinstance(value, str):
+        raise errors.invalid_type(path, "a string")
+    media, data = _data(value, path, MAX_FILE_BYTES)
+    try:
+        if not media.startswith("text/") and media not in _TEXT_MEDIA:
+            raise ValueError(media)
+        if data.startswith(b"%PDF-") or b"\0" in data:
+            raise ValueError(media)
+        text = data.decode()
+    except ValueError as error:
+        raise errors.unsupported_value(
+            path, "Only text files in UTF-8 are supported, no PDF and no other format."
+        ) from error
+    return f"File {name}:\n{text}\n" if name else f"{text}\n"
+
+
+def check_count(items: list[dict[str, Any]], param: str) -> None:
+    """Check that messages do not show too many images, or too large ones together. An image counts
+    as often as it is shown.
+
+    Raises:
+        errors.ApiError
+    """
+    sizes = [_bytes(part.get("data", "")) for part in images.parts(items)]
+    if len(sizes) > MAX_IMAGES:
+        raise errors.invalid_value(param, f"A request has at most {MAX_IMAGES} images.")
+    if sum(sizes) > MAX_BYTES:
+        raise errors.invalid_value(
+            param, f"The images of a request have at most {MAX_BYTES} bytes together."
+        )
+
+
+def size(data: bytes) -> Size | None:
+    """What the header of a PNG, JPEG, WebP or GIF file says; None for anything else."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR" and len(data) >= 24:
+        return Size("image/png", _big(data[16:20]), _big(data[20:24]))
+    if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
+        return Size("image/gif", _little(data[6:8]), _little(data[8:10]))
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
+        return _webp(data)
+    if data.startswith(b"\xff\xd8\xff"):
+        return _jpeg(data)
+    return None
+
+
+def _bytes(base64: str) -> int:
+    return len(base64) // 4 * 3 - base64[-2:].count("=")
+
+
+# ---- one image -----------------------------------------------------------------------------------
+
+
+def _refuse_ids(part: Mapping[str, Any], where: str, what: str) -> None:
+    if part.get("file_id") is not None:
+        raise errors.unsupported_parameter(
+            f"{where}.file_id", f"{what} must be sent as a data URL; uploads are not supported."
+        )
+
+
+def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        raise errors.missing_required_parameter(path)
+    if not isinstance(value, str):
+        raise errors.invalid_type(path, "a string")
+    if detail is not None and detail not in _DETAILS:
+        raise errors.unsupported_value(
+            f"{where}.detail", f"Supported details are: {', '.join(_DETAILS)}."
+        )
+    if value[:5].lower() != "data:":
+        if value[:8].lower().startswith(("http://", "https://")):
+            raise errors.unsupported_value(path, _not_fetched("An image"))
+        raise errors.invalid_value(path, "An image must be a data URL.")
+    media, data = _data(value, path, MAX_BYTES)
+    found = size(data)
+    if found is None or (media and not media.startswith("image/")):
+        raise errors.unsupported_value(path, "Supported images are: PNG, JPEG, WebP, GIF.")
+    if not (0 < found.width <= MAX_SIDE and 0 < found.height <= MAX_SIDE):
+        raise errors.invalid_value(
+            path, f"An image has at least 1 and at most {MAX_SIDE} pixels in each direction."
+        )
+    if found.width * found.height > MAX_PIXELS:
+        raise errors.invalid_value(path, f"An image has at most {MAX_PIXELS} pixels.")
+    return {
+        "type": "image",
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "media": found.media,
+        "width": found.width,
+        "height": found.height,
+        **({"detail": detail} if detail not in (None, "auto") else {}),
+        "data": value[value.index(",") + 1 :],
+    }
+
+
+def _data(value: str, path: str, most: int) -> tuple[str, bytes]:
+    """Media type and bytes of a data URL, or of base64 alone."""
+    media, start = "", 0
+    if value[:5].lower() == "data:":
+        head = _DATA_URL.match(value[:1200])
+        if head is None or not head[2].lower().endswith(";base64"):
+            raise errors.invalid_value(path, "Expected 'data:<media type>;base64,<data>'.")
+        media, start = head[1].strip().lower(), head.end()
+    elif value[:8].lower().startswith(("http://", "https://")):
+        raise errors.unsupported_value(path, _not_fetched("A file"))
+    if (len(value) - start) // 4 * 3 > most + 3:
+        raise _too_large(path, most)
+    try:
+        data = binascii.a2b_base64(value[start:], strict_mode=True)
+    except ValueError as error:
+        raise errors.invalid_value(path, "The data is no base64.") from error
+    if len(data) > most:
+        raise _too_large(path, most)
+    return media, data
+
+
+def _too_large(path: str, most: int) -> errors.ApiError:
+    return errors.invalid_value(path, f"Expected at most {most} bytes.")
+
+
+def _not_fetched(what: str, member: str = "") -> str:
+    how = f" in '{member}'" if member else ""
+    return f"{what} is not fetched from an address. Send it as a data URL{how}."
+
+
+# ---- headers -------------------------------------------------------------------------------------
+
+
+def _big(data: bytes) -> int:
+    return int.from_bytes(data, "big")
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def _webp(data: bytes) -> Size | None:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return Size("image/webp", _little(data[24:27]) + 1, _little(data[27:30]) + 1)
+    if kind == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+        return Size("image/webp", _little(data[26:28]) & 0x3FFF, _little(data[28:30]) & 0x3FFF)
+    if kind == b"VP8L" and data[20] == 0x2F:
+        bits = _little(data[21:25])
+        return Size("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+    return None
+
+
+# Start of frame: all of C0..CF but tables (C4, CC) and an extension (C8).
+_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def _jpeg(data: bytes) -> Size | None:
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        if len(data) < at + 9 or data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif marker in _FRAMES:
+            return Size("image/jpeg", _big(data[at + 7 : at + 9]), _big(data[at + 5 : at + 7]))
+        elif marker in (0xD8, 0xD9, 0xDA):  # no size before the image itself
+            return None
+        else:
+            at += 2 + _big(data[at + 2 : at + 4])
+    return None

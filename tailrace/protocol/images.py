@@ -1,0 +1,89 @@
+"""Images in the messages of a request (pure).
+
+A message's `content` is a text, or a list of parts where it shows images:
+
+    {"type": "text", "text"}
+    {"type": "image", "sha256", "media", "width", "height", "detail"?, "data"?}
+
+`sha256` is the digest of the image file in hexadecimal, `data` the file in base64. A part without
+`data` stands for a file that is kept apart, under its digest; nothing writes such parts yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+# An image of this many pixels in each direction is about one token. No model's own figure: the
+# engine counts exactly, this is for admission.
+PIXELS_PER_TOKEN_SIDE: Final = 28
+MAX_TOKENS_GUESS: Final = 4_096
+
+REFERENCE: Final = "sha256:"
+
+
+def parts(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """All image parts, in order."""
+    for message in messages:
+        content = message.get("content")
+        if type(content) is list:
+            for part in content:
+                if type(part) is dict and part.get("type") == "image":
+                    yield part
+
+
+def any_in(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the messages show an image."""
+    return next(parts(messages), None) is not None
+
+
+def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
+    """About how many tokens the images are."""
+    return sum(_tokens(part["width"], part["height"]) for part in parts(messages))
+
+
+def _tokens(width: int, height: int) -> int:
+    side = PIXELS_PER_TOKEN_SIDE
+    return min(-(-width // side) * -(-height // side), MAX_TOKENS_GUESS)
+
+
+def url(part: Mapping[str, Any]) -> str:
+    """The data URL of a part; its digest where the file is kept apart."""
+    if "data" not in part:
+        return f"{REFERENCE}{part['sha256']}"
+    return f"data:{part['media']};base64,{part['data']}"
+
+
+def shown(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The part as an item of a request's `input` holds it: by its digest, because the messages have
+    the file."""
+    return {
+        "type": "input_image",
+        "detail": part.get("detail", "auto"),
+        "image_url": f"{REFERENCE}{part['sha256']}",
+    }
+
+
+def restored(
+    items: Iterable[dict[str, Any]], messages: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Items with the images that the messages show instead of their digests."""
+    known = {f"{REFERENCE}{part['sha256']}": url(part) for part in parts(messages)}
+    if not known:
+        return list(items)
+    return [_restored(item, known) for item in items]
+
+
+def _restored(item: dict[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    content = item.get("content")
+    if type(content) is not list:
+        return item
+    return {
+        **item,
+        "content": [
+            {**part, "image_url": known.get(part["image_url"], part["image_url"])}
+            if part.get("type") == "input_image"
+            else part
+            for part in content
+        ],
+    }
