@@ -225,7 +225,7 @@ def _webp(data: bytes) -> Size | None:
     return None
 
 
-# Start of frame: all of C0..CF but tables (C4, CC) and an extension (C8).
+# Start of frame: sixteen markers, without those of tables and of an extension.
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
