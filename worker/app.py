@@ -144,6 +144,7 @@ class App:
         self.status.kafka = lambda: (
             health.answers and self.writer.connected and not self.writer.stalled
         )
+        self.status.features = self._engine.features
         self.status.change(State.READY)
         await consumer.run()
 

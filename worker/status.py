@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,13 @@ class Status:
         detail: what the worker does or waits for; empty when READY.
         kafka: whether the broker answered what it was last asked; not asked before the engine is
             ready.
+        features: what the engine can do beyond plain text; known once it is READY.
     """
 
     state: State = State.LOADING
     detail: str = "starting"
     kafka: Callable[[], bool] = lambda: False
+    features: Collection[str] = ()
 
     @property
     def failed(self) -> bool:
@@ -56,4 +58,5 @@ class Status:
             "state": self.state.value,
             "detail": self.detail,
             "kafka": kafka,
+            "features": sorted(self.features),
         }

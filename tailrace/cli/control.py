@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from tailrace.local import (
@@ -43,6 +43,7 @@ class Row:
         last_exit: how the process before this one ended; empty before the first restart.
         since: when it started, in seconds since the epoch; 0: unknown, or it does not run.
         log: its log file; empty without one.
+        features: what a ready worker's engine can do beyond plain text; None for what is no worker.
     """
 
     name: str
@@ -56,11 +57,17 @@ class Row:
     last_exit: str = ""
     since: float = 0.0
     log: str = ""
+    features: tuple[str, ...] | None = None
 
     @property
     def runs(self) -> bool:
         """Whether the process is there."""
         return self.state in ("running", "joined", "orphan")
+
+
+def able(features: tuple[str, ...]) -> str:
+    """What a worker's engine can do, in words."""
+    return ", ".join(name.replace("_", " ") for name in features) or "plain text only"
 
 
 def rows(data: paths.Data) -> list[Row]:
@@ -81,20 +88,21 @@ def rows(data: paths.Data) -> list[Row]:
 
 def _row(part: state.Part, running: state.State) -> Row:
     now = _state_of(part)
-    ready, detail = _ready(part, running) if now == "running" else (False, part.detail)
+    answer = _ready(part, running) if now == "running" else readiness.Readiness(detail=part.detail)
     last = "" if part.last_exit is None else supervised.exit_name(part.last_exit)
     return Row(
         part.name,
         part.role,
         part.pid,
         part.address,
-        ready,
+        answer.ready,
         now,
-        detail,
+        answer.detail,
         part.restarts,
         last,
         part.since if now == "running" else 0.0,
         part.log,
+        _features(part.role, answer),
     )
 
 
@@ -106,22 +114,27 @@ def _state_of(part: state.Part) -> str:
     return f"ended ({supervised.exit_name(part.exit_code)})"
 
 
-def _ready(part: state.Part, running: state.State) -> tuple[bool, str]:
+def _features(role: state.Role, answer: readiness.Readiness) -> tuple[str, ...] | None:
+    return answer.features if role == "worker" and answer.ready else None
+
+
+def _ready(part: state.Part, running: state.State) -> readiness.Readiness:
     """Whether a part is ready now, with a detail. Asks it, as the state file may be 2 s old."""
     if part.role == "supervisor":
-        return running.phase == "ready", running.phase
+        return readiness.Readiness(ready=running.phase == "ready", detail=running.phase)
     if part.role == "kafka":
-        return ports.accepts(_port(part.address)), ""
+        return readiness.Readiness(ready=ports.accepts(_port(part.address)))
     if part.role == "redis":
-        return redis_server.answers(_port(part.address)), ""
+        return readiness.Readiness(ready=redis_server.answers(_port(part.address)))
     return _answer(part.probe, young=time.time() - part.since < YOUNG_S)
 
 
-def _answer(probe: str, *, young: bool) -> tuple[bool, str]:
+def _answer(probe: str, *, young: bool) -> readiness.Readiness:
     answer = readiness.ask(probe)
     if answer.ready:
-        return True, ""
-    return False, answer.detail or answer.state or (STARTING if young else "it does not answer")
+        return replace(answer, detail="")
+    missing = STARTING if young else "it does not answer"
+    return replace(answer, detail=answer.detail or answer.state or missing)
 
 
 def _port(address: str) -> int:
@@ -139,16 +152,17 @@ def _strangers(data: paths.Data, run: str, known: set[int]) -> Iterator[Row]:
         if not is_joined or role not in parts.SERVICE_ROLES:
             yield Row(processes.command(pid)[:40], "engine", pid, "", False, "orphan", "")
         elif found.part.endswith(f"-{pid}"):
-            ready, detail = _answer(f"{plan.url(int(found.admin_port or 0))}/ready", young=True)
+            answer = _answer(f"{plan.url(int(found.admin_port or 0))}/ready", young=True)
             address = plan.url(int(found.port)) if found.port else ""
             joined[found.part] = Row(
                 found.part,
                 role,  # type: ignore[arg-type]
                 pid,
                 address,
-                ready,
+                answer.ready,
                 "joined",
-                detail,
+                answer.detail,
+                features=_features(role, answer),  # type: ignore[arg-type]
             )
             yield joined[found.part]
         else:

@@ -105,7 +105,8 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array.")] = False,
     data: options.Data = None,
 ) -> None:
-    """List every process: name, role, pid, readiness, restarts, how it ended last, its age."""
+    """List every process: name, role, pid, readiness, restarts, how it ended last, its age, what it
+    waits for, and what a worker's engine can do."""
     folder = options.folder(data)
     rows = control.rows(folder)
     if as_json:
@@ -205,7 +206,7 @@ def _ps_cells(row: control.Row) -> tuple[str, ...]:
         str(row.restarts),
         row.last_exit or "-",
         row.address or "-",
-        row.detail,
+        row.detail or ("" if row.features is None else control.able(row.features)),
     )
 
 

@@ -19,11 +19,14 @@ class Readiness:
         ready: whether it may get work.
         state: its own word for its state; empty if there was no answer.
         detail: what it waits for or what is wrong; empty if it says nothing.
+        features: what a worker's engine can do beyond plain text; None if it is no worker, or does
+            not say.
     """
 
     ready: bool = False
     state: str = ""
     detail: str = ""
+    features: tuple[str, ...] | None = None
 
 
 def ask(url: str) -> Readiness:
@@ -42,15 +45,18 @@ def ask(url: str) -> Readiness:
 
 
 def parse(status: int, body: bytes) -> Readiness:
-    """Read `{"ready": bool, "state": "...", "detail": "..."}`. Any other body: the status alone."""
+    """Read `{"ready": bool, "state": "...", "detail": "...", "features": [...]}`. Of any other body
+    only the status counts."""
     try:
         fields: Any = json.loads(body)
     except ValueError:
         fields = {}
     if not isinstance(fields, dict):
         fields = {}
+    told = fields.get("features")
     return Readiness(
         ready=status == 200,
         state=str(fields.get("state") or ""),
         detail=str(fields.get("detail") or ""),
+        features=tuple(map(str, told)) if isinstance(told, list) else None,
     )

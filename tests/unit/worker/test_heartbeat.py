@@ -93,4 +93,5 @@ def test_a_failure_is_told_with_its_reason() -> None:
         "state": "failed",
         "detail": "the engine died",
         "kafka": False,
+        "features": [],
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli import control, doctor
+from tailrace.cli import control, deployment_commands, doctor
 from tailrace.local import java, kafka_broker, paths, processes, redis_server, state
 
 Sleep = Callable[[str], subprocess.Popen[bytes]]
@@ -111,8 +111,16 @@ def test_what_a_killed_supervisor_left_is_shown_with_the_supervisor_gone(
     assert f"tailrace down --data {data.root}`" in found[0].cure
 
 
-def row(role: state.Role, now: str, detail: str, *, ready: bool = False) -> control.Row:
-    return control.Row(f"{role}-1", role, 1, "", ready, now, detail, log="/logs/x.log")
+def row(
+    role: state.Role,
+    now: str,
+    detail: str,
+    *,
+    ready: bool = False,
+    features: tuple[str, ...] | None = None,
+) -> control.Row:
+    log = "/logs/x.log"
+    return control.Row(f"{role}-1", role, 1, "", ready, now, detail, log=log, features=features)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +154,23 @@ def test_a_line_that_is_not_ok_names_a_cure(
     assert found.level == level
     assert text in found.text
     assert cure in found.cure
+
+
+@pytest.mark.parametrize(
+    ("features", "told"),
+    [
+        (None, ""),
+        ((), "plain text only"),
+        (("custom_tools", "reasoning", "tools"), "custom tools, reasoning, tools"),
+    ],
+)
+def test_what_a_workers_engine_can_do_is_told(
+    data: paths.Data, features: tuple[str, ...] | None, told: str
+) -> None:
+    one = row("worker", "running", "", ready=True, features=features)
+    (found,) = doctor.deployment(data, [one])
+    assert found.text == (f"ready ({told})" if told else "ready")
+    assert deployment_commands._ps_cells(one)[-1] == told
 
 
 def test_a_finding_without_a_cure_cannot_be_made() -> None:

@@ -330,6 +330,11 @@ class TestProbes:
         loading = readiness.parse(503, b'{"ready": false, "state": "loading", "detail": "weights"}')
         assert loading == readiness.Readiness(ready=False, state="loading", detail="weights")
 
+    def test_what_a_worker_can_do_is_read_and_of_others_unknown(self) -> None:
+        worker = readiness.parse(200, b'{"ready": true, "features": ["tools"]}')
+        assert worker.features == ("tools",)
+        assert readiness.parse(200, b'{"features": "tools"}').features is None
+
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
     def test_a_body_of_anything_else_is_no_reason_to_fail(self, body: bytes) -> None:
         assert readiness.parse(503, body) == readiness.Readiness()
