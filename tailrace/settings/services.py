@@ -96,6 +96,8 @@ class WorkerSettings(ServiceSettings):
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int
+    tool_parser: str
+    reasoning_parser: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

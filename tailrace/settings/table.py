@@ -340,6 +340,25 @@ VARIABLES: Final = (
         "0",
     ),
     Variable(
+        "TAILRACE_TOOL_PARSER",
+        "tool_parser",
+        (WORKER,),
+        kinds.Text(),
+        "vLLM's parser of tool calls (`hermes`, …), `none`, or `auto`: by the model's type and its "
+        "chat template, if that shows tools",
+        "auto",
+    ),
+    Variable(
+        "TAILRACE_REASONING_PARSER",
+        "reasoning_parser",
+        (WORKER,),
+        kinds.Text(),
+        "vLLM's parser of reasoning (`qwen3`, …), `none`, or `auto`: by the model's type and its "
+        "chat template, and only for requests with tools, formats, an effort or log probabilities; "
+        "one that is named reads every answer, which gateways of version 0.1 cannot show",
+        "auto",
+    ),
+    Variable(
         "TAILRACE_MODEL",
         "model",
         (WORKER, COMMAND),

@@ -49,12 +49,16 @@ if engine_environment.HERE:
             max_model_len=2048,
             public_api=public,
             cpu_dtype="float32" if public else "bfloat16",
+            reasoning_parser="deepseek_r1",
         )
         await made.start()
         yield made
         await made.shutdown()
 
     def ask(text: str = "Say hello.", max_tokens: int = 24, **more: Any) -> records.Request:
+        """With tools or a format: without reasoning, unless `more` says otherwise."""
+        if "tools" in more or "format" in more:
+            more = {"reasoning": {"effort": "none"}, **more}
         rid = f"resp_{os.urandom(16).hex()}"
         of_request = records.Request.__struct_fields__
         fields = {k: v for k, v in more.items() if k in of_request}
@@ -237,6 +241,188 @@ if engine_environment.HERE:
             with pytest.raises(base.Refused) as caught:
                 await answer(engine, ask(format=bad))
             assert caught.value.code == "invalid_prompt"
+
+    # ---- items -----------------------------------------------------------------------------------
+
+    def tool(name: str, strict: bool | None = None, **properties: Any) -> dict[str, Any]:
+        parameters = {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+        function = {"name": name, "description": "d", "parameters": parameters, "strict": strict}
+        return {"type": "function", "function": function}
+
+    CITY = {"type": "string", "maxLength": 8}
+    TOOLS = [tool("weather", city=CITY), tool("now", zone={"enum": ["UTC", "CET"]})]
+
+    def pieces_of(engine: vllm.VLLM, request: records.Request, ids: Sequence[int]) -> list[Any]:
+        """What each id adds, and at last what the end adds."""
+        parser = engine.item_parser(request, prompt_ids(engine, request))
+        return [*[list(parser.push(i)) for i in ids], list(parser.finish())]
+
+    def prompt_ids(engine: vllm.VLLM, request: records.Request) -> list[int]:
+        return list(engine._template.render(request))
+
+    def items_of(pieces: Sequence[Sequence[base.Piece]]) -> list[tuple[str, str, str]]:
+        """(kind, name, text) of each item."""
+        items: list[tuple[str, str, str]] = []
+        for piece in (one for some in pieces for one in some):
+            if not items or piece.name or items[-1][0] != piece.kind:
+                items.append((piece.kind, piece.name, ""))
+            kind, name, text = items[-1]
+            items[-1] = (kind, name, text + piece.text)
+        return items
+
+    def read(engine: vllm.VLLM, text: str, **more: Any) -> list[tuple[str, str, str]]:
+        request = ask(**{"tools": TOOLS, **more})
+        return items_of(pieces_of(engine, request, engine._fast.encode(text).ids))
+
+    CALL_1 = '<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich 日😀"}}\n</tool_call>'
+    CALL_2 = '<tool_call>{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>'
+    ONE = ("c", "weather", '{"city": "Zürich 日😀"}')
+    TWO = ("c", "now", '{"zone": "UTC"}')
+    THINKS = {"reasoning": None}
+    TEXTS: dict[str, tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = {
+        "text": ("Hello 日😀.", {}, [("m", "", "Hello 日😀.")]),
+        "two calls": (CALL_1 + "\n" + CALL_2, {}, [ONE, TWO]),
+        "text around calls": (
+            "Let me see.\n" + CALL_1 + "\nAnd " + CALL_2 + " so.",
+            {},
+            [("m", "", "Let me see.\n"), ONE, ("m", "", "\nAnd "), TWO, ("m", "", " so.")],
+        ),
+        "no call": ("a <tool_c b < c", {}, [("m", "", "a <tool_c b < c")]),
+        "a call that is no JSON": (
+            "<tool_call>not json at all</tool_call> done",
+            {},
+            [("m", "", "<tool_call>not json at all</tool_call> done")],
+        ),
+        "arguments before the name": (
+            '<tool_call>{"arguments": {"name": "Rome", "n": 1}, "name": "now"}</tool_call>ok',
+            {},
+            [("c", "now", '{"name": "Rome", "n": 1}'), ("m", "", "ok")],
+        ),
+        "no arguments": ('<tool_call>{"name": "now"}</tool_call>', {}, [("c", "now", "{}")]),
+        "cut in its name": (
+            'So <tool_call>{"name": "no',
+            {},
+            [("m", "", 'So <tool_call>{"name": "no')],
+        ),
+        "cut in its arguments": (
+            '<tool_call>{"name": "now", "arguments": {"zo',
+            {},
+            [("c", "now", '{"zo')],
+        ),
+        "cut in a mark": (CALL_2[:-8], {}, [TWO]),
+        "reasoning": (
+            "<think>I need the 天気.</think>\n\nSure.",
+            THINKS,
+            [("r", "", "I need the 天気."), ("m", "", "\n\nSure.")],
+        ),
+        "reasoning that the prompt began": (
+            "Hm.</think>Sure." + CALL_1,
+            THINKS,
+            [("r", "", "Hm."), ("m", "", "Sure."), ONE],
+        ),
+        "reasoning and a call": ("<think>Hm.</think>\n" + CALL_2, THINKS, [("r", "", "Hm."), TWO]),
+        "only reasoning": ("<think>Hm, 日", THINKS, [("r", "", "Hm, 日")]),
+        "empty reasoning": ("<think>\n\n</think>Yes", THINKS, [("m", "", "Yes")]),
+    }
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    @pytest.mark.parametrize("name", TEXTS)
+    async def test_a_text_is_read_as_items_and_nothing_of_it_is_lost(
+        engine: vllm.VLLM, name: str
+    ) -> None:
+        text, more, items = TEXTS[name]
+        assert read(engine, text, **more) == items
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    async def test_what_takes_over_anywhere_finds_the_same_pieces(engine: vllm.VLLM) -> None:
+        for text, more, _ in TEXTS.values():
+            request = ask(tools=TOOLS, **more)
+            ids = engine._fast.encode(text).ids
+            whole = pieces_of(engine, request, ids)
+            for k in range(len(ids)):
+                assert pieces_of(engine, request, ids[:k])[:-1] == whole[:k]
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    async def test_two_ids_at_once_would_be_read_differently(engine: vllm.VLLM) -> None:
+        """So the tests above would see it."""
+        different = 0
+        for text, more, items in TEXTS.values():
+            request = ask(tools=TOOLS, **more)
+            parser: Any = engine.item_parser(request, prompt_ids(engine, request))
+            ids, found = engine._fast.encode(text).ids, []
+            for at in range(0, len(ids), 2):
+                for i in ids[at : at + 2]:
+                    parser._block.append(i)
+                    parser._block_text += parser._kit.detokenizer.push((i,))
+                found.append(parser._feed_block(finished=False))
+            different += items_of([*found, parser.finish()]) != items
+        assert different
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    async def test_a_custom_tools_input_is_its_text(engine: vllm.VLLM) -> None:
+        patch = {"type": "custom", "custom": {"name": "patch", "description": "p"}}
+        more = {"tools": [*TOOLS, patch]}
+        said = r'{"input": "a\n\"b\" \ud83d\ude00 日"}'
+        call = '<tool_call>{"name": "patch", "arguments": ' + said + "}</tool_call>"
+        assert read(engine, call + CALL_2, **more) == [("x", "patch", 'a\n"b" 😀 日'), TWO]
+
+    # ---- tools -----------------------------------------------------------------------------------
+
+    async def test_the_template_shows_tools_and_calls_to_the_model(engine: vllm.VLLM) -> None:
+        request = ask(tools=TOOLS)
+        shown = engine._fast.decode(prompt_ids(engine, request), skip_special_tokens=False)
+        assert '"weather"' in shown
+        assert {"tools", "custom_tools", "reasoning"} <= engine.features
+        none = ask(tools=TOOLS, tool_choice=records.ToolChoice("none"))
+        assert '"weather"' not in engine._fast.decode(prompt_ids(engine, none))
+        assert "hermes" not in engine.parser_name(none)
+        assert engine.parser_name(request).startswith("hermes+deepseek_r1@vllm-")
+
+    CHOICES: dict[str, dict[str, Any]] = {
+        "required": {"tool_choice": records.ToolChoice("required")},
+        "one": {"tool_choice": records.ToolChoice("required"), "parallel_tool_calls": False},
+        "named": {"tool_choice": records.ToolChoice("required", ("now",))},
+        "allowed": {
+            "tool_choice": records.ToolChoice("auto", ("now",)),
+            "logit_bias": {"14": 30.0},
+        },
+        "auto": {"logit_bias": {"14": 30.0}, "parallel_tool_calls": False},
+        "at most one": {"tool_choice": records.ToolChoice("required"), "max_tool_calls": 1},
+    }
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    @pytest.mark.parametrize("name", CHOICES)
+    async def test_calls_that_are_continued_anywhere_are_the_uninterrupted_ones(
+        engine: vllm.VLLM, name: str
+    ) -> None:
+        request = ask(tools=TOOLS, max_tokens=90, **CHOICES[name])
+        whole = await answer(engine, request)
+        pieces = pieces_of(engine, request, whole)
+        items = items_of(pieces)
+        calls = [i for i in items if i[0] == "c"]
+        assert calls
+        ended = whole[-1] in engine.stop_ids
+        # At the limit of tokens a call may have no name yet. Then it is text.
+        assert not [i for i in (items if ended else items[:-1]) if i[0] == "m"], items
+        complete = calls if ended else calls[:-1]
+        for _, called, arguments in complete:
+            [schema] = [
+                t["function"]["parameters"] for t in TOOLS if t["function"]["name"] == called
+            ]
+            jsonschema.validate(json.loads(arguments), schema)
+        if name in ("named", "allowed"):
+            assert {called for _, called, _ in calls} == {"now"}
+        if name in ("one", "at most one"):
+            assert len(complete) == len(calls) == 1
+        cuts = range(1, len(whole))
+        rests = await asyncio.gather(*[answer(engine, request, whole[:k]) for k in cuts])
+        for k, rest in zip(cuts, rests, strict=True):
+            assert whole[:k] + rest == whole, (name, k)
 
 
 @pytest.mark.engine

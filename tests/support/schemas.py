@@ -49,4 +49,4 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "map": {"type": "object", "additionalProperties": _BOOL, "maxProperties": 2},
 }
 SOME: Final = tuple(SCHEMAS)
-ENDLESS: Final = frozenset({"recursion"})  # a model may go on with these as long as it likes
+ENDLESS: Final = frozenset({"recursion", "map"})  # a model may go on with these as long as it likes

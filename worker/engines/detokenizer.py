@@ -17,9 +17,10 @@ class Detokenizer:
         _held: ids whose text was not returned yet; empty at the end of a character.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._stream = _new_stream()
+        self._skip = skip_special_tokens
+        self._stream = _new_stream(self._skip)
         self._context: list[int] = []
         self._held: list[int] = []
 
@@ -40,7 +41,7 @@ class Detokenizer:
             if "Invalid prefix" not in str(error):
                 raise
             # vLLM does the same: a new decoder starts after the sequence that is no text.
-            self._stream = _new_stream()
+            self._stream = _new_stream(self._skip)
             text = self._stream.step(self._tokenizer, token)
         self._held.append(token)
         if not text:
@@ -49,10 +50,10 @@ class Detokenizer:
         return str(text)
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self._tokenizer.decode(ids, skip_special_tokens=self._skip))
 
 
-def _new_stream() -> Any:
+def _new_stream(skip_special_tokens: bool) -> Any:
     from tokenizers import decoders
 
-    return decoders.DecodeStream(skip_special_tokens=True)
+    return decoders.DecodeStream(skip_special_tokens=skip_special_tokens)

@@ -21,8 +21,9 @@ import functools
 import hashlib
 import os
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tailrace import private_parts, settings, telemetry
 from tailrace.protocol import records
@@ -37,10 +38,11 @@ from worker.engines import (
     vllm_grammar,
     vllm_internals,
     vllm_logprobs,
+    vllm_parsers,
     vllm_public,
     vllm_request,
+    vllm_template,
 )
-from worker.messages import plain
 
 # vLLM reads these at import. A value in the environment wins.
 ENVIRONMENT: Final = {
@@ -55,6 +57,8 @@ ENVIRONMENT: Final = {
 WATCH_S: Final = 0.5
 SHUTDOWN_S: Final = 3
 
+T = TypeVar("T")
+
 
 def create(s: settings.WorkerSettings) -> VLLM:
     """The engine for these settings."""
@@ -63,10 +67,12 @@ def create(s: settings.WorkerSettings) -> VLLM:
         capacity=s.max_num_seqs,
         max_model_len=s.max_model_len,
         public_api=bool(s.vllm_public_api),
+        tool_parser=s.tool_parser,
+        reasoning_parser=s.reasoning_parser,
     )
 
 
-class VLLM(base.PlainText):
+class VLLM:
     """The engine; see the module's docstring.
 
     Attributes:
@@ -75,6 +81,8 @@ class VLLM(base.PlainText):
         _tokenizer: the model's tokenizer, of transformers. None until started.
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
         _bytes: of the tokens, for log probabilities. None until a request asks for them.
+        _template, _names, _parsers: of the model (`vllm_template`, `vllm_parsers`). None until
+            started.
         _parent: the thread that started the engine processes. It lives as long as they do (see
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
@@ -92,23 +100,31 @@ class VLLM(base.PlainText):
         max_model_len: int,
         public_api: bool = False,
         cpu_dtype: str = "bfloat16",
+        tool_parser: str = vllm_parsers.AUTO,
+        reasoning_parser: str = vllm_parsers.AUTO,
     ) -> None:
         """`model`: a folder or a hub name. `public_api`: do without `vllm_internals`. `cpu_dtype`:
-        of weights and arithmetic where there is no GPU."""
+        of weights and arithmetic where there is no GPU. `tool_parser`, `reasoning_parser`: names of
+        vLLM, `AUTO` or `NONE`."""
         self.capacity = capacity
         self.model_rev = ""
         self.tokenizer_digest = ""
         self.stop_ids: frozenset[int] = frozenset()
+        self.features: frozenset[Feature] = frozenset()
         self.dead = asyncio.Event()
         self.internals = False
         self._model = model
         self._max_model_len = max_model_len
         self._public_api = public_api
         self._cpu_dtype = cpu_dtype
+        self._wanted_parsers = (tool_parser, reasoning_parser)
         self._llm: Any = None
         self._tokenizer: Any = None
         self._fast: Any = None
         self._bytes: vllm_logprobs.TokenBytes | None = None
+        self._template: Any = None
+        self._names: Any = None
+        self._parsers: Any = None
         self._parent: threading.Thread | None = None
         self._release = threading.Event()
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
@@ -139,9 +155,7 @@ class VLLM(base.PlainText):
         self._encoder.shutdown(wait=False)
 
     async def encode(self, request: records.Request) -> list[int]:
-        ids = await asyncio.get_running_loop().run_in_executor(
-            self._encoder, self._render, plain(request.messages)
-        )
+        ids: list[int] = await self._in_encoder(self._template.render, request)
         base.check_length(len(ids), self._max_model_len)
         return ids
 
@@ -149,20 +163,24 @@ class VLLM(base.PlainText):
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        constraint = _constraint(job.request)
-        under_it = 0 if constraint is None else len(job.output_so_far)
-        if under_it and "formats_resumable" not in self.features:
-            raise base.NotResumable
         try:
+            outline = await self._in_encoder(
+                self._parsers.outline, job, self._template.variables(job.request)
+            )
+            if outline.under_it and "formats_resumable" not in self.features:
+                raise base.NotResumable
             await self._run(
                 vllm_request.prompt(job),
-                vllm_request.sampling(job, constraint, under_it),
+                vllm_request.sampling(job, outline.constraint, outline.under_it),
                 job.key,
                 on_step,
                 self._describe_ids(job.request.sampling.logprobs),
+                **outline.further,
             )
         except vllm_public.GaveUp as error:
-            if under_it and error.reason == "error":  # the accepted ids do not fit the grammar
+            if (
+                outline.under_it and error.reason == "error"
+            ):  # the accepted ids do not fit the grammar
                 raise base.NotResumable from error
             raise
         except EngineDeadError as error:
@@ -178,6 +196,14 @@ class VLLM(base.PlainText):
     def detokenizer(self) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast)
 
+    def parser_name(self, request: records.Request) -> str:
+        return str(self._parsers.name(request))
+
+    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
+        variables = self._template.variables(request)
+        parser: base.ItemParser = self._parsers.item_parser(request, prompt_ids, variables)
+        return parser
+
     def token_ids(self, text: str) -> list[int]:
         """A text's ids, without markers."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
@@ -189,9 +215,13 @@ class VLLM(base.PlainText):
         key: str,
         on_step: base.OnStep,
         describe: vllm_public.Describe = vllm_public.nothing,
+        **further: Any,
     ) -> None:
         run = vllm_internals.run if self.internals else vllm_public.run
-        await run(self._llm, prompt, sampling, key, on_step, describe)
+        await run(self._llm, prompt, sampling, key, on_step, describe, **further)
+
+    async def _in_encoder(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._encoder, function, *arguments)
 
     def _describe_ids(self, count: int | None) -> vllm_public.Describe:
         if count is None:
@@ -244,8 +274,23 @@ class VLLM(base.PlainText):
                 else {}
             ),
         ).create_engine_config()
+        self._names = self._find_parsers(config.model_config)
+        config.structured_outputs_config.reasoning_parser = self._names.reasoning
         with vllm_cpu.cores(config, internals=self.internals):
             return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+
+    def _find_parsers(self, model: Any) -> vllm_parsers.Names:
+        """The model's parsers. Before the engine starts, because its grammars need the one for
+        reasoning."""
+        from vllm.tokenizers import cached_tokenizer_from_config
+
+        template = vllm_template.Template(cached_tokenizer_from_config(model))
+        return vllm_parsers.names(
+            *self._wanted_parsers,
+            str(getattr(model.hf_config, "model_type", "")),
+            template.text,
+            opens_thinking=template.opens_thinking,
+        )
 
     def _describe(self) -> None:
         config = self._llm.model_config
@@ -254,6 +299,10 @@ class VLLM(base.PlainText):
         eos = config.try_get_generation_config().get("eos_token_id")
         found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         self.stop_ids = frozenset(int(e) for e in found if e is not None)
+        self._template = vllm_template.Template(self._tokenizer)
+        self._parsers = vllm_parsers.Parsers(
+            self._names, self._tokenizer, self._fast, config, self.stop_ids
+        )
         self.model_rev = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
         self.tokenizer_digest = hashlib.blake2b(
             self._fast.to_str().encode(), digest_size=8
@@ -270,6 +319,10 @@ class VLLM(base.PlainText):
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
         found: set[Feature] = {"logprobs", "formats"}
+        if self._names.tools and self._template.takes_tools:
+            found |= {"tools", "custom_tools"}
+        if self._names.reasoning:
+            found.add("reasoning")
         if await self._continues_a_grammar():
             found.add("formats_resumable")
         else:
@@ -289,7 +342,7 @@ class VLLM(base.PlainText):
             return True
 
         try:
-            await self._run(prompt, sampling, "canary", keep)
+            await self._run(prompt, sampling, "canary", keep, reasoning_ended=True)
         except (ValueError, vllm_public.GaveUp):
             return False
         return bool(self._fast.decode(made, skip_special_tokens=True) == vllm_grammar.CANARY)
@@ -298,23 +351,6 @@ class VLLM(base.PlainText):
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has a flag, no event
             await asyncio.sleep(WATCH_S)
         self.dead.set()
-
-    def _render(self, messages: list[dict[str, str]]) -> list[int]:
-        try:
-            ids = self._tokenizer.apply_chat_template(
-                messages, tokenize=True, add_generation_prompt=True, return_dict=False
-            )
-        except Exception as error:  # templates raise any type, for example on the order of roles
-            raise base.Refused(
-                "invalid_prompt",
-                f"The model's chat template refused the messages: {type(error).__name__}",
-            ) from error
-        return list(ids)
-
-
-def _constraint(request: records.Request) -> Any:
-    """vLLM's `StructuredOutputsParams` for this request, or None."""
-    return None if request.format is None else vllm_formats.constraint(request.format)
 
 
 def revision(model: str, commit: str | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 BACKEND: Final = {
@@ -30,3 +31,27 @@ def constraint(form: dict[str, Any]) -> Any:
             return StructuredOutputsParams(grammar=form["definition"])
         case other:
             raise ValueError(f"no format is called {other!r}")
+
+
+def bounded(found: Any) -> Any:
+    """The same constraint without endless whitespace: `BACKEND` does not hold within structural
+    tags."""
+    if found is None or found.structural_tag is None:
+        return found
+    from vllm.sampling_params import StructuredOutputsParams
+
+    tag = json.loads(found.structural_tag)
+    _bound(tag)
+    return StructuredOutputsParams(structural_tag=json.dumps(tag))
+
+
+def _bound(node: Any) -> None:
+    if isinstance(node, list):
+        for one in node:
+            _bound(one)
+    elif isinstance(node, dict):
+        if node.get("type") == "json_schema":
+            node["max_whitespace_cnt"] = 1
+            return
+        for one in node.values():
+            _bound(one)

@@ -1,0 +1,130 @@
+"""Texts of custom calls, names of parsers and what a template takes, without vLLM.
+tests/contract/test_vllm.py reads whole answers with the real parsers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tailrace.protocol import events, records
+from worker.engines import base, vllm_items, vllm_parsers, vllm_template
+
+TEXTS = ["", "plain", 'a "quote"\n\\ 日 😀', "\t\u0001", "{}"]
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_text_of_a_custom_call_does_not_depend_on_how_it_comes(
+    text: str, ascii_only: bool
+) -> None:
+    arguments = json.dumps({"input": text}, ensure_ascii=ascii_only)
+    for size in (1, 2, 3, len(arguments)):
+        read = vllm_items.CustomInput()
+        parts = [arguments[at : at + size] for at in range(0, len(arguments), size)]
+        assert "".join(map(read.push, parts)) + read.finish() == text
+
+
+def test_arguments_of_another_form_are_the_text_themselves() -> None:
+    for text in ("just text", '{"other": 1}', "[1]", '{"inp'):
+        read = vllm_items.CustomInput()
+        assert "".join(map(read.push, text)) + read.finish() == text
+
+
+def test_a_parser_is_named_or_found_by_the_model_and_its_template() -> None:
+    def of(kind: str, template: str, tools: str = "auto", reasoning: str = "auto") -> Any:
+        return vllm_parsers.names(tools, reasoning, kind, template)
+
+    assert of("qwen2", "<tool_call>") == vllm_parsers.Names("hermes", "")
+    assert of("qwen3_moe", "<function= </think>") == vllm_parsers.Names("qwen3_xml", "qwen3")
+    assert of("llama", "nothing") == vllm_parsers.Names("", "")
+    assert of("llama", "<tool_call>", "none", "none") == vllm_parsers.Names("", "")
+    assert of("llama", "", "pythonic", "olmo3") == vllm_parsers.Names("pythonic", "olmo3", True)
+    thinking = vllm_parsers.names("auto", "auto", "llama", "", opens_thinking=True)
+    assert thinking == vllm_parsers.Names("", "deepseek_r1")
+
+
+class Tokenizer:
+    """A chat template that takes some variables."""
+
+    def __init__(self, *takes: str) -> None:
+        self.takes = takes
+        self.chat_template = "t"
+
+    def apply_chat_template(self, messages: Any, *, tokenize: bool, **variables: Any) -> Any:
+        shown = {name: v for name, v in variables.items() if name in self.takes}
+        text = f"{messages[-1]['content']} {json.dumps(shown)}"
+        return list(text.encode()) if tokenize else text
+
+
+def request(**more: Any) -> records.Request:
+    rid = "resp_" + "0" * 32
+    return records.Request(
+        rid,
+        records.Owner("i", "s"),
+        "m",
+        [{"role": "user", "content": "?"}],
+        records.Sampling(9),
+        events.echo(rid, 0, "m", metadata={}),
+        **more,
+    )
+
+
+def test_a_template_that_ignores_tools_is_found_out() -> None:
+    assert not vllm_template.Template(Tokenizer()).takes_tools
+    assert vllm_template.Template(Tokenizer("tools")).takes_tools
+
+
+@pytest.mark.parametrize(
+    ("takes", "effort", "variables"),
+    [
+        (["enable_thinking"], "none", {"enable_thinking": False}),
+        (["enable_thinking"], "high", {"enable_thinking": True}),
+        (["reasoning_effort"], "medium", {"reasoning_effort": "medium"}),
+        (["reasoning_effort"], "xhigh", {"reasoning_effort": "high"}),
+        (["reasoning_effort", "thinking"], "minimal", {"thinking": False}),
+        ([], "none", {}),
+    ],
+)
+def test_an_effort_becomes_what_the_template_takes(
+    takes: list[str], effort: str, variables: dict[str, Any]
+) -> None:
+    template = vllm_template.Template(Tokenizer(*takes))
+    assert template.variables(request(reasoning={"effort": effort})) == variables
+    assert template.variables(request(reasoning={"summary": "auto"})) == {}
+
+
+def test_an_effort_is_refused_where_the_template_has_no_use_for_it() -> None:
+    with pytest.raises(base.Refused, match=r"reasoning\.effort"):
+        vllm_template.Template(Tokenizer()).render(request(reasoning={"effort": "low"}))
+
+
+def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    custom = {"id": "c2", "type": "custom", "custom": {"name": "x", "input": "text"}}
+    broken = {"id": "c3", "type": "function", "function": {"name": "f", "arguments": "no JSON"}}
+    found = vllm_template.messages(
+        [
+            {"role": "developer", "content": [{"type": "input_text", "text": "Be short."}]},
+            {"role": "assistant", "content": "", "tool_calls": [call, custom, broken]},
+            {"role": "tool", "tool_call_id": "c2", "content": "done"},
+        ]
+    )
+    assert found[0] == {"role": "system", "content": "Be short."}
+    assert [c["function"]["arguments"] for c in found[1]["tool_calls"]] == [
+        {"a": 1},
+        {"input": "text"},
+        "no JSON",
+    ]
+    assert found[2] == {"role": "tool", "content": "done", "tool_call_id": "c2", "name": "x"}
+
+
+def test_a_custom_tool_is_shown_as_a_function_of_one_text() -> None:
+    grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
+    custom = {"name": "x", "description": "about", "format": grammar}
+    shown = vllm_template.shown_tool({"type": "custom", "custom": custom})["function"]
+    assert shown["name"] == "x"
+    assert list(shown["parameters"]["properties"]) == ["input"]
+    assert "about" in shown["description"]
+    assert "[a-z]+" in shown["description"]

@@ -1,0 +1,351 @@
+"""The items of one response, by a parser of vLLM.
+
+vLLM's `Parser` is fed one id a call and says what it adds to the reasoning, to the text and to the
+calls. It is trusted with that, but not with text that it does not understand: what it would lose
+comes out as text of a message.
+
+    whitespace around calls and reasoning      begins no item of its own
+    text behind a call (hermes drops it)       a message: the parser begins anew behind each call
+    a call that is none (no JSON, no name)     a message, with its marks
+    arguments before the name (hermes spoils)  the call is read as a whole when it is complete
+    what is held at the end                    a message
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tailrace.protocol import records
+from worker import generation
+from worker.engines import vllm_template
+from worker.item_parser import Piece
+
+# Parsers with a state machine may look at all arguments for each delta. So from here on in a call
+# they get ids in blocks, each a share of what the call has. They read blocks like single ids.
+_SINGLE_IDS: Final = 256
+_BLOCKS: Final = 64
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What one response is parsed with.
+
+    Attributes:
+        new_parser: makes vLLM's parser; with True it begins behind the reasoning.
+        request: vLLM's request, adjusted by the parser.
+        prompt_ids: of the response.
+        stop_ids: ids that end the response; they are no text.
+        customs: names of custom tools.
+        marks: what begins and ends a call, if the parser reads the text between as one call.
+        in_blocks: a parser that reads several ids at once like single ones.
+    """
+
+    new_parser: Callable[[bool], Any]
+    request: Any
+    prompt_ids: Sequence[int]
+    detokenizer: generation.Detokenizer
+    stop_ids: Collection[int]
+    customs: Collection[str]
+    marks: tuple[str, str] | None
+    in_blocks: bool
+
+
+class Items:
+    """The item parser of one response.
+
+    Attributes:
+        _reasoned: the reasoning is over.
+        _raw: text behind the reasoning since the parser began.
+        _said: as much of it came out as message text.
+        _call: index of the open call in the parser's numbers; None without one.
+        _spoiled: the open call came in an order that the parser spoils; nothing of it is out.
+        _arguments: characters of the open call's arguments.
+        _space: whitespace that begins an item only if text follows, and the item's kind.
+        _block, _block_text: ids that the parser has not seen yet, and their text.
+    """
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self._parser = kit.new_parser(False)
+        reasoner = self._parser.reasoning_parser
+        self._reasoned = reasoner is None or reasoner.is_reasoning_end(list(kit.prompt_ids))
+        self._failed = False
+        self._open = ""
+        self._anything = False
+        self._in_call = 0
+        self._block: list[int] = []
+        self._block_text = ""
+        self._space: tuple[records.MarkKind, str] | None = None
+        self._custom: CustomInput | None = None
+        self._begin()
+
+    def push(self, token: int) -> list[Piece]:
+        if token not in self._kit.stop_ids:
+            self._block_text += self._kit.detokenizer.push((token,))
+        self._block.append(token)
+        self._in_call = self._in_call + 1 if self._call is not None else 0
+        if (
+            self._kit.in_blocks
+            and self._in_call > _SINGLE_IDS
+            and len(self._block) < self._in_call // _BLOCKS
+        ):
+            return []
+        return self._feed_block(finished=False)
+
+    def finish(self) -> list[Piece]:
+        self._block_text += self._kit.detokenizer.flush()
+        pieces = self._feed_block(finished=True)
+        pieces += self._rest()
+        if self._custom is not None:
+            pieces += self._out("x", self._custom.finish())
+        if self._space is not None and not self._anything:
+            pieces.append(Piece(*self._space))
+        return pieces
+
+    # ---- the parser ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._raw = ""
+        self._said = ""
+        self._call: int | None = None
+        self._announced = False
+        self._spoiled = False
+        self._arguments = 0
+
+    def _feed_block(self, *, finished: bool) -> list[Piece]:
+        ids, self._block = self._block, []
+        text, self._block_text = self._block_text, ""
+        return self._feed(text, ids, finished=finished)
+
+    def _feed(self, text: str, ids: list[int], *, finished: bool) -> list[Piece]:
+        if self._failed:
+            return self._message(text)
+        try:
+            delta = self._parser.parse_delta(
+                text, ids, self._kit.request, list(self._kit.prompt_ids), finished=finished
+            )
+        except Exception:  # a parser that fails on some text fails on it in every worker
+            self._failed = True
+            lost = self._raw[len(self._said) :] if not self._announced else ""
+            return self._message(lost + text)
+        said = delta.content or "" if delta is not None else ""
+        before = len(self._raw)
+        if self._reasoned:
+            self._raw += text
+        elif self._parser_is_behind_reasoning():
+            self._reasoned = True
+            self._raw += said  # without the mark that ended the reasoning
+        pieces: list[Piece] = []
+        if delta is not None:
+            if delta.reasoning:
+                pieces += self._out("r", delta.reasoning)
+            if said:
+                self._said += said
+                pieces += self._message(said)
+            for call in delta.tool_calls or []:
+                pieces += self._of_call(call)
+        if self._kit.marks is not None and not finished:
+            pieces += self._closed(before, ids)
+        return pieces
+
+    def _parser_is_behind_reasoning(self) -> bool:
+        state = getattr(self._parser, "_stream_state", None)
+        return state is not None and bool(state.reasoning_ended)
+
+    def _of_call(self, call: Any) -> list[Piece]:
+        pieces: list[Piece] = []
+        name = call.function.name if call.function is not None else None
+        if name:
+            pieces += self._end_call()
+            self._call, self._announced, self._arguments = call.index, True, 0
+            self._spoiled = self._comes_spoiled()
+            if not self._spoiled:
+                pieces += self._begin_call(name)
+        text = call.function.arguments if call.function is not None else None
+        if text and call.index == self._call and not self._spoiled:
+            pieces += self._argue(text)
+        return pieces
+
+    def _begin_call(self, name: str) -> list[Piece]:
+        custom = name in self._kit.customs
+        self._custom = CustomInput() if custom else None
+        self._space = None
+        self._anything = True
+        self._open = "x" if custom else "c"
+        return [Piece("x" if custom else "c", "", name)]
+
+    def _argue(self, text: str) -> list[Piece]:
+        self._arguments += len(text)
+        if self._custom is None:
+            return [Piece("c", text)]
+        return [Piece("x", plain)] if (plain := self._custom.push(text)) else []
+
+    def _end_call(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        if self._custom is not None:
+            rest, self._custom = self._custom.finish(), None
+            pieces += [Piece("x", rest)] if rest else []
+        elif self._call is not None and not self._arguments and not self._spoiled:
+            pieces.append(Piece("c", "{}"))  # a call without arguments
+        self._call = None
+        return pieces
+
+    # ---- calls between marks ---------------------------------------------------------------------
+
+    def _comes_spoiled(self) -> bool:
+        if self._kit.marks is None:
+            return False
+        call = self._raw[self._raw.find(self._kit.marks[0]) :]
+        name, arguments = call.find('"name"'), call.find('"arguments"')
+        return -1 < arguments < name
+
+    def _closed(self, before: int, ids: list[int]) -> list[Piece]:
+        """Begin anew behind a call that is complete."""
+        assert self._kit.marks is not None
+        begin, end = self._kit.marks
+        start = self._raw.find(begin)
+        if start < 0:
+            return []
+        at = self._raw.find(end, max(start + len(begin), before - len(end)))
+        if at < 0:
+            return []
+        behind = at + len(end)
+        pieces: list[Piece] = []
+        if not self._announced or self._spoiled:
+            pieces += self._whole(self._raw[start:behind], self._raw[start + len(begin) : at])
+        pieces += self._end_call()
+        rest = self._raw[behind:]
+        self._parser = self._kit.new_parser(True)
+        self._begin()
+        self._open = ""
+        if rest:
+            pieces += self._feed(rest, ids[-1:], finished=False)
+        return pieces
+
+    def _whole(self, marked: str, inside: str) -> list[Piece]:
+        """A complete call that the parser could not read: its pieces, or its text."""
+        try:
+            found = json.loads(inside)
+            name, arguments = found["name"], found["arguments"]
+        except (ValueError, TypeError, KeyError):
+            return self._message(marked)
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return self._message(marked)
+        text = json.dumps(arguments, ensure_ascii=False)
+        pieces = [*self._begin_call(name), *self._argue(text)]
+        self._call, self._spoiled = 0, False
+        return pieces
+
+    def _rest(self) -> list[Piece]:
+        """What the parser still holds at the end."""
+        if self._failed:
+            return []
+        if self._announced and not self._spoiled:
+            return []
+        if self._spoiled and self._kit.marks is not None:
+            return self._message(self._raw[self._raw.find(self._kit.marks[0]) :])
+        if self._raw.startswith(self._said):
+            return self._message(self._raw[len(self._said) :])
+        return []
+
+    # ---- pieces ----------------------------------------------------------------------------------
+
+    def _message(self, text: str) -> list[Piece]:
+        return self._out("m", text)
+
+    def _out(self, kind: records.MarkKind, text: str) -> list[Piece]:
+        """Text of a message, of reasoning or of a custom call."""
+        if not text:
+            return []
+        if self._open != kind:
+            if self._space is not None and self._space[0] == kind:
+                text = self._space[1] + text
+            self._space = None
+            if not text.strip():
+                self._space = (kind, text)
+                return []
+        self._open, self._anything = kind, True
+        return [Piece(kind, text)]
+
+
+class CustomInput:
+    """The text of a custom call out of its arguments, `{"input": "…"}`, as they come. Arguments of
+    another form are the text themselves."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._inside: bool | None = None  # None: the text has not begun
+
+    def push(self, more: str) -> str:
+        """Text that `more` completes."""
+        self._held += more
+        if self._inside is None:
+            begun = _skip(self._held, ("{", f'"{vllm_template.CUSTOM_INPUT}"', ":", '"'))
+            if begun is None:
+                return ""
+            self._inside = begun >= 0
+            self._held = self._held[max(begun, 0) :]
+        if not self._inside:
+            text, self._held = self._held, ""
+            return text
+        return self._unescape()
+
+    def finish(self) -> str:
+        """Text that is still held."""
+        text, self._held = self._held, ""
+        return text if self._inside is None else ""
+
+    def _unescape(self) -> str:
+        out: list[str] = []
+        at, held = 0, self._held
+        while at < len(held):
+            if held[at] == '"':
+                self._held = '"'  # closed: what follows is no text
+                return "".join(out)
+            length = 1
+            if held[at] == "\\":
+                length = _escape_length(held, at)
+                if at + length > len(held) or length == 0:
+                    break
+            out.append(_character(held[at : at + length]))
+            at += length
+        self._held = held[at:]
+        return "".join(out)
+
+
+def _escape_length(text: str, at: int) -> int:
+    """Characters of the escape at `at`; 0 if that cannot be said yet. Two halves of one character
+    are one."""
+    if text[at + 1 : at + 2] != "u":
+        return 2
+    if text[at + 2 : at + 4].lower() in ("d8", "d9", "da", "db"):
+        if len(text) < at + 8:
+            return 0
+        return 12 if text[at + 6 : at + 8] == "\\u" else 6
+    return 6
+
+
+def _character(escaped: str) -> str:
+    if len(escaped) == 1:
+        return escaped
+    try:
+        found = json.loads(f'"{escaped}"')
+    except ValueError:
+        return escaped
+    return str(found).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _skip(text: str, tokens: Sequence[str]) -> int | None:
+    """Where `text` goes on behind these tokens, with whitespace between them; -1 if it does not
+    begin with them, None if that cannot be said yet."""
+    at = 0
+    for token in tokens:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if not text.startswith(token, at):
+            return None if token.startswith(text[at:]) else -1
+        at += len(token)
+    return at

@@ -1,0 +1,291 @@
+"""Which of vLLM's parsers read a model's answers, and what they make of a request.
+
+The names come from the settings, or from a small table on the model's type and its chat template.
+What was named must exist and fit the tokenizer, or the worker does not start; what was found in the
+table and does not fit is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tailrace.protocol import records
+from worker.engines import base, detokenizer, vllm_formats, vllm_items, vllm_template
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+
+# (beginning of the model's type, text in its chat template, vLLM's parser); the first that fits.
+TOOLS: Final = (
+    ("deepseek_v3", "<｜tool▁calls▁begin｜>", "deepseek_v3"),
+    ("glm4_moe", "<arg_key>", "glm45"),
+    ("minimax_m2", "<minimax:tool_call>", "minimax_m2"),
+    ("kimi_k2", "<|tool_calls_section_begin|>", "kimi_k2"),
+    ("mistral", "[TOOL_CALLS]", "mistral"),
+    ("llama", "<|python_tag|>", "llama3_json"),
+    ("qwen3", "<function=", "qwen3_xml"),
+    ("", "<tool_call>", "hermes"),
+)
+REASONING: Final = (
+    ("qwen3", "</think>", "qwen3"),
+    ("glm4_moe", "</think>", "glm45"),
+    ("minimax_m2", "</think>", "minimax_m2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of parsers, empty for none. `always`: the one for reasoning was named by the operator,
+    so it reads every answer; one from the table reads those that need version 2 of the log anyway,
+    which keeps plain answers readable for gateways of version 1."""
+
+    tools: str
+    reasoning: str
+    always: bool = False
+
+
+def names(
+    tools: str, reasoning: str, model_type: str, template: str, *, opens_thinking: bool = False
+) -> Names:
+    """The names for a model. `tools`, `reasoning`: the settings. `opens_thinking`: the prompts end
+    within the model's reasoning."""
+    found = _find(TOOLS, model_type, template) if tools == AUTO else tools
+    thinking = _find(REASONING, model_type, template) if reasoning == AUTO else reasoning
+    if reasoning == AUTO and not thinking and opens_thinking:
+        thinking = "deepseek_r1"
+    always = reasoning not in (AUTO, NONE)
+    return Names(_named(found), _named(thinking), always)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What vLLM is asked for beside the prompt and the sampling.
+
+    Attributes:
+        constraint: vLLM's `StructuredOutputsParams`, or None.
+        under_it: so many of the accepted ids were made under the constraint.
+        further: arguments of vLLM's `generate` about reasoning.
+    """
+
+    constraint: Any
+    under_it: int
+    further: dict[str, Any]
+
+
+class Parsers:
+    """The parsers of one model.
+
+    Attributes:
+        names: of those that are used.
+        customs: custom tools with a grammar can be served.
+    """
+
+    def __init__(
+        self, wanted: Names, tokenizer: Any, fast: Any, config: Any, stop_ids: frozenset[int]
+    ) -> None:
+        """`tokenizer`, `fast`: of transformers, and the Rust one inside of it. `config`: vLLM's
+        `ModelConfig`.
+
+        Raises:
+            EngineDead: a parser does not exist, or does not fit the tokenizer.
+        """
+        from vllm import __version__
+
+        self.names = wanted
+        self._tokenizer = tokenizer
+        self._fast = fast
+        self._config = config
+        self._stop_ids = stop_ids
+        self._version = __version__
+        self._classes: dict[tuple[str, str], Any] = {}
+        try:
+            for pair in {
+                (wanted.tools, ""),
+                ("", wanted.reasoning),
+                (wanted.tools, wanted.reasoning),
+            }:
+                self._class(*pair)
+        except TypeError as error:
+            raise base.EngineDead(f"parsers of the model: {error}") from error
+
+    def of(self, request: records.Request) -> tuple[str, str]:
+        """The parsers for tools and for reasoning that this request needs."""
+        tools = self.names.tools if request.tools and request.tool_choice.mode != "none" else ""
+        parsed = self.names.always or request.version == records.VERSION_2
+        return tools, self.names.reasoning if parsed else ""
+
+    def name(self, request: records.Request) -> str:
+        """What CLAIM says."""
+        used = "+".join(filter(None, self.of(request)))
+        return f"{used}@vllm-{self._version}" if used else ""
+
+    def item_parser(
+        self, request: records.Request, prompt_ids: Sequence[int], variables: dict[str, Any]
+    ) -> vllm_items.Items:
+        """A new parser of this response. `variables`: of the chat template."""
+        made, asked = self._adjusted(request, variables)
+        spare = [made]
+
+        def new_parser(behind_reasoning: bool) -> Any:
+            parser = spare.pop() if spare else self._new(request, asked, variables)
+            if behind_reasoning:
+                parser._stream_state.reasoning_ended = True
+                parser._stream_state.prompt_reasoning_checked = True
+            return parser
+
+        skips = bool(asked.skip_special_tokens)
+        return vllm_items.Items(
+            vllm_items.Kit(
+                new_parser,
+                asked,
+                prompt_ids,
+                detokenizer.Detokenizer(self._fast, skip_special_tokens=skips),
+                self._stop_ids,
+                frozenset(t["custom"]["name"] for t in request.tools if t.get("type") == "custom"),
+                _marks(made.tool_parser, asked),
+                made.tool_parser is not None and made.tool_parser.engine_based_streaming,
+            )
+        )
+
+    def outline(self, job: base.GenerationInput, variables: dict[str, Any]) -> Outline:
+        """What vLLM is asked for in this attempt."""
+        request = job.request
+        if not self.name(request):
+            constraint = None if request.format is None else vllm_formats.constraint(request.format)
+            return Outline(constraint, len(job.output_so_far) if constraint else 0, {})
+        parser, asked = self._adjusted(request, variables)
+        constraint = vllm_formats.bounded(asked.extract_structured_outputs())
+        if constraint is None:
+            return Outline(None, 0, {})
+        reasoner = parser.reasoning_parser
+        if reasoner is None:
+            # The engine has one parser for all requests. This one's reasoning is plain text.
+            plain = {"reasoning_ended": True} if self.names.reasoning else {}
+            return Outline(constraint, len(job.output_so_far), plain)
+        ended = bool(asked.resolve_reasoning_ended(parser, list(job.prompt_ids)))
+        count = len(job.output_so_far)
+        if not ended:
+            count = behind_reasoning(reasoner, job.prompt_ids, job.output_so_far)
+        kwargs = {"chat_template_kwargs": variables}
+        further: dict[str, Any] = {
+            "reasoning_ended": ended or count > 0 or _just_ended(reasoner, job),
+            "reasoning_parser_kwargs": kwargs,
+        }
+        return Outline(constraint, count, further)
+
+    def _class(self, tools: str, reasoning: str) -> Any:
+        from vllm.parser.parser_manager import ParserManager
+
+        if not tools and not reasoning:
+            return None
+        key = (tools, reasoning)
+        if key not in self._classes:
+            self._classes[key] = ParserManager.get_parser(
+                tools or None,
+                reasoning or None,
+                enable_auto_tools=True,
+                model_name=str(self._config.model),
+                # The frame of a call is enforced also where its arguments are not.
+                tool_strict_level="function",
+                tokenizer=self._tokenizer,
+            )
+        return self._classes[key]
+
+    def _new(self, request: records.Request, asked: Any, variables: dict[str, Any]) -> Any:
+        return self._class(*self.of(request))(
+            self._tokenizer,
+            asked.tools,
+            chat_template_kwargs=variables,
+            model_config=self._config,
+        )
+
+    def _adjusted(self, request: records.Request, variables: dict[str, Any]) -> tuple[Any, Any]:
+        asked = vllm_request_of(request)
+        parser = self._new(request, asked, variables)
+        return parser, parser.adjust_request(asked)
+
+
+def vllm_request_of(request: records.Request) -> Any:
+    """vLLM's request with what its parsers look at."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    choice = request.tool_choice
+    tools = [_tool(t) for t in request.tools if not choice.names or _name(t) in choice.names]
+    mode: Any = choice.mode
+    if mode == "required" and len(choice.names) == 1:
+        mode = {"type": "function", "function": {"name": choice.names[0]}}
+    asked = ChatCompletionRequest(
+        messages=[{"role": "user", "content": ""}],
+        **({"tools": tools, "tool_choice": mode} if tools and mode != "none" else {}),
+        parallel_tool_calls=request.parallel_tool_calls and request.max_tool_calls != 1,
+    )
+    if request.format is not None:
+        asked.structured_outputs = vllm_formats.constraint(request.format)
+    return asked
+
+
+def behind_reasoning(reasoner: Any, prompt_ids: Sequence[int], accepted: Sequence[int]) -> int:
+    """How many of the accepted ids are behind the reasoning, where the prompt is not. The engine
+    decides it for each id like this."""
+    at = _end_of_reasoning(reasoner, prompt_ids, accepted)
+    return 0 if at is None else len(accepted) - at
+
+
+def _end_of_reasoning(
+    reasoner: Any, prompt_ids: Sequence[int], accepted: Sequence[int]
+) -> int | None:
+    """The place of the first id under the grammar."""
+    from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
+
+    by_engine = isinstance(reasoner, ParserEngineReasoningAdapter)
+    if by_engine and reasoner.reasoning_end_token_ids:
+        for at, token in enumerate(accepted):
+            end = reasoner.find_reasoning_end([token])
+            if end is not None:
+                return at if end.implicit else at + 1
+        return None
+    seen = list(prompt_ids)
+    for at, token in enumerate(accepted):
+        seen.append(token)
+        if reasoner.is_reasoning_end_streaming(seen, [token]):
+            return at + 1
+    return None
+
+
+def _just_ended(reasoner: Any, job: base.GenerationInput) -> bool:
+    """Whether the last accepted id ended the reasoning."""
+    return _end_of_reasoning(reasoner, job.prompt_ids, job.output_so_far) is not None
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As vLLM takes it; strict unless the client said that it is not."""
+    shown = vllm_template.shown_tool(tool)
+    strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
+    return {"type": "function", "function": {**shown["function"], "strict": strict}}
+
+
+def _name(tool: dict[str, Any]) -> str:
+    return str(tool[tool.get("type", "function")]["name"])
+
+
+def _marks(parser: Any, asked: Any) -> tuple[str, str] | None:
+    """What begins and ends a call for a parser that reads the text between."""
+    if parser is None or parser.engine_based_streaming:
+        return None
+    if parser.supports_required_and_named and asked.tool_choice != "auto":
+        return None  # the answer is a JSON array, without marks
+    begin = getattr(parser, "tool_call_start_token", None)
+    end = getattr(parser, "tool_call_end_token", None)
+    return (begin, end) if isinstance(begin, str) and isinstance(end, str) else None
+
+
+def _find(table: Sequence[tuple[str, str, str]], model_type: str, template: str) -> str:
+    return next(
+        (n for kind, mark, n in table if model_type.startswith(kind) and mark in template), ""
+    )
+
+
+def _named(name: str) -> str:
+    return "" if name == NONE else name
