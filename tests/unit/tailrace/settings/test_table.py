@@ -22,6 +22,7 @@ OWN = ROOT / "tailrace" / "settings"
 MAY_READ_THE_ENVIRONMENT = {
     "tailrace/local": "the machine: PATH, HOME, what started programs inherit",
     "tailrace/cli/doctor.py": "KAFKA_HOME",
+    "tailrace/cli/terminal_chat.py": "TERM and NO_COLOR, which terminals set",
     "tailrace/cli/run_service.py": "becomes the service, with its environment",
     "worker/engines/vllm.py": "sets what vLLM reads",
     "worker/engines/pdeathsig.py": "runs in vLLM's processes, where nothing else may be imported",
