@@ -165,7 +165,12 @@ class Gateway:
         self.submission = submission.Submission(
             config.limits,
             request_builder.RequestBuilder(
-                self.delivery, cached, streams.running, self.workers, layout.partitions
+                self.delivery,
+                cached,
+                streams.running,
+                self.workers,
+                layout.partitions,
+                config.records_version,
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,

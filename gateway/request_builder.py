@@ -14,6 +14,7 @@ from gateway import (
     context,
     lanes,
     placement,
+    requirements,
     worker_registry,
 )
 from gateway.parsing import command, conversation, images
@@ -40,13 +41,16 @@ class RequestBuilder:
         running: admission.Running,
         workers: worker_registry.WorkerRegistry,
         partitions: int,
+        records_version: int = records.VERSION_2,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`records_version`: the newest that may be written."""
         self._delivery = deliver
         self._cache = cached
         self._running = running
         self._workers = workers
         self._partitions = partitions
+        self._records_version = records_version
         self._clock = clock
         self._resolver = context.Resolver(deliver, cached, partitions)
         self._turn = itertools.count()
@@ -63,8 +67,8 @@ class RequestBuilder:
             remembered: the connection's memory of the previous response.
 
         Raises:
-            errors.ApiError: the previous response cannot be continued, there is no input, or a
-                tool's output in it answers no call.
+            errors.ApiError: the previous response cannot be continued, there is no input, a tool's
+                output in it answers no call, or the deployment does not have what is asked for.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
@@ -98,8 +102,31 @@ class RequestBuilder:
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,
+            **self._extension(create),
+        )
+        requirements.check(
+            create,
+            request,
+            newest=self._records_version,
+            workers=self._workers.workers(create.pool),
         )
         return request, partition
+
+    def _extension(self, create: command.Create) -> dict[str, Any]:
+        """Members of version 2, where they are used: a plain request keeps its bytes."""
+        found: dict[str, Any] = {}
+        if create.tools.prompt:
+            found = {
+                "tools": list(create.tools.prompt),
+                "tool_choice": create.tools.choice,
+                "parallel_tool_calls": create.tools.parallel,
+                "max_tool_calls": create.tools.max_calls,
+            }
+        if create.format is not None:
+            found["format"] = create.format.engine
+        if create.reasoning is not None and self._records_version >= records.VERSION_2:
+            found["reasoning"] = create.reasoning.engine  # a hint, which an old reader may miss
+        return found
 
     async def _place(
         self,

@@ -71,14 +71,21 @@ def parse(
     options = turn.stream_options
     create = dataclasses.replace(
         shared_fields.create(
-            body, turn, pool, model, said, asked, formats.of_chat(body), "messages"
+            body,
+            turn,
+            pool,
+            model,
+            said,
+            asked,
+            formats.of_chat(body),
+            top if turn.logprobs else None,
+            "messages",
         ),
         stream=or_default(turn.stream, False),
         usage_in_stream=options is not None and or_default(options.include_usage, False),
         tools=tools.read(body, parallel=turn.parallel_tool_calls),
         reasoning=reasoning.of_chat(body),
         verbosity=reasoning.verbosity(body.get("verbosity"), "verbosity"),
-        logprobs=top if turn.logprobs else None,
         logprobs_param="logprobs",
         choices=turn.n or 1,
     )

@@ -13,7 +13,6 @@ from gateway.parsing import conversation
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.reasoning import Reasoning
-from gateway.parsing.sampling import NOTHING_FURTHER, Further
 from gateway.parsing.scalars import MAX_LABEL_CHARS
 from gateway.parsing.tools import NO_TOOLS, Tools
 from tailrace.protocol import errors, records, topics
@@ -44,9 +43,7 @@ class Create:
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         usage_in_stream: Chat Completions' `include_usage`.
-        further: sampling parameters that `sampling` has no place for yet.
-        logprobs: each token with its log probability and those of so many likely ones; None:
-            without any. `logprobs_param` is the field that asked.
+        logprobs_param: the field that asked for log probabilities; empty if none did.
         choices: how many answers.
         body_digest: of what the client sent; None without an idempotency key.
     """
@@ -73,8 +70,6 @@ class Create:
     format: Format | None = None
     reasoning: Reasoning | None = None
     verbosity: str | None = None
-    further: Further = NOTHING_FURTHER
-    logprobs: int | None = None
     logprobs_param: str = ""
     choices: int = 1
     idempotency_key: str | None = None
@@ -95,7 +90,8 @@ class Create:
     @property
     def echo(self) -> dict[str, Any]:
         """Members of the Response object that are not as they are when nothing is said of them."""
-        spoken = (self.format, self.reasoning, self.verbosity, self.logprobs)
+        logprobs = self.sampling.logprobs
+        spoken = (self.format, self.reasoning, self.verbosity, logprobs)
         if self.tools is NO_TOOLS and spoken == (None, None, None, None):
             return {}
         asked: dict[str, Any] = {
@@ -104,7 +100,7 @@ class Create:
             "parallel_tool_calls": self.tools.parallel,
             "max_tool_calls": self.tools.max_calls,
             "reasoning": self.reasoning.shown if self.reasoning is not None else None,
-            "top_logprobs": self.logprobs or 0,
+            "top_logprobs": logprobs or 0,
         }
         found = {name: value for name, value in asked.items() if value != _UNASKED[name]}
         text: dict[str, Any] = {"format": {"type": "text"}}

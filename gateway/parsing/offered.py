@@ -1,8 +1,8 @@
 """Which of the things that parse are served: the switch of features on their way (pure).
 
-A request is parsed as a whole, and then refused here if it asks for what workers do not do yet.
-`OFFERED` is the switch. A feature is added to it when workers, records and delivery have it, and
-what is left of this module goes when all are.
+A request is parsed as a whole, and then refused here if it asks for what is not served yet. A
+feature is added to `OFFERED` when all parts have it, and what is left of this module goes when all
+are. What a deployment or a pool does not have is in `gateway.requirements`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Feature(enum.Enum):
 
 
 EVERYTHING: Final = frozenset(Feature)
-OFFERED: Final[frozenset[Feature]] = frozenset()
+OFFERED: Final = EVERYTHING - {Feature.REFERENCES, Feature.IMAGES, Feature.CHOICES}
 
 
 def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
@@ -57,7 +57,7 @@ def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
             raise errors.unsupported_value(
                 f"{item.where}.type", "References and encrypted items are not supported."
             )
-    if Feature.LOGPROBS in missing and create.logprobs is not None:
+    if Feature.LOGPROBS in missing and create.sampling.logprobs is not None:
         if create.logprobs_param == "include":
             raise errors.unsupported_value("include", "Log probabilities are not supported.")
         raise errors.unsupported_parameter(create.logprobs_param)

@@ -87,7 +87,15 @@ def parse(
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
     create = dataclasses.replace(
         shared_fields.create(
-            body, turn, pool, model, turn_items, asked, formats.of_responses(body), "input"
+            body,
+            turn,
+            pool,
+            model,
+            turn_items,
+            asked,
+            formats.of_responses(body),
+            logprobs,
+            "input",
         ),
         instructions=instructions,
         previous=previous,
@@ -99,7 +107,6 @@ def parse(
         verbosity=reasoning.verbosity(
             object_field(body, "text").get("verbosity"), "text.verbosity"
         ),
-        logprobs=logprobs,
         logprobs_param=logprobs_param,
         idempotency_key=key,
         body_digest=body_digest(body) if key is not None else None,

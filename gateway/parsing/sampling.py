@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -25,26 +24,6 @@ Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
 RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=10.0)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Further:
-    """Sampling parameters of vLLM that OpenAI's API has not (docs/protocol.md, section 10).
-
-    Attributes:
-        top_k: only so many likeliest tokens; 0: all.
-        min_tokens: before so many there is no end.
-        ignore_eos: only the token bound ends the answer.
-    """
-
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    min_tokens: int = 0
-    ignore_eos: bool = False
-
-
-NOTHING_FURTHER: Final = Further()
 
 
 def top_k(value: int | None) -> int:

@@ -67,6 +67,7 @@ def create(
     turn: tuple[conversation.Item, ...],
     max_tokens: int | None,
     form: Format | None,
+    logprobs: int | None,
     param: str,
 ) -> Create:
     """The command, as far as both APIs ask alike.
@@ -74,6 +75,7 @@ def create(
     Args:
         turn: what the model is given, by the field `param`.
         max_tokens: as asked; None for the default.
+        logprobs: how many likely tokens each token comes with; None: no log probabilities.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -82,17 +84,10 @@ def create(
     messages.check_length(said, pool, param)
     bound = max_tokens or pool.default_output_tokens
     stops = sampling.stops(body)
-    further = sampling.Further(
-        top_k=sampling.top_k(fields.top_k),
-        min_p=or_default(fields.min_p, 0.0),
-        repetition_penalty=or_default(fields.repetition_penalty, 1.0),
-        min_tokens=sampling.min_tokens(fields.min_tokens, bound),
-        ignore_eos=or_default(fields.ignore_eos, False),
-    )
+    min_tokens = sampling.min_tokens(fields.min_tokens, bound)
+    ignore_eos = or_default(fields.ignore_eos, False)
     if form is not None:
-        _check_beside(
-            form, stop=stops, min_tokens=further.min_tokens, ignore_eos=further.ignore_eos
-        )
+        _check_beside(form, stop=stops, min_tokens=min_tokens, ignore_eos=ignore_eos)
     return Create(
         model=model,
         pool=pool.name,
@@ -110,8 +105,13 @@ def create(
             stop=stops,
             seed=fields.seed,
             logit_bias=sampling.logit_bias(body),
+            logprobs=logprobs,
+            top_k=sampling.top_k(fields.top_k),
+            min_p=or_default(fields.min_p, 0.0),
+            repetition_penalty=or_default(fields.repetition_penalty, 1.0),
+            min_tokens=min_tokens,
+            ignore_eos=ignore_eos,
         ),
-        further=further,
         format=form,
         max_output_tokens=max_tokens,
         store=or_default(fields.store, True),

@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway.parsing import formats, patterns, schemas
 from gateway.parsing.json_body import Body
-from tailrace.protocol import errors
+from tailrace.protocol import errors, records
 
 MAX_TOOLS: Final = 128  # functions and custom tools, those of namespaces counted one by one
 MAX_TOOLS_BYTES: Final = 262_144  # of all tools: a record has them twice
@@ -55,13 +55,7 @@ _OWN: Final = ("function", "custom")
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which tools the model may or must call. `names`: only these; empty: all. A function that must
-    be called is `required` with its name."""
-
-    mode: Literal["auto", "none", "required"] = "auto"
-    names: tuple[str, ...] = ()
+ANY: Final = records.ToolChoice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class Tools:
     prompt: tuple[dict[str, Any], ...] = ()
     shown: tuple[dict[str, Any], ...] = ()
     hosted: tuple[str, ...] = ()
-    choice: Choice = Choice()
+    choice: records.ToolChoice = ANY
     choice_shown: str | dict[str, Any] = "auto"
     parallel: bool = True
     max_calls: int | None = None
@@ -320,19 +314,19 @@ def _distinct(found: list[_Read]) -> None:
 # ---- tool_choice
 
 
-def _choice(value: Any, found: list[_Read]) -> tuple[Choice, str | dict[str, Any]]:
+def _choice(value: Any, found: list[_Read]) -> tuple[records.ToolChoice, str | dict[str, Any]]:
     """The choice, and as it is shown."""
     where = "tool_choice"
     schemas.bounded(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
     names = [name for each in found for name in each.names]
     if value is None or value == "auto":
-        return Choice("auto"), "auto"
+        return records.ToolChoice("auto"), "auto"
     if value == "none":
-        return Choice("none"), "none"
+        return records.ToolChoice("none"), "none"
     if value == "required":
         if not names:
             raise _without_tools(found, "required")
-        return Choice("required"), "required"
+        return records.ToolChoice("required"), "required"
     if isinstance(value, str):
         raise errors.invalid_value(
             where, "Invalid 'tool_choice': expected auto, none, required or an object."
@@ -347,10 +341,12 @@ def _choice(value: Any, found: list[_Read]) -> tuple[Choice, str | dict[str, Any
     shown = {"type": value["type"], "name": _name_in(value)}
     if value.get("namespace") is not None:
         shown["namespace"] = value["namespace"]
-    return Choice("required", chosen), shown
+    return records.ToolChoice("required", chosen), shown
 
 
-def _allowed(value: dict[str, Any], found: list[_Read]) -> tuple[Choice, dict[str, Any]]:
+def _allowed(
+    value: dict[str, Any], found: list[_Read]
+) -> tuple[records.ToolChoice, dict[str, Any]]:
     """`allowed_tools`. Chat Completions has its members one level deeper."""
     nested = isinstance(value.get("allowed_tools"), dict)
     inner, where = (
@@ -371,10 +367,10 @@ def _allowed(value: dict[str, Any], found: list[_Read]) -> tuple[Choice, dict[st
     ]
     shown = {"type": "allowed_tools", "mode": mode, "tools": tools}
     if names:
-        return Choice(mode, tuple(dict.fromkeys(names))), shown
+        return records.ToolChoice(mode, tuple(dict.fromkeys(names))), shown
     if mode == "required":
         raise _not_run(f"{where}.tools", tools[0])
-    return Choice("none"), shown  # only hosted ones are allowed, and none of them runs
+    return records.ToolChoice("none"), shown  # only hosted ones are allowed, and none of them runs
 
 
 def _referred(value: Any, found: list[_Read], where: str) -> Iterator[str]:

@@ -195,6 +195,7 @@ def services(
         "TAILRACE_PAGE": str(around.page or ""),
         "TAILRACE_DEV_CREDENTIAL": str(around.credential),
         "TAILRACE_SESSION_KEY": str(around.session_key),
+        "TAILRACE_RECORDS_VERSION": "2",  # all services are of this version
     }
 
     def service(

@@ -124,13 +124,13 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
 
-    From `tools` on the members are of version 2, and so is a message that shows an image
-    (`tailrace.protocol.images`). `tools` are those that the prompt shows, as chat
-    templates take them: `{"type":"function","function":{"name","description","parameters",
-    "strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`. `format` has a
-    `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex` (`pattern`), `choice`
-    (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what the client asked for:
-    `effort`, `summary`.
+    From `tools` on the members are of version 2, and so are messages with calls of tools, with
+    their outputs or with images (`tailrace.protocol.images`). `tools` are those that the prompt
+    shows, as chat templates take them: `{"type":"function","function":{"name","description",
+    "parameters","strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`.
+    `format` has a `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex`
+    (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
+    the client asked for: `effort`, `summary`.
     """
 
     rid: str
@@ -167,6 +167,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.format is None
             and self.reasoning is None
             and not images.any_in(self.messages)
+            and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )
         return self.sampling.version if plain else VERSION_2
 

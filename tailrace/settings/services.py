@@ -60,6 +60,7 @@ class GatewaySettings(EdgeSettings):
     dev_credential: Path | None
     session_key: bytes | None = field(repr=False)
     redis_cache: str = field(repr=False)
+    records_version: int
     max_ws_bytes: int
     max_http_bytes: int
     connection_limit_s: float

@@ -243,6 +243,16 @@ VARIABLES: Final = (
         "ms",
     ),
     Variable(
+        "TAILRACE_RECORDS_VERSION",
+        "records_version",
+        (GATEWAY,),
+        kinds.Integer(1, 2, absent=1),
+        "newest version of records that the gateway writes; 2: tools, formats, log probabilities "
+        "and vLLM's sampling fields are served, once all workers, push services and gateways know "
+        "that version (docs/operations.md); 1: they are refused",
+        "1",
+    ),
+    Variable(
         "TAILRACE_CONNECTION_LIMIT_S",
         "connection_limit_s",
         (GATEWAY,),

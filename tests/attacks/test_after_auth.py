@@ -286,18 +286,18 @@ async def test_absurd_parameters_are_refused_and_internal_ones_mean_nothing(
         {"max_output_tokens": -1},
         {"temperature": 1e9},
         {"top_p": 0},
-        {"top_logprobs": 20},
+        {"top_logprobs": 21},
         {"seed": 2**70},
         {"logit_bias": {str(n): 1 for n in range(10_000)}},
         {"stop": ["x"] * 100},
         {"metadata": {str(n): "x" for n in range(1_000)}},
         {"text": {"format": {"type": "json_schema", "schema": {}}}},
-        {"tools": [{"type": "function", "name": "f"}]},
+        {"tools": [{"type": "function"}]},
         {"input": [{"role": "user", "content": "x"}] * 10_000},
         {"prompt": {"id": "x"}},
     ]
     chats: list[dict[str, Any]] = [
-        *({"n": 10**9}, {"logprobs": True}, {"prompt_logprobs": 5}, {"max_tokens": 10**12}),
+        *({"n": 10**9}, {"top_logprobs": 5}, {"prompt_logprobs": 5}, {"max_tokens": 10**12}),
         {"response_format": {"type": "json_schema"}},
     ]
     mark = f"mark-{time.time_ns()}"

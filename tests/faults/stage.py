@@ -272,6 +272,7 @@ class Stage:
             "TAILRACE_DRAIN_S": "1",
             "TAILRACE_ENGINE_STALL_S": "3",
             "TAILRACE_ACCEPT_MS": "0",
+            "TAILRACE_RECORDS_VERSION": "2",
             "TAILRACE_LIMITS": json.dumps({"requests_rate": 0.0, "tokens_rate": 0.0}),
             "TAILRACE_TEST_TRACE": str(self.transcripts),
             "TAILRACE_TEST_WALL": str(time.time() - time.monotonic()),

@@ -184,6 +184,7 @@ def gateway(
         "TAILRACE_ORIGINS": ORIGIN,
         "TAILRACE_ACCEPT_MS": "0",
         "TAILRACE_DRAIN_S": "1",
+        "TAILRACE_RECORDS_VERSION": "2",
         **more,
     }
     log = folder / f"{name}.log"

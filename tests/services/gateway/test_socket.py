@@ -168,11 +168,11 @@ class TestResponses:
         assert (await socket.end())[-1]["response"]["usage"]["output_tokens"] == 3
 
     async def test_errors_of_a_lane_name_it(self, socket: Socket) -> None:
-        await socket.create(stream_id="a", tools=[{"type": "function", "name": "f"}])
+        await socket.create(stream_id="a", tools=[{"type": "function"}])
         error = await socket.error()
         assert (error["stream_id"], error["error"]["param"], error["error"]["type"]) == (
             "a",
-            "tools",
+            "tools[0].name",
             "invalid_request_error",
         )
 

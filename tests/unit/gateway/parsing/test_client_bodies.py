@@ -12,7 +12,8 @@ import pydantic
 import pytest
 from openai.types import responses as sdk
 
-from gateway.parsing import command, conversation, tools
+from gateway.parsing import command, conversation
+from tailrace.protocol import records
 from tests.unit.gateway.parsing.asked import chat, responses
 
 
@@ -113,8 +114,8 @@ class TestResponses:
         assert create.input[1]["content"] == "I look. Or not."
         assert [c["type"] for c in create.input[1]["tool_calls"]] == ["function", "custom"]
         assert create.tools.hosted == ("file_search", "code_interpreter")
-        assert create.tools.choice == tools.Choice("required", ("get_time",))
-        assert (create.logprobs, create.tools.max_calls) == (2, 4)
+        assert create.tools.choice == records.ToolChoice("required", ("get_time",))
+        assert (create.sampling.logprobs, create.tools.max_calls) == (2, 4)
         assert [type(item) for item in conversation.unresolved(create.turn)] == [
             conversation.Reasoning
         ]
@@ -146,8 +147,8 @@ class TestChat:
         )
         create = chat(body)
         assert create.format is not None
-        assert create.tools.choice == tools.Choice("required", ("Address",))
-        assert (create.choices, create.logprobs) == (2, 1)
+        assert create.tools.choice == records.ToolChoice("required", ("Address",))
+        assert (create.choices, create.sampling.logprobs) == (2, 1)
 
     def test_a_turn_with_calls(self) -> None:
         body = sent(
@@ -176,7 +177,7 @@ class TestChat:
         )
         create = chat(body)
         assert [m["role"] for m in create.input] == ["system", "user", "assistant", "tool"]
-        assert create.further.top_k == 5
+        assert create.sampling.top_k == 5
         assert create.format is not None
 
 

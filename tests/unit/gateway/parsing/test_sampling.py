@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parsing.reasoning import Reasoning
-from gateway.parsing.sampling import Further
+from tailrace.protocol import records
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -25,22 +25,27 @@ def test_what_clients_of_vllm_send_is_read() -> None:
         "min_tokens": 3,
         "ignore_eos": True,
     }
-    asked = Further(40, 0.1, 1.1, 3, ignore_eos=True)
-    assert responses(body).further == chat(body).further == asked
-    assert responses({"top_k": -1, "min_p": 0, "repetition_penalty": 1}).further == Further()
+    for found in (responses(body).sampling, chat(body).sampling):
+        assert {name: getattr(found, name) for name in body} == body
+        assert found.version == records.VERSION_2
+    plain = responses({"top_k": -1, "min_p": 0, "repetition_penalty": 1}).sampling
+    assert plain == responses({}).sampling
 
 
 def test_log_probabilities() -> None:
-    assert responses({}).logprobs is None
-    assert responses({"include": ["message.output_text.logprobs"]}).logprobs == 0
-    assert responses({"top_logprobs": 0}).logprobs is None
+    assert responses({}).sampling.logprobs is None
+    assert responses({"include": ["message.output_text.logprobs"]}).sampling.logprobs == 0
+    assert responses({"top_logprobs": 0}).sampling.logprobs is None
     assert (
-        responses({"top_logprobs": 20, "include": ["message.output_text.logprobs"]}).logprobs == 20
+        responses(
+            {"top_logprobs": 20, "include": ["message.output_text.logprobs"]}
+        ).sampling.logprobs
+        == 20
     )
     assert responses({"top_logprobs": 5}).echo == {"top_logprobs": 5}
-    assert chat({"logprobs": False}).logprobs is None
-    assert chat({"logprobs": True}).logprobs == 0
-    assert chat({"logprobs": True, "top_logprobs": 3}).logprobs == 3
+    assert chat({"logprobs": False}).sampling.logprobs is None
+    assert chat({"logprobs": True}).sampling.logprobs == 0
+    assert chat({"logprobs": True, "top_logprobs": 3}).sampling.logprobs == 3
 
 
 def test_choices() -> None:

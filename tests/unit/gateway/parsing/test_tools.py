@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parsing import tools
+from tailrace.protocol import records
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -57,7 +58,7 @@ class TestTools:
             },
         )
         assert found.shown[0] == {**WEATHER, "description": None, "strict": True}
-        assert found.choice == tools.Choice("auto")
+        assert found.choice == records.ToolChoice("auto")
 
     def test_both_apis_make_the_same_of_a_tool(self) -> None:
         own: list[dict[str, Any]] = [WEATHER, TIME, {"type": "custom", "name": "free"}]
@@ -213,28 +214,28 @@ def test_a_schema_that_cannot_be_enforced_says_how_to_go_on() -> None:
 
 
 ALL = [WEATHER, TIME, CRM, PATCH, SEARCH]
-CHOICES: list[tuple[Any, tools.Choice]] = [
-    (None, tools.Choice("auto")),
-    ("auto", tools.Choice("auto")),
-    ("none", tools.Choice("none")),
-    ("required", tools.Choice("required")),
-    ({"type": "function", "name": "get_time"}, tools.Choice("required", ("get_time",))),
+CHOICES: list[tuple[Any, records.ToolChoice]] = [
+    (None, records.ToolChoice("auto")),
+    ("auto", records.ToolChoice("auto")),
+    ("none", records.ToolChoice("none")),
+    ("required", records.ToolChoice("required")),
+    ({"type": "function", "name": "get_time"}, records.ToolChoice("required", ("get_time",))),
     (
         {"type": "function", "function": {"name": "get_time"}},
-        tools.Choice("required", ("get_time",)),
+        records.ToolChoice("required", ("get_time",)),
     ),
     (
         {"type": "function", "name": "get", "namespace": "crm"},
-        tools.Choice("required", ("crm__get",)),
+        records.ToolChoice("required", ("crm__get",)),
     ),
-    ({"type": "custom", "name": "apply"}, tools.Choice("required", ("apply",))),
+    ({"type": "custom", "name": "apply"}, records.ToolChoice("required", ("apply",))),
     (
         {
             "type": "allowed_tools",
             "mode": "auto",
             "tools": [{"type": "function", "name": "get_time"}, {"type": "web_search"}],
         },
-        tools.Choice("auto", ("get_time",)),
+        records.ToolChoice("auto", ("get_time",)),
     ),
     (
         {
@@ -247,17 +248,17 @@ CHOICES: list[tuple[Any, tools.Choice]] = [
                 ],
             },
         },
-        tools.Choice("required", ("get_time", "crm__get")),
+        records.ToolChoice("required", ("get_time", "crm__get")),
     ),
     (
         {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]},
-        tools.Choice("none"),
+        records.ToolChoice("none"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("value", "choice"), CHOICES)
-def test_what_may_be_called(value: Any, choice: tools.Choice) -> None:
+def test_what_may_be_called(value: Any, choice: records.ToolChoice) -> None:
     assert responses({"tools": ALL, "tool_choice": value}).tools.choice == choice
     assert chat({"tools": ALL, "tool_choice": value}).tools.choice == choice
 

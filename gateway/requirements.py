@@ -1,0 +1,86 @@
+"""What a request needs of others: readers that know its record, workers that can do it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.parsing import command, conversation
+from tailrace.protocol import errors, features, records
+
+VARIABLE: Final = "TAILRACE_RECORDS_VERSION"
+_WORDS: Final[Mapping[features.Feature, str]] = {
+    "tools": "Tools are",
+    "custom_tools": "Custom tools are",
+    "formats": "Formats other than text are",
+    "logprobs": "Log probabilities are",
+}
+
+
+def check(
+    create: command.Create,
+    request: records.Request,
+    *,
+    newest: int,
+    workers: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse what this deployment or the pool does not have.
+
+    Args:
+        create: what `request` was made from.
+        newest: the newest record version that may be written.
+        workers: heartbeats of the pool. While none is known the request waits in the log, and the
+            worker that takes it refuses what it cannot do.
+
+    Raises:
+        errors.ApiError: 400 naming the field.
+    """
+    if request.version > newest:
+        param = next(_later(create, request), "input")
+        raise errors.unsupported_parameter(
+            param,
+            f"'{param}' is not supported here yet: it needs records of version "
+            f"{request.version} ({VARIABLE}).",
+        )
+    needs = features.needed(request)
+    if not needs:
+        return
+    known = [
+        frozenset(worker["features"])
+        for worker in workers
+        if worker.get("state") != "loading" and isinstance(worker.get("features"), list)
+    ]
+    if not known:
+        return
+    for need in needs:
+        if not any(need.feature in each for each in known):
+            what = _WORDS.get(need.feature, f"'{need.feature}' is")
+            raise errors.unsupported_parameter(
+                _param(create, need.field), f"{what} not supported by the model '{create.model}'."
+            )
+
+
+def _param(create: command.Create, member: str) -> str:
+    """The client's name of a member of the record."""
+    if member == "format" and create.format is not None:
+        return create.format.param
+    if member == "logprobs":
+        return create.logprobs_param or member
+    return member
+
+
+def _later(create: command.Create, request: records.Request) -> Iterator[str]:
+    """The fields that need records of version 2, in the client's names."""
+    if request.tools:
+        yield "tools"
+    if create.format is not None:
+        yield create.format.param
+    if request.sampling.logprobs is not None:
+        yield create.logprobs_param or "logprobs"
+    usual = records.Sampling(1)
+    for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"):
+        if getattr(request.sampling, name) != getattr(usual, name):
+            yield name
+    for item in create.turn:
+        if not isinstance(item, conversation.Message):
+            yield item.where

@@ -1,0 +1,87 @@
+"""What a request needs of the deployment and of the pool's workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import requirements
+from gateway.parsing import command
+from tailrace.protocol import errors, features, records
+from tests.unit.gateway.parsing.asked import chat, responses
+
+TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [{**TOOL, "parameters": {**TOOL["parameters"], "additionalProperties": False}}]  # type: ignore[dict-item]
+CHAT_TOOLS = [{"type": "function", "function": {"name": "now"}}]
+CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
+DIALOGUE = {"input": [{"role": "user", "content": "when?"}, CALL, OUTPUT]}
+JSON = {"type": "json_object"}
+ALL: dict[str, Any] = {"state": "ready", "features": sorted(features.ALL)}
+NONE: dict[str, Any] = {"state": "ready", "features": []}
+
+USES = [
+    (responses({"tools": TOOLS}), "tools", True),
+    (chat({"tools": CHAT_TOOLS}), "tools", True),
+    (responses({"text": {"format": JSON}}), "text.format", True),
+    (chat({"response_format": JSON}), "response_format", True),
+    (responses({"include": ["message.output_text.logprobs"]}), "include", True),
+    (chat({"logprobs": True, "top_logprobs": 2}), "logprobs", True),
+    (chat({"top_k": 4}), "top_k", False),
+    (responses({"ignore_eos": True}), "ignore_eos", False),
+    (responses(DIALOGUE), "input[1]", False),
+]
+
+
+def request_of(create: command.Create) -> records.Request:
+    """What the request builder makes of it, as far as it matters here."""
+    return records.Request(
+        rid="r",
+        owner=records.Owner("i", "s"),
+        model=create.model,
+        messages=create.input,
+        sampling=create.sampling,
+        echo={},
+        tools=list(create.tools.prompt),
+        format=create.format.engine if create.format else None,
+    )
+
+
+def refused(create: command.Create, newest: int, *workers: dict[str, Any]) -> errors.ApiError:
+    with pytest.raises(errors.ApiError) as caught:
+        requirements.check(create, request_of(create), newest=newest, workers=workers)
+    assert caught.value.status == 400
+    assert caught.value.code == "unsupported_parameter"
+    return caught.value
+
+
+@pytest.mark.parametrize(("create", "param", "by_worker"), USES, ids=lambda v: str(v)[:20])
+def test_each_use_is_refused_by_its_clients_name_of_it(
+    create: command.Create, param: str, by_worker: bool
+) -> None:
+    error = refused(create, 1, ALL)
+    assert error.param == param
+    assert requirements.VARIABLE in error.message
+    requirements.check(create, request_of(create), newest=2, workers=[NONE, ALL])
+    if by_worker:
+        assert refused(create, 2, NONE, NONE).param == param
+        assert create.model in refused(create, 2, NONE).message
+    else:
+        requirements.check(create, request_of(create), newest=2, workers=[NONE])
+
+
+@pytest.mark.parametrize(
+    "workers", [[], [{"state": "loading", "features": []}], [{"state": "ready"}]]
+)
+def test_while_no_workers_features_are_known_the_request_waits(
+    workers: list[dict[str, Any]],
+) -> None:
+    create = responses({"tools": TOOLS})
+    requirements.check(create, request_of(create), newest=2, workers=workers)
+
+
+def test_a_plain_request_needs_nothing() -> None:
+    create = responses({})
+    assert request_of(create).version == records.VERSION
+    requirements.check(create, request_of(create), newest=1, workers=[NONE])
