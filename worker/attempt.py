@@ -87,6 +87,10 @@ class Attempt:
         """The engine was silent for too long."""
         return self.stopped is Stop.STALLED
 
+    def interrupted(self) -> bool:
+        """Whether it was interrupted. May be asked in any thread."""
+        return self.stopped is not None
+
     async def run(
         self,
         engine: base.Engine,
@@ -193,7 +197,7 @@ class Attempt:
             self.cached_tokens = step.cached_tokens
         self.usage = step.usage or self.usage
         waiting = self.generation.pending
-        self.generation.push(step.ids, step.finish)
+        self.generation.push(step.ids, step.finish, step.logprobs)
         if not self.generation.pending:
             return
         if not waiting:

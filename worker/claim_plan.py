@@ -30,6 +30,10 @@ ENGINE_FAILED: Final = Ending(
     "failed",
     ("server_error", "The model engine failed while it generated this response."),
 )
+UNREADABLE: Final = Ending(
+    "failed",
+    ("server_error", "The model wrote what its parser cannot read."),
+)
 ATTEMPTS_EXHAUSTED: Final = Ending(
     "failed", ("server_error", "Every attempt to generate this response failed.")
 )
@@ -46,6 +50,7 @@ _CLOSING: Final = (ATTEMPTS_EXHAUSTED.error, MODEL_CHANGED.error)
 _DEAD_LETTER_REASONS: Final = {
     ATTEMPTS_EXHAUSTED.error: "attempts_exhausted",
     ENGINE_FAILED.error: "engine_failed",
+    UNREADABLE.error: "engine_failed",
     MODEL_CHANGED.error: "model_changed",
 }
 
@@ -106,6 +111,7 @@ def claim_record(
         me.tokenizer_digest,
         prompt_tokens=len(plan.prompt_ids),
         echo=request.echo if plan.prev is None else {},
+        parser=me.parser,
     )
 
 

@@ -9,7 +9,7 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records
-from worker import claim_plan, generation, takeover
+from worker import claim_plan, generation, takeover, visible
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
@@ -28,7 +28,7 @@ class ClaimRunner:
     Attributes:
         fencing_token: the claim's own; no other claim uses it.
         _ending: how the response ends without the engine; None while it is generated.
-        _attempt: writes the claim's records; its generation is replaced after the barrier.
+        _attempt: writes the claim's records; its generation is replaced behind the barrier.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ClaimRunner:
         self._entry = entry
         self._ending: Ending | None = plan.ending
         self._attempt = Attempt(
-            self._new_generation(fold.Fold()),
+            self._generation(visible.Nothing()),
             response.partition,
             context.writer,
             context.scheduler,
@@ -80,7 +80,7 @@ class ClaimRunner:
     async def run(self) -> None:
         """Append the CLAIM, pass the barrier, generate, append END and wait for the verdict."""
         self._response.fencing_tokens.add(self.fencing_token)
-        me = self._context.claimant(self._response.abandoned)
+        me = self._context.claimant(self._response)
         delivery = self._response.deliveries[-1]
         claim = claim_plan.claim_record(
             self._plan, self._response.request, delivery, me, self.fencing_token
@@ -92,7 +92,6 @@ class ClaimRunner:
             if self._plan.prev is not None:
                 if not await self._pass_barrier(sent):
                     return
-                self._attempt.generation = self._new_generation(self._entry.fold)
             elif not self._context.clock.settled:
                 # The first acknowledgement tells the broker's time. Only then it is known whether
                 # the request has expired.
@@ -104,20 +103,54 @@ class ClaimRunner:
         except log.AppendFailed:
             self._response.abandoned.add(self.fencing_token)
 
-    def _new_generation(self, state: fold.Fold) -> generation.Generation:
-        """A generation that goes on behind what `state` has accepted."""
+    def _generation(self, shown: visible.Visible) -> generation.Generation:
         engine, request = self._context.engine, self._response.request
         return generation.Generation(
             rid=request.rid,
             fencing_token=self.fencing_token,
-            detokenizer=engine.detokenizer(),
+            shown=shown,
             max_tokens=request.sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
-            stop=request.sampling.stop,
             stop_ids=engine.stop_ids,
-            accepted=list(state.ids),
-            text_length=state.text_length,
-            h=state.h,
+            logprobs=request.sampling.logprobs is not None,
         )
+
+    def _visible(self) -> visible.Visible:
+        engine, request = self._context.engine, self._response.request
+        stop = request.sampling.stop
+        # Without a token there is no text; and to another model the tokens mean something else.
+        if self._ending is not None and (
+            self._plan.prev is None or self._ending is claim_plan.MODEL_CHANGED
+        ):
+            return visible.Nothing()
+        if not engine.parser_name(request):
+            return visible.PlainText(engine.detokenizer(), stop)
+        parser = engine.item_parser(request, self._plan.prompt_ids)
+        return visible.Items(request.rid, parser, stop, request.max_tool_calls)
+
+    async def _resume(self) -> None:
+        """Go on behind what the log has.
+
+        Raises:
+            NotResumable, or whatever the engine raises when it makes a parser.
+        """
+        made = self._generation(self._visible())
+        if self._plan.prev is not None:
+            accepted = visible.Accepted.by(self._entry.fold)
+            try:
+                await self._context.replays.run(made, accepted, self._attempt.interrupted)
+            except (visible.Diverged, visible.ParserFailed) as error:
+                raise base.NotResumable from error
+            if self._attempt.interrupted():
+                self._resume_without_text()
+                return
+        self._attempt.generation = made
+
+    def _resume_without_text(self) -> None:
+        """Go on behind what the log has, only to end it."""
+        made = self._generation(visible.Nothing())
+        if self._plan.prev is not None:
+            made.resume(visible.Accepted.by(self._entry.fold))
+        self._attempt.generation = made
 
     async def _pass_barrier(self, sent: asyncio.Future[log.Appended]) -> bool:
         """Read up to this CLAIM (W3). Returns False when the worker must stand down."""
@@ -133,7 +166,14 @@ class ClaimRunner:
 
     async def _generate(self) -> bool:
         """Run the engine unless the response ends without it. Returns whether to write END."""
-        attempt, made, engine = self._attempt, self._attempt.generation, self._context.engine
+        attempt, engine = self._attempt, self._context.engine
+        try:
+            await self._resume()
+        except Exception as error:
+            self._resume_without_text()
+            if self._ending is None:
+                return await self._engine_failed(error)
+        made = attempt.generation
         if self._ending is not None:
             made.close(self._ending.reason)
             return True
@@ -181,6 +221,8 @@ class ClaimRunner:
             exc_info=error,
         )
         self._attempt.flush()  # what was generated before the failure is good
+        if isinstance(error, visible.ParserFailed):
+            return self._fail(claim_plan.UNREADABLE)
         if verdict is base.Verdict.FAIL:
             assert isinstance(error, base.Refused)
             return self._fail(Ending("failed", (error.code, error.message)))
@@ -237,7 +279,9 @@ class ClaimRunner:
         # Where ids are characters, only the engine itself can count tokens.
         counted = self._context.engine.ids_are_tokens
         usage = attempt.usage or (
-            response.usage(made.total, attempt.cached_tokens, self._entry.fold.first)
+            response.usage(
+                made.total, made.reasoning, attempt.cached_tokens, self._entry.fold.first
+            )
             if counted
             else records.Usage()
         )

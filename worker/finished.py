@@ -18,8 +18,8 @@ _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
 def pack(state: fold.Fold) -> bytes:
-    """A fold that is DONE, without its ids, its marks, the client's data and the counts of ignored
-    records."""
+    """A fold that is DONE, without what only an attempt asks for (ids, marks, model), the client's
+    data and the counts of ignored records."""
     ended, first = state.ended, state.first
     assert ended is not None
     usage = ended.usage
@@ -36,7 +36,7 @@ def pack(state: fold.Fold) -> bytes:
             state.last_offset,
             state.last_active,
             [ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp],
-            [usage.input_tokens, usage.output_tokens, usage.cached_tokens],
+            msgspec.structs.astuple(usage),
             first and [first.model_rev, first.tokenizer_digest, first.prompt_tokens],
             first and [first.own, first.worker, first.req_topic, first.req_offset],
             first and _principal(first.owner),

@@ -4,32 +4,33 @@
     RUNNING --engine finishes, stop string, max_tokens--> FINISHED(reason)
     RUNNING --stand_down--> STOPPED (superseded, cancelled, drained, failed append)
 
-Text is detokenised here and not in the engine, because a takeover must continue inside a character
-and inside a stop string. Text is emitted only when it can no longer become part of a stop string;
-text that is withheld at the end goes into END.text_tail. An attempt that takes over rebuilds the
-detokeniser from all accepted ids and emits `detok(all)[emitted so far:]`. So a reader sees the same
-text as without the takeover.
+Ids become text here and not in the engine, because a takeover must continue inside a character and
+inside a stop string. Text that is withheld at the end goes into END.text_tail. An attempt that
+takes over makes text of all accepted ids again and emits what of it the log does not have. So a
+reader sees the same text as without the takeover. How ids become text and marks: `worker.visible`.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 from tailrace.protocol import fold, records
+from worker import visible
 
 MAX_FRAME_IDS = 4_096  # bounds a record, far below MAX_RECORD_BYTES
+# Of frames with log probabilities: ids (log rule §16), and characters of their tokens. A character
+# takes six bytes of JSON at most.
+MAX_LP_IDS = 512
+MAX_LP_CHARACTERS = 1 << 16
+
+Detokenizer = visible.Detokenizer
 
 
-class Detokenizer(Protocol):
-    """Ids to text, incrementally; never returns half a character."""
-
-    def push(self, ids: Sequence[int]) -> str:
-        """Text that these ids complete, possibly empty."""
-
-    def flush(self) -> str:
-        """Text that is still held; an incomplete character becomes U+FFFD."""
+class BadOutput(Exception):
+    """The engine did not give what was asked for."""
 
 
 class Phase(enum.Enum):
@@ -40,48 +41,13 @@ class Phase(enum.Enum):
     STOPPED = "stopped"
 
 
-class StopStrings:
-    """Finds stop strings in a stream and holds back what may be the beginning of one.
+class _Frame(NamedTuple):
+    """What a frame holds, before it is sent."""
 
-    The stop string that is completed first counts. Of those completed by the same character, the
-    longest counts. So the answer does not depend on how the text was cut.
-
-    Attributes:
-        found: a stop string was completed.
-        _held: text that may be the beginning of a stop string; empty once `found`.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = sorted((s for s in stops if s), key=len, reverse=True)
-        self._held = ""
-        self.found = False
-
-    def push(self, text: str) -> str:
-        """Text that is no part of a stop string. Text from a found stop string on is dropped."""
-        if not self._stops:
-            return text
-        held = self._held
-        for character in text:
-            held += character
-            stop = next((s for s in self._stops if held.endswith(s)), None)
-            if stop is not None:
-                self.found, self._held = True, ""
-                return held[: -len(stop)]
-        keep = self._possible_start(held)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
-
-    def flush(self) -> str:
-        """The stream ended: text that was held back is ordinary text."""
-        held, self._held = self._held, ""
-        return held
-
-    def _possible_start(self, text: str) -> int:
-        longest = min(len(text), len(self._stops[0]) - 1)
-        return next(
-            (n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self._stops)),
-            0,
-        )
+    ids: list[int]
+    text: str
+    marks: visible.Marks
+    lp: tuple[records.Lp, ...]
 
 
 class Generation:
@@ -92,12 +58,14 @@ class Generation:
         reason: END's reason; empty until FINISHED.
         inherited: number of ids of former owners.
         total: number of ids of the response so far, those of former owners included.
+        _visible: text and marks that are in no frame yet.
         _next: seq of the next frame.
         _h: parent hash of the next frame.
         _ids: ids of the next frame; empty right after `frames`.
-        _text: text of the next frame; empty right after `frames`.
+        _lp: their log probabilities, if the client asked for them.
+        _lp_characters: length of the tokens in `_lp`.
         _closed: frames that were cut because they were full.
-        _tail: text left for END; empty until FINISHED.
+        _tail: text and marks left for END; empty until FINISHED.
     """
 
     def __init__(
@@ -105,31 +73,29 @@ class Generation:
         *,
         rid: str,
         fencing_token: str,
-        detokenizer: Detokenizer,
+        shown: visible.Visible,
         max_tokens: int,
-        stop: Sequence[str] = (),
         stop_ids: Collection[int] = (),
-        accepted: Sequence[int] = (),
-        text_length: int = 0,
-        h: str = fold.H0,
+        logprobs: bool = False,
     ) -> None:
+        """`logprobs`: the client asked for log probabilities."""
         self.rid = rid
         self.fencing_token = fencing_token
         self.phase = Phase.RUNNING
         self.reason = ""
-        self.total = self.inherited = len(accepted)
-        self._detokenizer = detokenizer
-        self._stops = StopStrings(stop)
+        self.total = self.inherited = 0
+        self._visible = shown
         self._stop_ids = frozenset(stop_ids)
         self._max_tokens = max_tokens
-        self._next = len(accepted)
-        self._h = h
+        self._logprobs = logprobs
+        self._most_ids = MAX_LP_IDS if logprobs else MAX_FRAME_IDS
+        self._next = 0
+        self._h = fold.H0
         self._ids: list[int] = []
-        self._text = ""
-        self._closed: list[tuple[list[int], str]] = []
-        self._tail = ""
-        if accepted:
-            self._rebuild(accepted, text_length)
+        self._lp: list[records.Lp] = []
+        self._lp_characters = 0
+        self._closed: list[_Frame] = []
+        self._tail: tuple[str, visible.Marks] = ("", ())
 
     @property
     def remaining(self) -> int:
@@ -141,13 +107,47 @@ class Generation:
         """Whether a frame waits to be taken."""
         return bool(self._ids or self._closed)
 
-    def push(self, ids: Sequence[int], finish: str | None = None) -> None:
-        """The engine's next ids, and why it stopped if it did. No effect once the attempt is
-        over."""
-        for token in ids:
+    @property
+    def reasoning(self) -> int:
+        """Number of ids that belong to reasoning, those of former owners included."""
+        return self._visible.reasoning
+
+    def resume(self, accepted: visible.Accepted, go_on: visible.GoOn = lambda: True) -> None:
+        """Go on behind what the log has. Nothing was pushed before. May take seconds if there are
+        thousands of ids. When `go_on` says no, this object is of no use any more.
+
+        Raises:
+            Diverged, ParserFailed: the response cannot be continued.
+        """
+        self.total = self.inherited = self._next = len(accepted.ids)
+        self._h = accepted.h
+        if not accepted.ids:
+            return
+        self._visible.resume(accepted, go_on)
+        if self._visible.over or accepted.ids[-1] in self._stop_ids:
+            self._finish("stop")
+        elif self.total >= self._max_tokens:
+            self._finish("length")
+
+    def push(
+        self,
+        ids: Sequence[int],
+        finish: str | None = None,
+        logprobs: Sequence[records.Lp] = (),
+    ) -> None:
+        """The engine's next ids, with log probabilities if they were asked for, and why it stopped
+        if it did. No effect once the attempt is over.
+
+        Raises:
+            ParserFailed: what came before stays.
+            BadOutput: log probabilities are missing.
+        """
+        if self._logprobs and len(logprobs) != len(ids):
+            raise BadOutput(f"{len(logprobs)} log probabilities for {len(ids)} ids")
+        for token, lp in itertools.zip_longest(ids, logprobs if self._logprobs else ()):
             if self.phase is not Phase.RUNNING:
                 return
-            self._one(token)
+            self._one(token, lp)
         if finish is not None and self.phase is Phase.RUNNING:
             self._finish(finish)
 
@@ -156,9 +156,11 @@ class Generation:
         if self._ids:
             self._cut()
         out = []
-        for ids, text in self._closed:
+        for ids, text, marks, lp in self._closed:
             out.append(
-                records.Tok(self.rid, self.fencing_token, self._next, ids, text, self._h, ts)
+                records.Tok(
+                    self.rid, self.fencing_token, self._next, ids, text, self._h, ts, marks, lp
+                )
             )
             self._next += len(ids)
             self._h = fold.roll(self._h, ids)
@@ -169,56 +171,63 @@ class Generation:
         """The END. No frame may be pending."""
         assert self.phase is Phase.FINISHED
         assert not self.pending
+        text, marks = self._tail
         return records.End(
-            self.rid, self.fencing_token, self._next, self.reason, self._h, self._tail, usage, error
+            self.rid,
+            self.fencing_token,
+            self._next,
+            self.reason,
+            self._h,
+            text,
+            usage,
+            error,
+            marks,
         )
 
     def close(self, reason: str) -> None:
         """End it now (failed, expired, warm-up); what was generated stays."""
-        if self.phase is Phase.RUNNING:
+        if self.phase is not Phase.RUNNING:
+            return
+        try:
+            self._finish(reason)
+        except visible.ParserFailed:
             self._finish(reason)
 
     def stand_down(self) -> int:
         """Stop without END. Returns the seq that a YIELD names. Pending frames are dropped: a
         successor generates them again."""
         self.phase = Phase.STOPPED
-        self._ids, self._text = [], ""
+        self._ids, self._lp = [], []
         self._closed.clear()
         return self._next
 
-    def _rebuild(self, accepted: Sequence[int], text_length: int) -> None:
-        """Go on behind the accepted ids. What former owners emitted holds no part of a stop string,
-        so the search for stop strings starts behind it."""
-        text = self._detokenizer.push(accepted)
-        self._text = self._stops.push(text[text_length:])
-        if self._stops.found or accepted[-1] in self._stop_ids:
-            self._finish("stop")
-        elif self.total >= self._max_tokens:
-            self._finish("length")
-
-    def _one(self, token: int) -> None:
+    def _one(self, token: int, lp: records.Lp | None) -> None:
+        self._visible.push(token)
         self.total += 1
         self._ids.append(token)
-        self._text += self._stops.push(self._detokenizer.push((token,)))
-        if self._stops.found:
+        if lp is not None:
+            self._lp.append(lp)
+            self._lp_characters += _characters(lp)
+        if self._visible.over:
             self._finish("stop")
         elif self.total >= self._max_tokens:
             self._finish("stop" if token in self._stop_ids else "length")
-        elif len(self._ids) >= MAX_FRAME_IDS:
+        elif len(self._ids) >= self._most_ids or self._lp_characters >= MAX_LP_CHARACTERS:
             self._cut()
 
     def _cut(self) -> None:
-        self._closed.append((self._ids, self._text))
-        self._ids, self._text = [], ""
+        text, marks = self._visible.take(self.total - len(self._ids))
+        self._closed.append(_Frame(self._ids, text, marks, tuple(self._lp)))
+        self._ids, self._lp, self._lp_characters = [], [], 0
 
     def _finish(self, reason: str) -> None:
-        if not self._stops.found:
-            self._tail = self._stops.push(self._detokenizer.flush())
-        if self._stops.found:
-            reason = "stop"
-        else:
-            self._tail += self._stops.flush()
-        if not self._ids:
-            # A takeover that only had to end: no frame can carry text that has no ids.
-            self._tail, self._text = self._text + self._tail, ""
-        self.phase, self.reason = Phase.FINISHED, reason
+        if self._ids:
+            self._cut()
+        self._visible.finish()
+        self._tail = self._visible.take(self.total)
+        self.phase, self.reason = Phase.FINISHED, "stop" if self._visible.over else reason
+
+
+def _characters(lp: records.Lp) -> int:
+    likely = sum(len(each.token) + len(each.raw) for each in lp.top)
+    return likely + len(lp.token) + len(lp.raw)

@@ -111,7 +111,11 @@ class ServedResponse:
         return float(RETRY_S * 2 ** (self.engine_failures - 1))
 
     def usage(
-        self, output_tokens: int, cached_tokens: int, first: records.Claim | None
+        self,
+        output_tokens: int,
+        reasoning_tokens: int,
+        cached_tokens: int,
+        first: records.Claim | None,
     ) -> records.Usage:
         """Token counts, counted by ids. A claim that only closes has not encoded the prompt; the
         response's `first` claim knows its length."""
@@ -119,4 +123,4 @@ class ServedResponse:
             prompt = len(self.prompt_ids)
         else:
             prompt = first.prompt_tokens if first is not None else 0
-        return records.Usage(prompt, output_tokens, min(cached_tokens, prompt))
+        return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

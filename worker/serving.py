@@ -121,7 +121,7 @@ class Serving:
         withheld_ms = self._context.settling_ms() if now_ms > self.response.answered_ms else 0.0
         return takeover.decide(
             state,
-            self._context.claimant(self.response.abandoned),
+            self._context.claimant(self.response),
             now_ms=now_ms,
             expires_ms=self.response.expires_ms,
             withheld_ms=withheld_ms,

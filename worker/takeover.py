@@ -45,7 +45,7 @@ GRACE_MS = 2_000
 # The grace of an owner that drains and has made no token yet: a long prompt takes its time, and the
 # worker lives, by its heartbeat. Bounded, because a heartbeat does not say that the log is reached.
 PREFILL_GRACE_MS = 30_000
-# How long a response of another model revision waits for a worker that has that revision.
+# How long a response of another model, tokenizer or parser waits for a worker that has these.
 MODEL_GRACE_MS = 60_000
 
 
@@ -87,12 +87,14 @@ Decision = Finished | Wait | Claim | Close
 
 @dataclass(frozen=True, slots=True)
 class Self:
-    """This process and the model it serves. `abandoned` are its fencing tokens that write no
-    more. `drainers` are the processes that finish what they run, by their heartbeats."""
+    """This process, the model it serves, and the parser it has for this response. `abandoned` are
+    its fencing tokens that write no more. `drainers` are the processes that finish what they run,
+    by their heartbeats."""
 
     worker: str
     model_rev: str
     tokenizer_digest: str
+    parser: str = ""
     abandoned: Collection[str] = ()
     drainers: Collection[str] = ()
 
@@ -156,18 +158,10 @@ def decide(
     then = ran.after(lost, made=state.next - state.starts[-1])
     if then.counted > max_attempts or then.begun > MAX_BEGUN or len(state.claims) >= MAX_CLAIMS:
         return Close(prev, "attempts_exhausted", ran.counted)
-    if (
-        state.next
-        and state.first is not None
-        and _foreign(state.first.model_rev, state.first.tokenizer_digest, me)
-    ):
+    # Ids of another tokenizer or parser mean other text, and another model would continue words
+    # that it would not have chosen.
+    if state.next and state.model != (me.model_rev, me.tokenizer_digest, me.parser):
         if quiet_ms < MODEL_GRACE_MS:
             return Wait(MODEL_GRACE_MS - quiet_ms)
         return Close(prev, "model_changed", ran.counted)
     return Claim(prev, last=then.counted == max_attempts, alone=then.begun == MAX_BEGUN)
-
-
-def _foreign(model_rev: str, tokenizer_digest: str, me: Self) -> bool:
-    """Whether the ids are of another model revision or tokenizer. Ids of another tokenizer mean
-    other text, and another model would continue words that it would not have chosen."""
-    return (model_rev, tokenizer_digest) != (me.model_rev, me.tokenizer_digest)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol.broker_clock import BrokerClock
-from worker import flush_scheduler, metering, slots, stall_detector, tail, takeover
+from worker import flush_scheduler, metering, replays, slots, stall_detector, tail, takeover
 from worker.engines import base
+from worker.served_response import ServedResponse
 
 # A gateway connects again and appends a CANCEL within about a second.
 SETTLE_S = 3.0
@@ -30,6 +31,7 @@ class WorkerContext:
         clock: bound on the broker's time.
         engine_slots: slots of the engine.
         trials: the one place for a trial (see `takeover`).
+        replays: reads again what former owners wrote.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
@@ -50,6 +52,7 @@ class WorkerContext:
     scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
     stall_detector: stall_detector.StallDetector
+    replays: replays.Replays = field(default_factory=replays.Replays)
     draining: bool = False
     drainers: Callable[[], Collection[str]] = frozenset
     steady_s: Callable[[], float] = lambda: math.inf
@@ -69,13 +72,14 @@ class WorkerContext:
         away."""
         return max(0.0, (SETTLE_S - self.steady_s()) * 1000)
 
-    def claimant(self, abandoned: set[str]) -> takeover.Self:
-        """This process as it claims; `abandoned` are its fencing tokens that write no more."""
+    def claimant(self, response: ServedResponse) -> takeover.Self:
+        """This process as it claims `response`."""
         engine = self.engine
         return takeover.Self(
             self.incarnation,
             engine.model_rev,
             engine.tokenizer_digest,
-            abandoned,
+            engine.parser_name(response.request),
+            response.abandoned,
             self.drainers(),
         )

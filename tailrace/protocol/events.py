@@ -167,8 +167,8 @@ class Series:
         next: the next sequence_number.
         output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
-        parsed: its ids are parsed into items, by its first claim. Then ids without a character may
-            belong to no item yet.
+        parsed: its ids are parsed into items, by its owner's claim. Then ids without a character
+            may belong to no item yet.
         early: log probabilities of such ids; those of a message if it opens without a mark.
         final: the terminal Response object; None until the end.
     """
@@ -216,10 +216,11 @@ class Series:
         return response_object(self.base, status, self._objects())
 
     def _claimed(self, effect: fold.Claimed) -> list[Event]:
+        self.parsed = bool(effect.claim.parser)
         # A takeover continues the series without a reset, because SDKs know no reset.
         if self.claimed:
             return []
-        self.claimed, self.parsed = True, bool(effect.claim.parser)
+        self.claimed = True
         return [self._lifecycle("response.in_progress", "in_progress")]
 
     def _tokens(self, effect: fold.Accepted) -> list[Event]:

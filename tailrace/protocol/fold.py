@@ -137,6 +137,8 @@ class Fold:
             before the first. A worker that takes over compares it with its own.
         reasoning: ids that belong to reasoning items, of those accepted so far.
         first: the first accepted claim; None while NEW.
+        model: model revision, tokenizer and parser of the claim under which its first token was
+            made; of the last claim while there is none. All tokens are of these.
         claims: accepted claims in order, as (fencing token, worker).
         starts: for each of them, how many tokens were accepted before it.
         yielded: fencing tokens whose workers asked to be taken over.
@@ -162,6 +164,7 @@ class Fold:
     last_mark: records.Mark | None = None
     reasoning: int = 0
     first: records.Claim | None = None
+    model: tuple[str, str, str] = ("", "", "")
     claims: list[tuple[str, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     yielded: set[str] = field(default_factory=set)
@@ -224,6 +227,8 @@ class Fold:
         self.epoch += 1
         self.phase = Phase.LIVE
         self.first = self.first or record
+        if not self.next:
+            self.model = (record.model_rev, record.tokenizer_digest, record.parser)
         self.ended = None
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))

@@ -156,8 +156,11 @@ class Account:
 
     @property
     def parser(self) -> str:
-        """What the first owner said makes items of the ids; empty: nothing does."""
-        return self.epochs[0].claim.parser if self.epochs else ""
+        """What makes items of the ids, as the owner said who made the first of them; empty: nothing
+        does."""
+        begun = self.frames[0].at if self.frames else len(self.entries)
+        owners = [epoch.claim for epoch in self.epochs if epoch.start < begun]
+        return owners[-1].parser if owners else ""
 
     @property
     def status(self) -> str | None:

@@ -140,7 +140,9 @@ class Foreign:
         partition = ids.parse(self.request.rid).partition
         return self.memory.put_record(topics.TOKENS, partition, record, self.request.rid)
 
-    def claim(self, own: str, prev: str | None = None, prompt_tokens: int = 0) -> int:
+    def claim(
+        self, own: str, prev: str | None = None, prompt_tokens: int = 0, parser: str = ""
+    ) -> int:
         model_rev = scripted.Scripted.model_rev
         digest = scripted.Scripted.tokenizer_digest
         return self.write(
@@ -155,6 +157,7 @@ class Foreign:
                 model_rev,
                 digest,
                 prompt_tokens,
+                parser=parser,
             )
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from tailrace.protocol import ids, records
 from tailrace.verify import history, reference_fold
 from tailrace.verify.reference_fold import Begun
-from worker import generation
+from worker import stop_strings
 from worker.engines import scripted, scripted_answers, scripted_markers
 from worker.item_parser import Piece
 
@@ -69,7 +69,7 @@ class Made:
         self.stopped = False
         self._request = request
         self._open = "m"
-        self._stops = generation.StopStrings(request.sampling.stop)
+        self._stops = stop_strings.StopStrings(request.sampling.stop)
         for count, pieces in _pieces(request, token_ids, over):
             for piece in pieces:
                 if not self.stopped:

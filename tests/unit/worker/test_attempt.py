@@ -13,7 +13,7 @@ from tailrace.protocol.broker_clock import BrokerClock
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import ENDLESS, Time, cues, new_request
 from tests.support.waiting import eventually
-from worker import attempt
+from worker import attempt, visible
 from worker.attempt import Attempt, Stop
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
@@ -43,7 +43,7 @@ class Rig:
         made = Generation(
             rid=self.request.rid,
             fencing_token="a",
-            detokenizer=self.engine.detokenizer(),
+            shown=visible.PlainText(self.engine.detokenizer()),
             max_tokens=1_000,
         )
         self.attempt = Attempt(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, ids, records
-from worker import generation
+from worker import generation, visible
 from worker.engines import scripted
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"r" * 11)
@@ -41,18 +41,15 @@ def make(
     max_tokens: int = 1_000,
     stop_ids: tuple[int, ...] = (),
 ) -> generation.Generation:
-    state = state or fold.Fold()
-    return generation.Generation(
+    made = generation.Generation(
         rid=RID,
         fencing_token=own,
-        detokenizer=Letters(),
+        shown=visible.PlainText(Letters(), stop),
         max_tokens=max_tokens,
-        stop=stop,
         stop_ids=stop_ids,
-        accepted=list(state.ids),
-        text_length=state.text_length,
-        h=state.h,
     )
+    made.resume(visible.Accepted.by(state or fold.Fold()))
+    return made
 
 
 class Reader:

@@ -95,13 +95,16 @@ def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new() ->
     assert ids.parse(rid(3)).offset >= state.entries[rid(3)].complete
 
 
+USAGE = records.Usage(9, 50, 3, 7)
+
+
 def ended(state: Partition, n: int, tokens: int = 50) -> None:
     """Response `n`, from its CLAIM to its END."""
     made = list(range(1 << 28, (1 << 28) + tokens))
     story: tuple[records.TokenRecord, ...] = (
         claim(rid(n), f"own{n}"),
         records.Tok(rid(n), f"own{n}", 0, made, "x", fold.H0),
-        records.End(rid(n), f"own{n}", tokens, "stop", fold.roll(fold.H0, made)),
+        records.End(rid(n), f"own{n}", tokens, "stop", fold.roll(fold.H0, made), usage=USAGE),
     )
     for at, record in enumerate(story):
         state.apply(record, 3 * n + at, 5 + at)
@@ -114,8 +117,9 @@ def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
     kept.fold.apply(claim(rid(1), "own1"), 3, 5)
     made = list(range(1 << 28, (1 << 28) + 50))
     kept.fold.apply(records.Tok(rid(1), "own1", 0, made, "x", fold.H0), 4, 6)
-    kept.fold.apply(records.End(rid(1), "own1", 50, "stop", fold.roll(fold.H0, made)), 5, 7)
-    kept.fold.ids = []
+    h = fold.roll(fold.H0, made)
+    kept.fold.apply(records.End(rid(1), "own1", 50, "stop", h, usage=USAGE), 5, 7)
+    kept.fold.ids, kept.fold.model = [], ("", "", "")
 
     again = state.entry(rid(1))
 

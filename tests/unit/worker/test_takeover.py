@@ -89,7 +89,7 @@ def test_an_owner_that_yielded_is_replaced_without_grace() -> None:
 
 
 def test_an_abandoned_fencing_token_of_this_worker_is_replaced_without_grace() -> None:
-    me = takeover.Self("w-me", "m1", "t1", {"a"})
+    me = takeover.Self("w-me", "m1", "t1", "", {"a"})
     assert Story().claim("a", "w-me").token().decide(me=me) == takeover.Claim("a")
 
 
@@ -154,7 +154,7 @@ def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> Non
     story = Story()
     for i in range(takeover.MAX_CLAIMS):
         story.claim(str(i), "w-me")
-    me = takeover.Self("w-me", "m1", "t1", {str(takeover.MAX_CLAIMS - 1)})
+    me = takeover.Self("w-me", "m1", "t1", "", {str(takeover.MAX_CLAIMS - 1)})
     assert isinstance(story.decide(me=me), takeover.Close)
 
 
