@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
@@ -26,7 +26,7 @@ from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, events
 from tailrace.settings.shapes import Pool
-from tailrace.web import access, drain, error_mapping, event_stream, write_deadline
+from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 
@@ -84,9 +84,11 @@ class CreateRoutes:
             return self._body_of(principal, stream, events.Event.sse)
         if create.background:
             with stream:
-                return JSONResponse(stream.subscription.response, headers=stream.headers)
+                return encoded_json.EncodedJSON(
+                    stream.subscription.response, headers=stream.headers
+                )
         whole = await self._whole(principal, stream, request)
-        return JSONResponse(whole, headers=stream.headers)
+        return encoded_json.EncodedJSON(whole, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
@@ -95,7 +97,7 @@ class CreateRoutes:
             chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
             return self._body_of(principal, stream, chunks.of)
         whole = await self._whole(principal, stream, request)
-        return JSONResponse(chat_completions.completion(whole), headers=stream.headers)
+        return encoded_json.EncodedJSON(chat_completions.completion(whole), headers=stream.headers)
 
     def _body_of(
         self,

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import response_operations
 from tailrace.auth.principal import CredentialScope
 from tailrace.protocol import errors, records
-from tailrace.web import access, error_mapping
+from tailrace.web import access, encoded_json, error_mapping
 
 LIST_LIMIT: Final = 20
 LIST_MOST: Final = 100
@@ -31,7 +31,8 @@ class ResponseRoutes:
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`."""
         rid, owner = await self._addressed(request, CredentialScope.CREATE)
-        return JSONResponse(await _answered(rid, self._operations.cancel(rid, owner)))
+        cancelled = await _answered(rid, self._operations.cancel(rid, owner))
+        return encoded_json.EncodedJSON(cancelled)
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""

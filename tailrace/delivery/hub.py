@@ -78,7 +78,8 @@ class Stream:
     @property
     def memory(self) -> int:
         """What it takes, in bytes, by estimate."""
-        return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size
+        logprobs = self.series.logprob_bytes if self.series is not None else 0
+        return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size + logprobs
 
     def identify(self, owner: records.Owner, echo: dict[str, Any]) -> None:
         """Owner and static part are known now: the series can start."""

@@ -18,6 +18,9 @@ from tailrace.protocol import fold, items, records
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
+# The encoder's buffer, which has up to half as much again, lives as long as what it encoded. The
+# bodies of a response are kept for long: larger ones are copied.
+LARGE_BODY: Final = 1024
 _encode = msgspec.json.Encoder().encode
 
 
@@ -25,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 class Event:
     """One event. `body` is its JSON. Only deltas have `delta`: characters of the item that is open.
     Only lifecycle events have `response`, the public object; only events that open or close an item
-    have `item`, its object then."""
+    have `item`, its object then. Log probabilities in an object are encoded (`msgspec.Raw`)."""
 
     type: str
     sequence_number: int
@@ -178,13 +181,18 @@ class Series:
     output: list[items.Item] = field(default_factory=list)
     claimed: bool = False
     parsed: bool = False
-    early: list[items.Fields] = field(default_factory=list)
+    early: list[bytes] = field(default_factory=list)
     final: dict[str, Any] | None = None
 
     @property
     def text(self) -> str:
         """All characters so far, of all items."""
         return "".join(item.text for item in self.output)
+
+    @property
+    def logprob_bytes(self) -> int:
+        """What the log probabilities for its object take, beside the bodies of events."""
+        return sum([item.logprob_bytes for item in self.output])
 
     def open(self) -> list[Event]:
         """The events that follow from the acknowledged request alone: `response.created`, and for
@@ -258,10 +266,9 @@ class Series:
             return []
         return [self._event(kind, fields) for kind, fields in self.output[-1].closing(status)]
 
-    def _delta(self, text: str, logprobs: Sequence[items.Fields] = ()) -> Event:
-        item = self.output[-1]
-        item.parts.append(text)
-        item.logprobs += logprobs
+    def _delta(self, text: str, logprobs: Sequence[bytes] = ()) -> Event:
+        item, likely = self.output[-1], b",".join(logprobs)
+        item.add(text, likely)
         number = self._number()
         kind = item.delta_type
         if item.begin.kind != "m":
@@ -269,13 +276,13 @@ class Series:
             return Event(kind, number, _encode(fields), delta=text)
         body = (
             b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
-            b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":%s}'
+            b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[%s]}'
             % (
                 number,
                 item.id.encode(),
                 item.index,
                 _encode(text),
-                _encode(logprobs) if logprobs else b"[]",
+                likely,
             )
         )
         return Event(kind, number, body, delta=text)
@@ -318,13 +325,10 @@ class Series:
         self, kind: str, fields: dict[str, Any], response: dict[str, Any] | None = None
     ) -> Event:
         number = self._number()
-        return Event(
-            kind,
-            number,
-            _encode({"type": kind, "sequence_number": number, **fields}),
-            response=response,
-            item=fields.get("item"),
-        )
+        body = _encode({"type": kind, "sequence_number": number, **fields})
+        if len(body) > LARGE_BODY:
+            body = bytes(memoryview(body))
+        return Event(kind, number, body, response=response, item=fields.get("item"))
 
     def _number(self) -> int:
         number = self.next

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from tailrace.protocol import ids, records
 
 # The message that a response begins with if no mark says otherwise.
@@ -24,6 +26,7 @@ _SHOWN_BY: Final = {
 }
 
 Fields = dict[str, Any]  # members of an event
+_encode = msgspec.json.Encoder().encode
 
 
 def flat_name(namespace: str, name: str) -> str:
@@ -78,10 +81,14 @@ def pieces(
     return [*found, Piece(mark, text[at:], count - first, lp[first:])]
 
 
-def shown(lp: Sequence[records.Lp]) -> list[Fields]:
-    """Log probabilities as clients see them, without those of tokens that have no text."""
+def shown(lp: Sequence[records.Lp]) -> list[bytes]:
+    """Log probabilities as clients see them, without those of tokens that have no text.
+
+    Each is encoded: as objects they would take six times the memory for as long as a response is
+    kept.
+    """
     return [
-        {**_likely(each), "top_logprobs": [_likely(other) for other in each.top]}
+        _encode({**_likely(each), "top_logprobs": [_likely(other) for other in each.top]})
         for each in lp
         if each.token
     ]
@@ -102,8 +109,9 @@ class Item:
         begin: the mark that began it.
         parts: its characters so far; joined only when the whole text is wanted.
         called: the members that name what a call calls.
-        logprobs: those of a message, as clients see them.
         status: in_progress until it is closed.
+        _logprobs: those of a message, as `shown` makes them, and commas. Empty once it is closed.
+        _closed: their whole array then, which all objects that show it share.
     """
 
     id: str
@@ -111,8 +119,9 @@ class Item:
     begin: records.Mark
     called: Fields = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
-    logprobs: list[Fields] = field(default_factory=list)
     status: str = "in_progress"
+    _logprobs: bytearray = field(default_factory=bytearray)
+    _closed: msgspec.Raw | None = None
 
     @classmethod
     def opened(cls, base: Fields, index: int, begin: records.Mark) -> Item:
@@ -123,10 +132,28 @@ class Item:
             called = {"call_id": begin.call_id, **named}
         return cls(ids.item_id(base["id"], _PREFIX[begin.kind], index), index, begin, called)
 
+    def add(self, text: str, logprobs: bytes = b"") -> None:
+        """More of it. `logprobs`: the elements of a JSON array."""
+        self.parts.append(text)
+        if logprobs:
+            self._logprobs += b"," + logprobs if self._logprobs else logprobs
+
     @property
     def text(self) -> str:
         """All characters so far."""
         return "".join(self.parts)
+
+    @property
+    def logprobs(self) -> msgspec.Raw | list[Fields]:
+        """The log probabilities so far: an encoded array, or an empty list."""
+        if self._closed is not None:
+            return self._closed
+        return msgspec.Raw(b"[" + self._logprobs + b"]") if self._logprobs else []
+
+    @property
+    def logprob_bytes(self) -> int:
+        """What they take."""
+        return len(self._logprobs) + len(memoryview(self._closed or b""))
 
     @property
     def place(self) -> Fields:
@@ -175,8 +202,8 @@ class Item:
     def _part(self) -> Fields:
         if self.begin.kind == "r":
             return {"type": "reasoning_text", "text": self.text}
-        logprobs = list(self.logprobs)
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": logprobs}
+        whole: Fields = {"type": "output_text", "text": self.text, "annotations": []}
+        return {**whole, "logprobs": self.logprobs}
 
     def opening(self) -> list[tuple[str, Fields]]:
         """Types and members of the events that announce it. Nothing was added yet."""
@@ -191,6 +218,9 @@ class Item:
     def closing(self, status: str) -> list[tuple[str, Fields]]:
         """Types and members of the events that end it, with its final status."""
         self.status = status
+        if self._logprobs:
+            self._closed = msgspec.Raw(b"[" + self._logprobs + b"]")
+            self._logprobs = bytearray()
         kind = self.begin.kind
         whole: Fields = {_WHOLE.get(kind, "text"): self.text}
         if kind == "m":

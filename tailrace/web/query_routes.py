@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -21,6 +21,7 @@ from tailrace.protocol import errors
 from tailrace.web import (
     access,
     drain,
+    encoded_json,
     error_mapping,
     event_stream,
     watch_socket,
@@ -86,7 +87,7 @@ class QueryRoutes:
                 self._gate.permit(principal)  # a look-up may have taken seconds
                 if not self._expose(found.response):
                     raise errors.response_not_found(rid)
-                return JSONResponse(found.response)
+                return encoded_json.EncodedJSON(found.response)
             self._gate.room.check_room(principal)
             subscription = await self._delivery.watch(
                 rid, owner, error_mapping.cursor(request.query_params.get("starting_after"))

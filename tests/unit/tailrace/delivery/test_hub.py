@@ -1,9 +1,13 @@
 """Streams: every record once, in order, from replay or live; a reader sees only acknowledged
 records."""
 
+import gc
 import itertools
+import json
+import tracemalloc
 import weakref
 
+import msgspec
 import pytest
 
 from tailrace import log
@@ -280,6 +284,32 @@ def test_memory_of_unwatched_streams_is_bounded(monkeypatch: pytest.MonkeyPatch)
     h.sweep(10.0)
     assert len(h) == 3
     assert h.get("resp_" + "J" * 32) is not None, "the most recently used one goes last"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_memory_counts_log_probabilities(ended: bool) -> None:
+    """Of 256 tokens, each with 20 likely ones: what a stream takes is what it says it takes."""
+    count = 256
+    likely = [records.likely(f"word{i}".encode(), -i / 7) for i in range(20)]
+    lps = [records.lp(f"token{i}".encode(), -0.25, likely) for i in range(count)]
+    made = history(tokens=count)
+    toks = [r for r in made if isinstance(r, records.Tok)]
+    with_lp = [msgspec.structs.replace(tok, lp=(lp,)) for tok, lp in zip(toks, lps, strict=True)]
+    wanted = [made[0], *with_lp, *([made[-1]] if ended else [])]
+    s = hub.Stream(RID, 0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for i, record in enumerate(wanted):
+            s.apply(record, i, 0)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < 1.1 * s.memory
+    assert s.memory < 1.25 * taken + hub.STREAM_BYTES
+    if ended:
+        assert json.loads(s.emitted[-1].body)["response"]["output"][0]["content"][0]["logprobs"]
 
 
 @pytest.mark.parametrize("missing", sorted(events.ESSENTIAL))

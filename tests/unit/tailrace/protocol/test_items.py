@@ -447,7 +447,8 @@ def test_log_probabilities_are_shown_with_the_message_they_belong_to() -> None:
     assert "logprobs" not in deltas[0]
     assert deltas[1]["logprobs"] == entries
     series.apply(fold.Ended("stop", "completed", "", records.Usage(), None, 0))
-    assert series.snapshot()["output"][1]["content"][0]["logprobs"] == entries
+    shown = json.loads(msgspec.json.encode(series.snapshot()))
+    assert shown["output"][1]["content"][0]["logprobs"] == entries
 
 
 def test_log_probabilities_before_the_first_character_belong_to_the_message_it_opens() -> None:
