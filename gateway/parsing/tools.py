@@ -250,29 +250,32 @@ def _description(value: dict[str, Any], where: str) -> str | None:
 
 
 def _parameters(value: dict[str, Any], where: str) -> tuple[bool, dict[str, Any]]:
-    """Whether a function is strict, and the schema of its arguments."""
-    strict = value.get("strict")
-    if strict is not None and not isinstance(strict, bool):
+    """Whether a function is strict, and the schema of its arguments. Where the client does not say,
+    it is strict if its schema can be enforced: many clients send schemas that they did not write.
+    """
+    asked = value.get("strict")
+    if asked is not None and not isinstance(asked, bool):
         raise errors.invalid_type(f"{where}.strict", "a boolean")
-    strict = True if strict is None else strict
     parameters = value.get("parameters")
     if parameters is None or parameters == {}:
-        return strict, _NO_ARGUMENTS
+        return asked is not False, _NO_ARGUMENTS
     path = f"{where}.parameters"
-    if not strict:
-        schemas.check_bounds(parameters, path)
-        return strict, parameters
-    if isinstance(parameters, dict) and parameters.get("type", "object") != "object":
-        raise errors.invalid_value(f"{path}.type", f"Invalid '{path}.type': expected 'object'.")
-    try:
-        schemas.check(parameters, path)
-    except errors.ApiError as error:
-        if error.code != "unsupported_value" or error.param is None:
-            raise
-        raise errors.unsupported_value(
-            error.param, f"{error.message} Leave it out, or send 'strict': false for this function."
-        ) from error
-    return strict, parameters
+    if asked is not False:
+        if isinstance(parameters, dict) and parameters.get("type", "object") != "object":
+            raise errors.invalid_value(f"{path}.type", f"Invalid '{path}.type': expected 'object'.")
+        try:
+            schemas.check(parameters, path)
+            return True, parameters
+        except errors.ApiError as error:
+            if error.code != "unsupported_value" or error.param is None:
+                raise
+            if asked:
+                raise errors.unsupported_value(
+                    error.param,
+                    f"{error.message} Leave it out, or send 'strict': false for this function.",
+                ) from error
+    schemas.check_bounds(parameters, path)
+    return False, parameters
 
 
 def _input_format(value: Any, where: str) -> dict[str, Any]:

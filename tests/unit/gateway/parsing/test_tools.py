@@ -74,6 +74,15 @@ class TestTools:
         assert tool["function"]["strict"] is False
         assert tool["function"]["parameters"] == LOOSE
 
+    def test_a_function_that_says_nothing_is_strict_only_if_its_schema_can_be_enforced(
+        self,
+    ) -> None:
+        loose = {**WEATHER, "parameters": LOOSE}
+        found = responses({"tools": [loose, {**loose, "name": "b", "parameters": CITY}]}).tools
+        assert [tool["function"]["strict"] for tool in found.prompt] == [False, True]
+        assert [tool["strict"] for tool in found.shown] == [False, True]
+        assert chat({"tools": [of_chat(loose)]}).tools.prompt[0] == found.prompt[0]
+
     def test_a_namespace_is_flattened_and_shown_whole(self) -> None:
         found = responses({"tools": [CRM]}).tools
         assert [t["function"]["name"] for t in found.prompt] == ["crm__get"]
@@ -141,12 +150,12 @@ REFUSED: list[tuple[Any, str, str]] = [
     ([{**WEATHER, "parameters": [], "strict": False}], "tools[0].parameters", "invalid_type"),
     ([{**WEATHER, "parameters": {"type": "string"}}], "tools[0].parameters.type", "invalid_value"),
     (
-        [{**WEATHER, "parameters": LOOSE}],
+        [{**WEATHER, "parameters": LOOSE, "strict": True}],
         "tools[0].parameters.properties.n.multipleOf",
         "unsupported_value",
     ),
     (
-        [of_chat({**WEATHER, "parameters": LOOSE})],
+        [of_chat({**WEATHER, "parameters": LOOSE, "strict": True})],
         "tools[0].function.parameters.properties.n.multipleOf",
         "unsupported_value",
     ),
@@ -158,7 +167,12 @@ REFUSED: list[tuple[Any, str, str]] = [
     ([{**CRM, "tools": [5]}], "tools[0].tools[0]", "invalid_type"),
     ([{**CRM, "tools": [SEARCH]}], "tools[0].tools[0].type", "unsupported_value"),
     (
-        [{**CRM, "tools": [{"type": "function", "name": "f", "parameters": LOOSE}]}],
+        [
+            {
+                **CRM,
+                "tools": [{"type": "function", "name": "f", "parameters": LOOSE, "strict": True}],
+            }
+        ],
         "tools[0].tools[0].parameters.properties.n.multipleOf",
         "unsupported_value",
     ),
@@ -208,7 +222,7 @@ def test_a_refusal_names_the_tool_and_what_is_wrong_in_it(
 
 
 def test_a_schema_that_cannot_be_enforced_says_how_to_go_on() -> None:
-    error = refused_responses({"tools": [{**WEATHER, "parameters": LOOSE}]})
+    error = refused_responses({"tools": [{**WEATHER, "parameters": LOOSE, "strict": True}]})
     assert "'multipleOf'" in error.message
     assert "'strict': false" in error.message
 
