@@ -424,9 +424,76 @@ if engine_environment.HERE:
         for k, rest in zip(cuts, rests, strict=True):
             assert whole[:k] + rest == whole, (name, k)
 
+    GRAMMARS = {
+        "lark": 'start: "a" /[b-d"]{2}/ "\\n" /[^x\\n]/',
+        "regex": r'a[b-d"]{2}\n[^x\n]',
+    }
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    @pytest.mark.parametrize("syntax", GRAMMARS)
+    async def test_a_custom_tools_input_obeys_its_grammar(engine: vllm.VLLM, syntax: str) -> None:
+        form = {"type": "grammar", "syntax": syntax, "definition": GRAMMARS[syntax]}
+        custom = {"name": "write", "description": "d", "format": form}
+        choice = records.ToolChoice("required", ("write",))
+        made: dict[str, Any] = {
+            "tools": [*TOOLS, {"type": "custom", "custom": custom}],
+            "tool_choice": choice,
+        }
+        for token in (None, engine.token_ids('\\"')[0], engine.token_ids("\\\\")[0]):
+            bias = {} if token is None else {str(token): 20.0}
+            request = ask(**made, logit_bias=bias, max_tokens=60)
+            whole = await answer(engine, request)
+            [(kind, name, text)] = items_of(pieces_of(engine, request, whole))
+            assert (kind, name) == ("x", "write")
+            assert re.fullmatch(r'a[b-d"]{2}\n[^x\n]', text), text
+            for k in range(1, len(whole), 3):
+                assert whole[:k] + await answer(engine, request, whole[:k]) == whole
+
+    async def test_a_grammar_that_cannot_be_read_is_refused(engine: vllm.VLLM) -> None:
+        form = {"type": "grammar", "syntax": "lark", "definition": "start: ("}
+        custom = {"name": "write", "description": "d", "format": form}
+        with pytest.raises(base.Refused):
+            await answer(engine, ask(tools=[{"type": "custom", "custom": custom}]))
+
+    async def thinking_first(engine: vllm.VLLM, **more: Any) -> tuple[records.Request, list[int]]:
+        """A request whose answer begins with some reasoning, and the answer. A bias makes the model
+        end its reasoning, but not at once."""
+        for tenths in range(10, 160):
+            newline = str(engine.token_ids("\n")[0])  # of which alone it thinks otherwise
+            bias = {str(toy_tools.THINK_END): tenths / 10, newline: -100.0}
+            request = ask(max_tokens=70, logit_bias=bias, reasoning=None, **more)
+            whole = await answer(engine, request)
+            if toy_tools.THINK_END in whole[3:40]:
+                return request, whole
+        raise AssertionError("no bias makes the toy end its reasoning later than at once")
+
+    FORMAT = {"type": "json_schema", "schema": schemas.SCHEMAS["two members"]}
+    REQUIRED = {"tools": TOOLS, "tool_choice": records.ToolChoice("required", ("now",))}
+
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    @pytest.mark.parametrize("more", [{"format": FORMAT}, REQUIRED], ids=["format", "call"])
+    async def test_what_obeys_a_grammar_behind_the_reasoning_is_continued_anywhere(
+        engine: vllm.VLLM, more: dict[str, Any]
+    ) -> None:
+        request, whole = await thinking_first(engine, **more)
+        items = items_of(pieces_of(engine, request, whole))
+        assert len(items) == 2, (items, whole)
+        [thought, last] = items
+        assert thought[0] == "r"
+        assert last[0] == ("m" if "format" in more else "c")
+        if "format" in more:
+            jsonschema.validate(json.loads(last[2]), schemas.SCHEMAS["two members"])
+        else:
+            assert json.loads(last[2])["zone"] in ("UTC", "CET")
+        cuts = range(1, len(whole))
+        rests = await asyncio.gather(*[answer(engine, request, whole[:k]) for k in cuts])
+        for k, rest in zip(cuts, rests, strict=True):
+            assert whole[:k] + rest == whole, k
+
 
 @pytest.mark.engine
 @pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
 @pytest.mark.parametrize("way", WAYS)
 async def test_vllm_does_this_in_its_own_environment(way: str) -> None:
-    await engine_environment.run_again("tests/contract/test_vllm.py", "-k", f"[{way}")
+    these = way if way == "vllm_public_api" else "not vllm_public_api"
+    await engine_environment.run_again("tests/contract/test_vllm.py", "-k", these)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
+
+from worker.engines import base
 
 BACKEND: Final = {
     # By name: left to itself vLLM takes the one that its first structured request needs, for all
@@ -33,25 +36,47 @@ def constraint(form: dict[str, Any]) -> Any:
             raise ValueError(f"no format is called {other!r}")
 
 
-def bounded(found: Any) -> Any:
-    """The same constraint without endless whitespace: `BACKEND` does not hold within structural
-    tags."""
+def bounded(found: Any, grammars: Mapping[str, str] | None = None) -> Any:
+    """The same constraint without endless whitespace (`BACKEND` does not hold within structural
+    tags), and with grammars of custom tools instead of the schemas with their titles.
+
+    Raises:
+        Refused: a grammar has no place in it.
+    """
+    wanted = dict(grammars or {})
     if found is None or found.structural_tag is None:
+        if wanted:
+            raise _no_grammars()
         return found
     from vllm.sampling_params import StructuredOutputsParams
 
     tag = json.loads(found.structural_tag)
-    _bound(tag)
+    placed: set[str] = set()
+    _bound(tag, wanted, placed)
+    if placed != set(wanted):
+        raise _no_grammars()
     return StructuredOutputsParams(structural_tag=json.dumps(tag))
 
 
-def _bound(node: Any) -> None:
+def _no_grammars() -> base.Refused:
+    message = "The model does not support custom tools with a grammar in `tools` here."
+    return base.Refused("unsupported_parameter", message)
+
+
+def _bound(node: Any, grammars: Mapping[str, str], placed: set[str]) -> None:
     if isinstance(node, list):
         for one in node:
-            _bound(one)
+            _bound(one, grammars, placed)
     elif isinstance(node, dict):
-        if node.get("type") == "json_schema":
-            node["max_whitespace_cnt"] = 1
+        if node.get("type") != "json_schema":
+            for one in node.values():
+                _bound(one, grammars, placed)
             return
-        for one in node.values():
-            _bound(one)
+        schema = node.get("json_schema")
+        title = str(schema.get("title")) if isinstance(schema, dict) else ""
+        if title in grammars and node.get("style", "json") == "json":
+            node.clear()
+            node |= {"type": "grammar", "grammar": grammars[title]}
+            placed.add(title)
+        else:
+            node["max_whitespace_cnt"] = 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace.protocol import records
-from worker.engines import base, detokenizer, vllm_formats, vllm_items, vllm_template
+from worker.engines import base, detokenizer, vllm_custom, vllm_formats, vllm_items, vllm_template
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -156,7 +156,10 @@ class Parsers:
             constraint = None if request.format is None else vllm_formats.constraint(request.format)
             return Outline(constraint, len(job.output_so_far) if constraint else 0, {})
         parser, asked = self._adjusted(request, variables)
-        constraint = vllm_formats.bounded(asked.extract_structured_outputs())
+        allowed = [] if parser.tool_parser is None else _allowed(request)
+        constraint = vllm_formats.bounded(
+            asked.extract_structured_outputs(), vllm_custom.grammars(allowed)
+        )
         if constraint is None:
             return Outline(None, 0, {})
         reasoner = parser.reasoning_parser
@@ -212,7 +215,7 @@ def vllm_request_of(request: records.Request) -> Any:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     choice = request.tool_choice
-    tools = [_tool(t) for t in request.tools if not choice.names or _name(t) in choice.names]
+    tools = [_tool(t) for t in _allowed(request)]
     mode: Any = choice.mode
     if mode == "required" and len(choice.names) == 1:
         mode = {"type": "function", "function": {"name": choice.names[0]}}
@@ -259,11 +262,21 @@ def _just_ended(reasoner: Any, job: base.GenerationInput) -> bool:
     return _end_of_reasoning(reasoner, job.prompt_ids, job.output_so_far) is not None
 
 
+def _allowed(request: records.Request) -> list[dict[str, Any]]:
+    """The tools that may be called."""
+    names = request.tool_choice.names
+    return [t for t in request.tools if not names or _name(t) in names]
+
+
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     """As vLLM takes it; strict unless the client said that it is not."""
     shown = vllm_template.shown_tool(tool)
     strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
-    return {"type": "function", "function": {**shown["function"], "strict": strict}}
+    function = {**shown["function"], "strict": strict}
+    if ((tool.get("custom") or {}).get("format") or {}).get("type") == "grammar":
+        title = vllm_custom.TITLE + function["name"]
+        function["parameters"] = {**function["parameters"], "title": title}
+    return {"type": "function", "function": function}
 
 
 def _name(tool: dict[str, Any]) -> str:
