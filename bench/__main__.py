@@ -26,6 +26,7 @@ from bench import (
     handover,
     history,
     hop,
+    items,
     measure,
     report,
     resume,
@@ -52,6 +53,7 @@ SUITES: dict[str, ModuleType] = {
         hop,
         gateway_cost,
         fanout,
+        items,
         resume,
         cancel,
     )
