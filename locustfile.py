@@ -1,6 +1,7 @@
-"""Load for the whole path, by three kinds of users. Talkers use the WebSocket mode of the Responses
-API, lose their connection, resume, and cancel. Readers watch the answers of others. Idle users are
-connected and send nothing.
+"""Load for the whole path, by four kinds of users. Talkers use the WebSocket mode of the Responses
+API, lose their connection, resume, and cancel. Callers do the same with tools (`--tools`): the
+model calls one, they send its output, and the model answers. Readers watch the answers of others.
+Idle users are connected and send nothing.
 
     locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000
     locust -f locustfile.py --headless -u 50 -t 5m --shape spike --host http://127.0.0.1:8000
@@ -47,6 +48,18 @@ QUESTIONS: Final = (
     "What would you pack for a week in the mountains?",
     "Why is the sky blue?",
 )
+CITIES: Final = ("Zürich", "Łódź", "東京", "Rome")
+TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather of the next days in a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
 
 # Totals of the run. In a distributed run each process sends its totals to the master and resets
 # them.
@@ -87,6 +100,11 @@ def _options(parser: LocustArgumentParser) -> None:
         type=float,
         default=0.1,
         help="share of answers that are cancelled in the middle",
+    )
+    group.add_argument(
+        "--tools",
+        action="store_true",
+        help="some users offer tools, whose outputs they send (the pool's model must know tools)",
     )
     group.add_argument(
         "--scripted",
@@ -227,7 +245,7 @@ class Answer:
             connection, so that an absence is no gap.
     """
 
-    def __init__(self, user: Talker, asked: float) -> None:
+    def __init__(self, user: Asker, asked: float) -> None:
         self.user = user
         self.asked = asked
         self.last = 0.0
@@ -426,15 +444,60 @@ class Idler(Person):
             self.failed("connect", error)
 
 
-class Talker(Person):
-    """Asks, reads, pauses, and asks again. Sometimes loses the connection, sometimes cancels."""
+class Asker(Person):
+    """The base of users who ask. They sometimes lose the connection, and sometimes cancel."""
 
-    weight = 8
+    abstract = True
     wait_time = between(0.5, 2.0)
 
     def ways(self) -> list[str]:
         """Where to resume: on a new socket, or on a stream from one of these addresses."""
         return ["socket", self.base, *filter(None, self.options.push_host.split(","))]
+
+    def _turn(
+        self, socket: Socket, body: dict[str, Any], expected: str | None, *, cancel: bool = True
+    ) -> tuple[Socket | None, Transcript]:
+        """Ask and read the whole answer, over any number of connections. `cancel`: it may be
+        cancelled.
+
+        Returns the socket if it is still open, and the answer.
+        """
+        chance = random.random()
+        drops = chance < self.options.drops
+        cancels = cancel and chance >= 1 - self.options.cancels
+        answer, kept = Answer(self, time.perf_counter()), False
+        try:
+            socket.send({"type": "response.create", "model": known["model"], "store": True, **body})
+            answer.read(
+                socket.events(),
+                random.randint(1, max(1, self.options.tokens // 2)) if drops or cancels else 0,
+            )
+            if cancels and not answer.ended:
+                totals["cancels"] += 1
+                socket.send({"type": "response.cancel", "response_id": answer.transcript.rid})
+                answer.read(socket.events())
+            kept = answer.ended
+        except Cut:
+            totals["cuts"] += 1  # by the service: it drained, restarted, or closed a slow client
+        if not kept:
+            totals["drops"] += drops
+            socket.drop()
+            answer.come_back()
+        answer.judge(expected)
+        return (socket if kept else None), answer.transcript
+
+    def end_after_answers(self) -> None:
+        """End the run after `--answers`."""
+        if 0 < self.options.answers <= totals["responses"] and not quitting:
+            quitting.append(
+                gevent.spawn(self.environment.runner.quit)
+            )  # it waits for all users, and from here would wait for this one
+
+
+class Talker(Asker):
+    """Asks, reads, pauses, and asks again."""
+
+    weight = 8
 
     @task
     def converse(self) -> None:
@@ -451,7 +514,8 @@ class Talker(Person):
                         "content": f"{random.choice(QUESTIONS)} ({random.getrandbits(32):08x})",
                     }
                 )
-                socket, seen = self._turn(socket, previous, dialogue)
+                body = self._create(dialogue[-1]["content"], previous)
+                socket, seen = self._turn(socket, body, self._expected(dialogue))
                 if (seen.final or {}).get("status") not in (
                     "completed",
                     "incomplete",
@@ -465,40 +529,7 @@ class Talker(Person):
         finally:
             if socket is not None:
                 socket.close()
-        if 0 < self.options.answers <= totals["responses"] and not quitting:
-            quitting.append(
-                gevent.spawn(self.environment.runner.quit)
-            )  # it waits for all users, and from here would wait for this one
-
-    def _turn(
-        self, socket: Socket, previous: str | None, dialogue: list[dict[str, str]]
-    ) -> tuple[Socket | None, Transcript]:
-        """Ask one question and read its whole answer, over any number of connections.
-
-        Returns the socket if it is still open, and the answer.
-        """
-        chance = random.random()
-        drops, cancels = chance < self.options.drops, chance >= 1 - self.options.cancels
-        answer, kept = Answer(self, time.perf_counter()), False
-        try:
-            socket.send(self._create(dialogue[-1]["content"], previous))
-            answer.read(
-                socket.events(),
-                random.randint(1, max(1, self.options.tokens // 2)) if drops or cancels else 0,
-            )
-            if cancels and not answer.ended:
-                totals["cancels"] += 1
-                socket.send({"type": "response.cancel", "response_id": answer.transcript.rid})
-                answer.read(socket.events())
-            kept = answer.ended
-        except Cut:
-            totals["cuts"] += 1  # by the service: it drained, restarted, or closed a slow client
-        if not kept:
-            totals["drops"] += drops
-            socket.drop()
-            answer.come_back()
-        answer.judge(self._expected(dialogue))
-        return (socket if kept else None), answer.transcript
+        self.end_after_answers()
 
     def _expected(self, dialogue: list[dict[str, str]]) -> str | None:
         if not self.options.scripted:
@@ -511,13 +542,7 @@ class Talker(Person):
         return scripted.expected_text(list(dialogue), self.options.tokens)
 
     def _create(self, text: str, previous: str | None) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "type": "response.create",
-            "model": known["model"],
-            "input": text,
-            "store": True,
-            "temperature": 0,
-        }
+        body: dict[str, Any] = {"input": text, "temperature": 0}
         body["max_output_tokens"] = self.options.tokens + 1
         if self.options.scripted:
             body["metadata"] = {
@@ -525,6 +550,56 @@ class Talker(Person):
                 "script_pace_ms": str(self.options.pace_ms),
             }
         return {**body, "previous_response_id": previous} if previous else body
+
+
+class Caller(Asker):
+    """Offers a tool that the model must call, sends its output, and reads the answer to it."""
+
+    weight = 2
+
+    @task
+    def call(self) -> None:
+        """One loop: question, call, output, answer."""
+        if not self.options.tools:
+            self.wait()
+            return
+        city = f"{random.choice(CITIES)} ({random.getrandbits(32):08x})"
+        question = f"What is the weather in {city}?\ncall {TOOL['name']} {self.options.tokens}"
+        socket: Socket | None = None
+        common: dict[str, Any] = {"tools": [TOOL], "temperature": 0}
+        if self.options.scripted:
+            common["metadata"] = {"script_pace_ms": str(self.options.pace_ms)}
+        try:
+            socket = Socket(self.base, known["credential"])
+            asked = {**common, "input": question, "tool_choice": "required"}
+            socket, seen = self._turn(socket, asked, None)
+            if not (seen.final and seen.final.get("status") == "completed" and seen.calls):
+                return  # cancelled, or cut by a bound
+            outputs = [self._output(call) for call in seen.calls]
+            socket = socket or Socket(self.base, known["credential"])
+            told_back = {**common, "input": outputs, "previous_response_id": seen.rid}
+            expected = "The tools said: " + " and ".join(f"“{o['output']}”" for o in outputs) + "."
+            socket, _ = self._turn(
+                socket, told_back, expected if self.options.scripted else None, cancel=False
+            )
+            totals["tool loops"] += 1
+        except (Cut, Refused) as error:
+            self.failed("whole answer", error)
+        finally:
+            if socket is not None:
+                socket.close()
+        self.end_after_answers()
+
+    def _output(self, call: Any) -> dict[str, Any]:
+        """What the tool says. Arguments that are no JSON for it are a failure."""
+        try:
+            days = json.loads(call["arguments"])["days"]
+        except (ValueError, KeyError, TypeError) as error:
+            totals["wrong"] += 1
+            self.record("whole answer", 0.0, RuntimeError(f"arguments: {type(error).__name__}"))
+            days = 0
+        output = f"{days} days of rain"
+        return {"type": "function_call_output", "call_id": call["call_id"], "output": output}
 
 
 class Shape(LoadTestShape):

@@ -2,7 +2,8 @@
 
 Events carry `sequence_number`, dense from 0 for each response. So a skipped number is a lost event,
 a repeated number a doubled one, and a late number an event out of order. The text is checked
-separately: the deltas, in order of arrival, must be the text in the terminal event.
+separately: the deltas of each output item, in order of arrival, must be its text, arguments or
+input in the terminal event.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Transcript:
         lost: numbers that were skipped and not seen later.
         doubled: events seen a second time.
         swapped: events that came after a later one; they no longer count as lost.
-        deltas: the text of all deltas in order of arrival, without doubled ones.
+        deltas: the text of all deltas of messages in order of arrival, without doubled ones.
+        items: those of each output item, by its index: of messages, reasoning and calls.
         final: the response in the terminal event; None before it.
         after_end: number of events after the terminal one.
         rid: the response id; empty before the first event that has it.
@@ -36,6 +38,7 @@ class Transcript:
         self.swapped = 0
         self.after_end = 0
         self.deltas: list[str] = []
+        self.items: dict[int, list[str]] = {}
         self.final: Mapping[str, Any] | None = None
         self.rid = ""
         self._missing: set[int] = set()
@@ -48,6 +51,15 @@ class Transcript:
     @property
     def text(self) -> str:
         return "".join(self.deltas)
+
+    @property
+    def calls(self) -> list[Mapping[str, Any]]:
+        """The calls in the terminal event; none before it."""
+        return [
+            item
+            for item in (self.final or {}).get("output", [])
+            if item.get("type") in ("function_call", "custom_tool_call")
+        ]
 
     @property
     def position(self) -> int:
@@ -78,7 +90,9 @@ class Transcript:
         self._apply(event)
 
     def _apply(self, event: Mapping[str, Any]) -> None:
-        kind = event.get("type")
+        kind = str(event.get("type"))
+        if kind.endswith(".delta"):
+            self.items.setdefault(event.get("output_index", 0), []).append(event["delta"])
         if kind == DELTA:
             self.deltas.append(event["delta"])
         elif kind == "response.output_text.done":
@@ -110,6 +124,10 @@ class Transcript:
         stated = _stated(self.final)
         if stated != self.text:
             found.append("text differs from the final response")
+        for index, item in enumerate(self.final.get("output", [])):
+            characters = "".join(self.items.get(index, []))
+            if item.get("type") != "message" and _characters(item) != characters:
+                found.append(f"item {index} differs from the final response")
         if self._done is not None and self._done != self.text:
             found.append("text differs from output_text.done")
         if expected is not None:
@@ -120,10 +138,14 @@ class Transcript:
 
 
 def _stated(response: Mapping[str, Any]) -> str:
-    parts = [
-        part
-        for item in response.get("output", [])
-        if item.get("type") == "message"
-        for part in item.get("content", [])
-    ]
-    return "".join(part.get("text", "") for part in parts)
+    messages = (i for i in response.get("output", []) if i.get("type") == "message")
+    return "".join(map(_characters, messages))
+
+
+def _characters(item: Mapping[str, Any]) -> str:
+    """All characters of an output item: text, arguments or input."""
+    if item.get("type") == "function_call":
+        return str(item.get("arguments", ""))
+    if item.get("type") == "custom_tool_call":
+        return str(item.get("input", ""))
+    return "".join(part.get("text", "") for part in item.get("content", []))

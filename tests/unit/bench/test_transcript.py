@@ -121,3 +121,31 @@ def test_a_second_end_is_found() -> None:
 
 def test_the_copy_of_the_terminal_types_is_the_protocols() -> None:
     assert TERMINAL_TYPES == protocol_events.TERMINAL_TYPES
+
+
+def with_a_call(arguments: str = '{"city":"Rome"}') -> list[dict[str, Any]]:
+    """A response that thinks and calls."""
+    thought = [{"type": "reasoning_text", "text": "Hm."}]
+    output = [
+        {"type": "reasoning", "content": thought},
+        {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": arguments},
+    ]
+    kinds: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {"id": "resp_1"}},
+        {"type": "response.reasoning_text.delta", "output_index": 0, "delta": "Hm."},
+        *(
+            {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": delta}
+            for delta in ('{"city":', '"Rome"}')
+        ),
+        {"type": "response.completed", "response": {"status": "completed", "output": output}},
+    ]
+    return [{**event, "sequence_number": n} for n, event in enumerate(kinds)]
+
+
+def test_arguments_and_reasoning_are_compared_item_by_item() -> None:
+    assert judged(with_a_call()) == []
+    assert judged(with_a_call('{"city":"Roma"}')) == ["item 1 differs from the final response"]
+    transcript = Transcript()
+    for event in with_a_call():
+        transcript.feed(event)
+    assert [call["name"] for call in transcript.calls] == ["f"]
