@@ -29,6 +29,24 @@ SUBMIT_S = 12.0
 PING_S = 1.0  # both ways within two intervals: a half-open connection is found after at most that
 RETRY_S = 0.2
 TRIES = 6
+# Of a body; whatever else `Crowd.ask` is given becomes a cue of the scripted engine.
+FIELDS = frozenset(
+    {
+        "stop",
+        "max_output_tokens",
+        "store",
+        "input",
+        "temperature",
+        "logit_bias",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "text",
+        "reasoning",
+        "include",
+        "top_logprobs",
+    }
+)
 # receive buffer of a client that is to stall: what it does not read soon shows at the server
 NARROW_BYTES = 4096
 
@@ -135,17 +153,15 @@ class Crowd:
         key: str | None = None,
         gateway: str | None = None,
         gateways: Sequence[str] = (),
+        commands: str = "",
         **cues: Any,
     ) -> Asked | None:
         """Submit once (`key`: until the outcome is known; `gateways`: at these in turn); None
-        if it was refused or the outcome is unknown."""
+        if it was refused or the outcome is unknown. `commands`: lines for the scripted engine,
+        where the request has tools, a format or reasoning (`tests.faults.wants`)."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
-        fields: dict[str, Any] = {
-            k: cues.pop(k)
-            for k in ("stop", "max_output_tokens", "store", "input", "temperature", "logit_bias")
-            if k in cues
-        }
+        fields: dict[str, Any] = {k: cues.pop(k) for k in FIELDS if k in cues}
         metadata = {
             "mark": mark,
             "script_tokens": str(tokens),
@@ -154,7 +170,7 @@ class Crowd:
         }
         body: dict[str, Any] = {
             "model": MODEL,
-            "input": f"{mark} says hello",
+            "input": f"{mark} says hello\n{commands}".strip(),
             "background": True,
             "max_output_tokens": 20_000,
             "metadata": metadata,

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailrace.verify import report
-from tests.faults import chaos, drill, stage
+from tests.faults import chaos, drill, stage, wants
 
 ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
 OPEN = 14  # responses under way
 PAUSE_S = (1.0, 4.0)
+WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Round:
     seed: int
     report: report.Report
     takeovers: int = 0
+    of_items: int = 0  # takeovers of responses with calls or reasoning
     inconclusive: str = ""
 
     @property
@@ -45,6 +47,7 @@ class Totals:
     report: report.Report = field(default_factory=report.Report)
     words: Counter[str] = field(default_factory=Counter)
     takeovers: int = 0
+    of_items: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -53,6 +56,7 @@ class Totals:
             return  # not in N
         self.report.absorb(one.report)
         self.takeovers += one.takeovers
+        self.of_items += one.of_items
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -70,7 +74,7 @@ class Totals:
             "",
             (
                 f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers "
-                f"with k > 0{bound}"
+                f"with k > 0, of which {self.of_items} of responses with calls or reasoning{bound}"
             ),
         ]
         out += [
@@ -102,16 +106,19 @@ class Totals:
 
 
 async def load(d: drill.Drill, until: float) -> None:
-    """Keep OPEN responses under way: some sampled, some with a key, some cancelled, most
-    watched."""
+    """Keep OPEN responses under way: some sampled, some with a key, some cancelled, some with
+    tools or a format, most watched."""
 
     async def one() -> None:
         rng = d.rng
+        tokens = rng.randrange(20, 400)
+        more = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
         asked = await d.crowd.ask(
-            tokens=rng.randrange(20, 400),
+            tokens=tokens,
             pace_ms=rng.choice((5, 10, 20)),
             key=f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None,
             sampling=rng.randrange(2),
+            **more,
         )
         if asked is None:
             return
@@ -156,6 +163,11 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 await loading
             found = await d.judge(settle_s=120.0, final_reads=30)
             takeovers = len(d.takeovers())
+            of_items = sum(
+                len([t for t in o.takeovers if t.k])
+                for o in d.outcomes.values()
+                if any(kind != "message" for kind, *_ in o.items)
+            )
             missing = [
                 what
                 for what, bit in (
@@ -165,7 +177,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 )
                 if not bit
             ]
-        return Round(seed, found, takeovers, ", ".join(missing))
+        return Round(seed, found, takeovers, of_items, ", ".join(missing))
     finally:
         on.close()
 

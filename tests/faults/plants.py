@@ -7,9 +7,12 @@ import asyncio
 import os
 import random
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tailrace import log
 from tailrace.protocol import fold, ids, records
@@ -85,6 +88,58 @@ def lossy_push() -> None:
         return None if rng.random() < 0.02 else dispatch(self, *r)
 
     hub.Hub.dispatch = lossy  # type: ignore[method-assign, assignment]
+
+
+def late_mark() -> None:
+    """An item begins one character too late."""
+    from worker import generation
+
+    frames = generation.Generation.frames
+
+    def late(self: generation.Generation, ts: float) -> list[records.Tok]:
+        return [
+            msgspec.structs.replace(
+                tok,
+                marks=tuple(
+                    msgspec.structs.replace(m, at=min(m.at + 1, len(tok.text))) for m in tok.marks
+                ),
+            )
+            for tok in frames(self, ts)
+        ]
+
+    generation.Generation.frames = late  # type: ignore[method-assign]
+
+
+def random_call_id() -> None:
+    """As vLLM's parsers make them: each attempt another one."""
+
+    def drawn(rid: str, ordinal: int) -> str:
+        return f"call_{random.getrandbits(64):016x}"
+
+    ids.call_id = drawn
+
+
+def two_ids_at_once() -> None:
+    """The parser is fed pairs, as by an engine that makes several tokens in a step."""
+    from worker.engines import scripted_markers
+
+    held = weakref.WeakKeyDictionary[scripted_markers.Parser, int]()
+    finish = scripted_markers.Parser.finish
+
+    def push(self: scripted_markers.Parser, token: int) -> Any:
+        before = held.pop(self, None)
+        if before is None:
+            held[self] = token
+            return ()
+        return self._read(self._detokenizer.push((before, token)))
+
+    def finished(self: scripted_markers.Parser) -> Any:
+        before = held.pop(self, None)
+        last = () if before is None else self._read(self._detokenizer.push((before,)))
+        return [*last, *finish(self)]
+
+    scripted_markers.Parser.push = push  # type: ignore[method-assign]
+    scripted_markers.Parser.finish = finished  # type: ignore[method-assign]
 
 
 def refuse_what_was_sent() -> None:
@@ -215,5 +270,8 @@ PLANTS: Final[dict[str, Callable[[], None]]] = {
         latest_claim_wins,
         no_seq_check,
         lossy_push,
+        late_mark,
+        random_call_id,
+        two_ids_at_once,
     )
 }

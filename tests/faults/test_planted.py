@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import chaos, drill, plants, stage
+from tests.faults import chaos, drill, plants, stage, wants
 from tests.faults.conftest import SEED
 
 pytestmark = [
@@ -39,6 +39,7 @@ async def hurt(on: stage.Stage) -> tuple[list[str], int]:
     twice; and takeovers with k > 0."""
     async with drill.drill(on, "planted", SEED) as d:
         asked = await d.crowd.ask_many(10, tokens=800, pace_ms=10, sampling=1)
+        await d.crowd.ask_many(6, pace_ms=10, sampling=1, **wants.EVERYTHING)
         victim = await d.streaming(asked[0], 20)
         on.add("worker", 3)
         on.start("worker-3")  # a rebalance while everything streams
