@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.parsing import command, conversation
+from gateway.parsing import command, conversation, images
 from tailrace.protocol import errors, features, records
 
 VARIABLE: Final = "TAILRACE_RECORDS_VERSION"
@@ -14,6 +14,7 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "custom_tools": "Custom tools are",
     "formats": "Formats other than text are",
     "logprobs": "Log probabilities are",
+    "images": "Images are",
 }
 
 
@@ -66,6 +67,8 @@ def _param(create: command.Create, member: str) -> str:
         return create.format.param
     if member == "logprobs":
         return create.logprobs_param or member
+    if member == "input":
+        return images.first(create.turn) or member  # the conversation may have shown it before
     return member
 
 
@@ -81,6 +84,8 @@ def _later(create: command.Create, request: records.Request) -> Iterator[str]:
     for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"):
         if getattr(request.sampling, name) != getattr(usual, name):
             yield name
+    if (where := images.first(create.turn)) is not None:
+        yield where
     for item in create.turn:
         if not isinstance(item, conversation.Message):
             yield item.where

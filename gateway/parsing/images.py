@@ -10,9 +10,10 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from gateway.parsing import conversation
 from tailrace.protocol import errors, images
 
 MAX_IMAGES: Final = 16
@@ -20,7 +21,8 @@ MAX_IMAGES: Final = 16
 # many bytes leave a tenth of it for text.
 MAX_BYTES: Final = 655_360
 MAX_SIDE: Final = 8_192
-MAX_PIXELS: Final = 16_777_216  # 48 MiB in memory
+MAX_PIXELS: Final = 16_777_216  # 48 MiB in a worker's memory
+MAX_PIXELS_TOGETHER: Final = 2 * MAX_PIXELS
 MAX_FILE_BYTES: Final = 262_144
 MAX_SEGMENTS: Final = 256  # of a JPEG before its size is said
 MAX_NAME_CHARS: Final = 256
@@ -102,13 +104,26 @@ def check_count(items: list[dict[str, Any]], param: str) -> None:
     Raises:
         errors.ApiError
     """
-    sizes = [_bytes(part.get("data", "")) for part in images.parts(items)]
-    if len(sizes) > MAX_IMAGES:
+    shown = list(images.parts(items))
+    if len(shown) > MAX_IMAGES:
         raise errors.invalid_value(param, f"A request has at most {MAX_IMAGES} images.")
-    if sum(sizes) > MAX_BYTES:
+    if sum(_bytes(part.get("data", "")) for part in shown) > MAX_BYTES:
         raise errors.invalid_value(
             param, f"The images of a request have at most {MAX_BYTES} bytes together."
         )
+    if sum(part["width"] * part["height"] for part in shown) > MAX_PIXELS_TOGETHER:
+        raise errors.invalid_value(
+            param, f"The images of a request have at most {MAX_PIXELS_TOGETHER} pixels together."
+        )
+
+
+def first(items: Iterable[conversation.Item]) -> str | None:
+    """The place in the body of the first image that the items show."""
+    for item in items:
+        if isinstance(item, conversation.Message) and isinstance(item.content, list):
+            kinds = [part["type"] for part in item.content]
+            return f"{item.where}.content[{kinds.index('image')}]"
+    return None
 
 
 def size(data: bytes) -> Size | None:

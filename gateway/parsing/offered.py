@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from gateway.parsing import conversation
+from gateway.parsing import conversation, images
 from gateway.parsing.command import Create
 from tailrace.protocol import errors
 
@@ -28,7 +28,7 @@ class Feature(enum.Enum):
 
 
 EVERYTHING: Final = frozenset(Feature)
-OFFERED: Final = EVERYTHING - {Feature.REFERENCES, Feature.IMAGES, Feature.CHOICES}
+OFFERED: Final = EVERYTHING - {Feature.REFERENCES, Feature.CHOICES}
 
 
 def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
@@ -45,13 +45,8 @@ def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:
     if Feature.ITEMS in missing:
         for item in create.turn:
             _item(item, chat=chat)
-    if Feature.IMAGES in missing:
-        for item in create.turn:
-            if isinstance(item, conversation.Message) and isinstance(item.content, list):
-                kinds = [part["type"] for part in item.content]
-                raise errors.unsupported_value(
-                    f"{item.where}.content[{kinds.index('image')}].type", "Only text is supported."
-                )
+    if Feature.IMAGES in missing and (where := images.first(create.turn)) is not None:
+        raise errors.unsupported_value(f"{where}.type", "Only text is supported.")
     if Feature.REFERENCES in missing:
         for item in conversation.unresolved(create.turn):
             raise errors.unsupported_value(

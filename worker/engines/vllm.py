@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailrace import private_parts, settings, telemetry
-from tailrace.protocol import records
+from tailrace.protocol import images, records
 from tailrace.protocol.features import Feature
 from worker import generation
 from worker.engines import (
@@ -36,6 +36,7 @@ from worker.engines import (
     vllm_cpu,
     vllm_formats,
     vllm_grammar,
+    vllm_images,
     vllm_internals,
     vllm_logprobs,
     vllm_parsers,
@@ -54,6 +55,8 @@ ENVIRONMENT: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the default model
     "TOKENIZERS_PARALLELISM": "false",
 }
+# What makes tokens and numbers of a prompt, beside the tokenizer: of the model and of images.
+CONFIGURATIONS: Final = ("config.json", "preprocessor_config.json", "processor_config.json")
 WATCH_S: Final = 0.5
 SHUTDOWN_S: Final = 3
 
@@ -155,7 +158,11 @@ class VLLM:
         self._encoder.shutdown(wait=False)
 
     async def encode(self, request: records.Request) -> list[int]:
-        ids: list[int] = await self._in_encoder(self._template.render, request)
+        ids: list[int]
+        if images.any_in(request.messages):
+            ids = (await self._with_images(request))["prompt_token_ids"]
+        else:
+            ids = await self._in_encoder(self._template.render, request)
         base.check_length(len(ids), self._max_model_len)
         return ids
 
@@ -169,8 +176,12 @@ class VLLM:
             )
             if outline.under_it and "formats_resumable" not in self.features:
                 raise base.NotResumable
+            prompt = vllm_request.prompt(job)
+            if images.any_in(job.request.messages):
+                shown = await self._with_images(job.request)
+                prompt = {**shown, "prompt_token_ids": prompt["prompt_token_ids"]}
             await self._run(
-                vllm_request.prompt(job),
+                prompt,
                 vllm_request.sampling(job, outline.constraint, outline.under_it),
                 job.key,
                 on_step,
@@ -207,6 +218,15 @@ class VLLM:
     def token_ids(self, text: str) -> list[int]:
         """A text's ids, without markers."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+    async def _with_images(self, request: records.Request) -> dict[str, Any]:
+        """vLLM's input without accepted ids. It is made again for every attempt."""
+
+        def make() -> dict[str, Any]:
+            ids = self._template.render(request)
+            return vllm_images.prompt(self._llm.renderer, ids, request)
+
+        return await self._in_encoder(make)
 
     async def _run(
         self,
@@ -268,6 +288,7 @@ class VLLM:
             enable_prefix_caching=True,
             disable_log_stats=True,
             structured_outputs_config=dict(vllm_formats.BACKEND),
+            **vllm_images.ARGUMENTS,
             **(
                 vllm_cpu.arguments(internals=self.internals, dtype=self._cpu_dtype)
                 if on_cpu
@@ -323,6 +344,8 @@ class VLLM:
             found |= {"tools", "custom_tools"}
         if self._names.reasoning:
             found.add("reasoning")
+        if self._template.takes_images and vllm_images.taken(self._llm.model_config):
+            found.add("images")
         if await self._continues_a_grammar():
             found.add("formats_resumable")
         else:
@@ -361,7 +384,7 @@ def revision(model: str, commit: str | None = None) -> str:
         return f"{model}@{commit or 'unknown'}"
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(folder.iterdir()):
-        if path.name == "config.json":
+        if path.name in CONFIGURATIONS:
             digest.update(path.read_bytes())
         elif path.suffix in (".safetensors", ".bin"):
             digest.update(f"{path.name}:{path.stat().st_size}".encode())

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tailrace.protocol import records
+from tailrace.protocol import images, records
 from worker.engines import base
 from worker.messages import text_of
 
@@ -37,6 +37,7 @@ class Template:
 
     Attributes:
         takes_tools: it shows tools to the model.
+        takes_images: it has a marker for images.
         switches: its variables that say how much the model thinks.
     """
 
@@ -44,6 +45,7 @@ class Template:
         """`tokenizer`: of transformers."""
         self._tokenizer = tokenizer
         self.takes_tools = "tailrace_probe" in self._probe(tools=[_PROBE_TOOL])
+        self.takes_images = self._takes_images()
         self.switches = frozenset(
             name
             for name, (one, other) in _SWITCHES.items()
@@ -109,12 +111,19 @@ class Template:
             )
         return found
 
-    def _probe(self, **variables: Any) -> str:
+    def _takes_images(self) -> bool:
+        text: dict[str, Any] = {"type": "text", "text": "?"}
+        of_text = self._probe([{"role": "user", "content": [text]}])
+        of_both = self._probe([{"role": "user", "content": [{"type": "image"}, text]}])
+        # A template that does not know parts may write them out as they are.
+        return of_both not in ("", of_text) and "'type'" not in of_both
+
+    def _probe(self, messages: Any = _PROBE, **variables: Any) -> str:
         """A prompt with these variables; empty where the template refuses them."""
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    _PROBE, tokenize=False, add_generation_prompt=True, **variables
+                    messages, tokenize=False, add_generation_prompt=True, **variables
                 )
             )
         except Exception:  # templates raise any type
@@ -122,15 +131,15 @@ class Template:
 
 
 def messages(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A request's messages as templates take them: texts, arguments of calls as objects, outputs
-    with the name of their tool. `developer` is the newer name of `system`."""
+    """A request's messages as templates take them: texts, images as markers, arguments of calls as
+    objects, outputs with the name of their tool. `developer` is the newer name of `system`."""
     names: dict[str, str] = {}
     made = []
     for message in found:
         role = str(message.get("role", "user"))
         one: dict[str, Any] = {
             "role": "system" if role == "developer" else role,
-            "content": text_of(message.get("content")),
+            "content": _content(message.get("content")),
         }
         if message.get("reasoning_content"):
             one["reasoning_content"] = message["reasoning_content"]
@@ -142,6 +151,15 @@ def messages(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             one |= {"tool_call_id": call_id, "name": names.get(call_id, "")}
         made.append(one)
     return made
+
+
+def _content(content: Any) -> str | list[dict[str, Any]]:
+    if not images.any_in([{"content": content}]):
+        return text_of(content)
+    return [
+        {"type": "image"} if p["type"] == "image" else {"type": "text", "text": p["text"]}
+        for p in content
+    ]
 
 
 def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:

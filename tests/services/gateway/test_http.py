@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from tailrace import log
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import ids, images, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
-from tests.support import waiting
+from tests.support import pictures, waiting
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
@@ -224,6 +224,29 @@ class TestChains:
             kafka, pool, rebuilt
         )
         assert len(await self.messages_of(kafka, pool, rebuilt)) == 7
+
+    async def test_images_stay_in_the_conversation_and_are_given_back(
+        self, client: httpx.AsyncClient, kafka: str, pool: str, redis_url: str
+    ) -> None:
+        import redis.asyncio as redis
+
+        url = pictures.url(pictures.png(1))
+        question = {"type": "input_text", "text": "What is it?"}
+        image = {"type": "input_image", "detail": "low", "image_url": url}
+        shows = {**QUICK, "input": [{"role": "user", "content": [question, image]}]}
+        first = (await client.post("/v1/responses", json=shows)).json()
+        assert first["status"] == "completed"
+        items = (await client.get(f"/v1/responses/{first['id']}/input_items")).json()
+        assert items["data"][0]["content"] == [question, image]
+        again = {**QUICK, "input": "And now?", "previous_response_id": first["id"]}
+        cached = (await client.post("/v1/responses", json=again)).json()["id"]
+        async with redis.from_url(redis_url) as store:
+            await store.flushall()
+        rebuilt = (await client.post("/v1/responses", json=again)).json()["id"]
+        seen = await self.messages_of(kafka, pool, cached)
+        assert seen == await self.messages_of(kafka, pool, rebuilt)
+        [shown] = images.parts(seen)
+        assert (images.url(shown), shown["detail"]) == (url, "low")
 
     @pytest.mark.parametrize(
         "previous", ["resp_nothing", "", "../../etc/passwd", "resp_" + "A" * 32]

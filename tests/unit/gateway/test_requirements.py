@@ -9,6 +9,7 @@ import pytest
 from gateway import requirements
 from gateway.parsing import command
 from tailrace.protocol import errors, features, records
+from tests.support import pictures
 from tests.unit.gateway.parsing.asked import chat, responses
 
 TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
@@ -18,6 +19,10 @@ CALL = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}
 OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
 DIALOGUE = {"input": [{"role": "user", "content": "when?"}, CALL, OUTPUT]}
 JSON = {"type": "json_object"}
+TEXT = {"type": "input_text", "text": "What is it?"}
+URL = pictures.url(pictures.png(1))
+SHOWN = {"role": "user", "content": [TEXT, {"type": "input_image", "image_url": URL}]}
+CHAT_SHOWN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}
 ALL: dict[str, Any] = {"state": "ready", "features": sorted(features.ALL)}
 NONE: dict[str, Any] = {"state": "ready", "features": []}
 
@@ -31,6 +36,8 @@ USES = [
     (chat({"top_k": 4}), "top_k", False),
     (responses({"ignore_eos": True}), "ignore_eos", False),
     (responses(DIALOGUE), "input[1]", False),
+    (responses({"input": [SHOWN]}), "input[0].content[1]", True),
+    (chat({"messages": [CHAT_SHOWN]}), "messages[0].content[0]", True),
 ]
 
 

@@ -260,10 +260,13 @@ def test_only_a_user_shows_images(role: str) -> None:
     assert named(refused) == ("input[0].content[0].type", "unsupported_value")
 
 
-def test_so_many_images_and_bytes_are_the_most() -> None:
+def test_so_many_images_bytes_and_pixels_are_the_most() -> None:
     many = [image()] * images.MAX_IMAGES
     assert len(responses(saying(*many)).input[0]["content"]) == images.MAX_IMAGES
     assert named(refused_responses(saying(*many, image()))) == ("input", "invalid_value")
+    large = image(of(images.MAX_SIDE, images.MAX_PIXELS // images.MAX_SIDE))
+    assert responses(saying(large, large))
+    assert named(refused_responses(saying(large, large, image()))) == ("input", "invalid_value")
     half = pictures.url(PICTURE + bytes(images.MAX_BYTES // 2 - len(PICTURE)))
     assert responses(saying(image(half), image(half)))
     assert named(refused_responses(saying(image(half), image(half), image()))) == (

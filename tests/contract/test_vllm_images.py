@@ -1,0 +1,186 @@
+"""Images on the real engine: a toy model that sees (tests/support/toy_vision.py).
+
+The last test runs this module again in the engine environment, once for each way in which the
+engine reads vLLM's output (tests/contract/test_engines.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.parsing import images
+from tailrace.protocol import events, records
+from tests.support import engine_environment, pictures, toy_vision
+from worker.engines import base
+
+if TYPE_CHECKING:
+    from worker.engines import vllm
+
+WAYS = ["vllm", "vllm_public_api"]
+TOKENS = 16
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+
+if engine_environment.HERE:
+
+    @pytest.fixture(scope="module")
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        made = tmp_path_factory.mktemp("model") / "toy-vision"
+        toy_vision.build(engine_environment.MODEL, made)
+        return made
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS)
+    async def engine(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[vllm.VLLM]:
+        from worker.engines import vllm
+
+        public = request.param == "vllm_public_api"
+        made = vllm.VLLM(
+            model=str(folder),
+            capacity=8,
+            max_model_len=1024,
+            public_api=public,
+            cpu_dtype="float32" if public else "bfloat16",
+        )
+        await made.start()
+        yield made
+        await made.shutdown()
+
+    def shown(data: bytes) -> dict[str, Any]:
+        """The part that the gateway makes of an image."""
+        return images.of_responses({"image_url": pictures.url(data)}, "input")
+
+    def said(text: str) -> dict[str, Any]:
+        return {"type": "text", "text": text}
+
+    def ask(*content: dict[str, Any], subject: str = "s", **more: Any) -> records.Request:
+        rid = f"resp_{os.urandom(16).hex()}"
+        return records.Request(
+            rid,
+            records.Owner("i", subject),
+            "m",
+            [{"role": "user", "content": list(content)}],
+            records.Sampling(TOKENS, temperature=0.0, ignore_eos=True),
+            events.echo(rid, 0, "m", metadata={}),
+            **more,
+        )
+
+    async def answer(
+        engine: base.Engine, request: records.Request, accepted: Sequence[int] = ()
+    ) -> list[int]:
+        """What an attempt makes that continues behind `accepted`."""
+        found: list[int] = []
+
+        def keep(step: base.Step) -> bool:
+            found.extend(step.ids)
+            return True
+
+        prompt = await engine.encode(request)
+        left = request.sampling.max_tokens - len(accepted)
+        token = os.urandom(16).hex()
+        made = base.GenerationInput(request, token, prompt, list(accepted), left)
+        await engine.generate(made, keep)
+        return found
+
+    async def test_the_engine_says_that_it_takes_images(engine: vllm.VLLM) -> None:
+        assert "images" in engine.features
+
+    async def test_an_image_becomes_its_tokens_in_its_place(engine: vllm.VLLM) -> None:
+        of_text = await engine.encode(ask(said("What is it? Tell.")))
+        of_both = await engine.encode(
+            ask(said("What is it?"), shown(pictures.png(1)), said(" Tell."))
+        )
+        assert of_both.count(toy_vision.IMAGE) == toy_vision.PLACES
+        assert len(of_both) == len(of_text) + toy_vision.IMAGE_TOKENS
+        end = of_both.index(toy_vision.IMAGE) - 2  # two tokens stand before the image's
+        assert of_both[:end] == of_text[:end]
+
+    async def test_another_image_makes_another_answer_and_the_same_one_the_same(
+        engine: vllm.VLLM,
+    ) -> None:
+        ask_of = [ask(said("What is it?"), shown(pictures.png(n))) for n in (1, 2, 3, 1)]
+        made = [await answer(engine, one) for one in ask_of]
+        assert made[0] == made[3]
+        assert len({tuple(one) for one in made}) == 3
+
+    async def test_the_order_of_images_matters(engine: vllm.VLLM) -> None:
+        one, other = shown(pictures.png(1)), shown(pictures.png(2))
+        first = await answer(engine, ask(one, said(" and "), other))
+        second = await answer(engine, ask(other, said(" and "), one))
+        assert first != second
+
+    async def test_every_cut_is_continued_with_what_the_uninterrupted_answer_has(
+        engine: vllm.VLLM,
+    ) -> None:
+        request = ask(said("What is it?"), shown(pictures.png(1)), shown(pictures.png(2)))
+        whole = await answer(engine, request)
+        assert len(whole) == TOKENS
+        for cut in range(1, TOKENS):
+            assert whole[:cut] + await answer(engine, request, whole[:cut]) == whole, cut
+
+    async def test_tenants_do_not_share_what_is_kept_of_an_image(engine: vllm.VLLM) -> None:
+        part = shown(pictures.png(7))
+        one, other = ask(part), ask(part, subject="another")
+        assert await answer(engine, one) == await answer(engine, other)
+        names = [(await engine._with_images(r))["mm_hashes"]["image"] for r in (one, one, other)]
+        assert names[0] == names[1] != names[2]
+
+    @pytest.mark.parametrize("media", ["PNG", "JPEG", "WEBP", "GIF"])
+    async def test_formats(engine: vllm.VLLM, media: str) -> None:
+        from PIL import Image
+
+        written = io.BytesIO()
+        with Image.open(io.BytesIO(pictures.png(1, 70, 50))) as picture:
+            picture.save(written, media)
+        part = shown(written.getvalue())
+        assert (part["media"], part["width"], part["height"]) == (f"image/{media.lower()}", 70, 50)
+        ids = await engine.encode(ask(part))
+        assert ids.count(toy_vision.IMAGE) == toy_vision.PLACES
+
+    @pytest.mark.parametrize("size", [(1, 1), (300, 2), (2000, 1500)])
+    async def test_sizes(engine: vllm.VLLM, size: tuple[int, int]) -> None:
+        assert len(await answer(engine, ask(shown(pictures.png(1, *size))))) == TOKENS
+
+    async def test_files_that_are_no_images_are_refused_and_the_engine_goes_on(
+        engine: vllm.VLLM,
+    ) -> None:
+        good = pictures.png(1)
+        bad = {
+            "only a header": shown(pictures.png_header(40, 30)),
+            "cut off": shown(good[: len(good) // 2]),
+            "another size": {**shown(good), "width": 41},
+            "nothing": {**shown(good), "data": ""},
+            "kept apart": {k: v for k, v in shown(good).items() if k != "data"},
+            "a frame larger than its picture": shown(large_frame()),
+        }
+        for name, part in bad.items():
+            with pytest.raises(base.Refused) as refused:
+                await engine.encode(ask(part))
+            assert refused.value.code == "invalid_image", name
+        assert len(await answer(engine, ask(shown(good)))) == TOKENS
+
+    def large_frame() -> bytes:
+        """A GIF of one pixel by its header, with a frame of 60,000 × 60,000."""
+        screen = b"GIF89a" + (1).to_bytes(2, "little") * 2 + b"\x80\0\0" + bytes(6)
+        frame = b"\x2c" + bytes(4) + (60_000).to_bytes(2, "little") * 2 + b"\0"
+        return screen + frame + base64.b64decode("AgJEAQA7")
+
+    async def test_a_prompt_too_long_by_its_images_is_refused(engine: vllm.VLLM) -> None:
+        many = [shown(pictures.png(1))] * images.MAX_IMAGES
+        assert len(await engine.encode(ask(*many))) > images.MAX_IMAGES * toy_vision.IMAGE_TOKENS
+        with pytest.raises(base.Refused) as refused:
+            await engine.encode(ask(said("word " * 1000), *many))
+        assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
+@pytest.mark.parametrize("way", WAYS)
+async def test_vllm_sees_in_its_own_environment(way: str) -> None:
+    await engine_environment.run_again("tests/contract/test_vllm_images.py", "-k", f"[{way}")

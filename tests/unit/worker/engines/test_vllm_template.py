@@ -1,0 +1,70 @@
+"""What is found out of a chat template about images, and how messages with images are put to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.engines import vllm, vllm_template
+
+IMAGE = {"type": "image", "sha256": "00", "media": "image/png", "width": 1, "height": 1, "data": ""}
+TEXT = {"type": "text", "text": "?"}
+
+
+def with_parts(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join("<image>" if part["type"] == "image" else part["text"] for part in content)
+
+
+def texts_of_parts(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(p.get("text", "") for p in content)
+
+
+class Tokenizer:
+    """With a template that is a function of a message's content."""
+
+    chat_template = ""
+
+    def __init__(self, template: Callable[[Any], str]) -> None:
+        self._template = template
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **_options: Any) -> str:
+        return "".join("<user>" + self._template(m["content"]) for m in messages)
+
+
+@pytest.mark.parametrize(
+    ("template", "takes"),
+    [
+        (with_parts, True),
+        (texts_of_parts, False),
+        (lambda content: "" + content, False),  # raises for anything but a text
+        (str, False),  # writes parts out as they are
+    ],
+)
+def test_a_template_takes_images_if_it_marks_them(
+    template: Callable[[Any], str], takes: bool
+) -> None:
+    assert vllm_template.Template(Tokenizer(template)).takes_images is takes
+
+
+def test_messages_have_markers_for_images_and_texts_otherwise() -> None:
+    found = vllm_template.messages(
+        [
+            {"role": "user", "content": [TEXT, TEXT]},
+            {"role": "user", "content": [TEXT, IMAGE]},
+            {"role": "assistant", "content": "a cat"},
+        ]
+    )
+    assert [m["content"] for m in found] == ["??", [TEXT, {"type": "image"}], "a cat"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
+def test_what_is_made_of_images_is_part_of_a_models_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    before = vllm.revision(str(tmp_path))
+    (tmp_path / name).write_text('{"size": 56}')
+    assert vllm.revision(str(tmp_path)) != before

@@ -1,0 +1,84 @@
+"""A prompt that shows images, as vLLM takes it.
+
+The chat template puts a marker where an image is. vLLM's processor of the model puts the image's
+tokens there and makes of the pixels what the model reads. So the prompt's ids have the images in
+them already, and accepted ids of former attempts follow as in any prompt.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tailrace.protocol import images, records
+from worker.engines import base
+
+MAX_IMAGES: Final = 16  # of one prompt; as the gateway allows
+
+# Arguments of the engine. vLLM's cache of processed images is in two processes. A prompt that is
+# encoded and then never asked for would leave an entry in one of them only.
+ARGUMENTS: Final[Mapping[str, Any]] = {
+    "limit_mm_per_prompt": {"image": MAX_IMAGES, "video": 0, "audio": 0},
+    "mm_processor_cache_gb": 0,
+}
+
+
+def taken(model_config: Any) -> bool:
+    """Whether the model reads images. `model_config`: vLLM's."""
+    return bool(model_config.supports_multimodal_inputs)
+
+
+def prompt(renderer: Any, ids: Sequence[int], request: records.Request) -> dict[str, Any]:
+    """vLLM's input for a request whose messages show images. Takes time; call it in a thread.
+
+    Args:
+        renderer: vLLM's. Nothing else may use it meanwhile.
+        ids: of the rendered messages, with one marker for each image.
+
+    Raises:
+        Refused: an image cannot be decoded, or the model does not take it.
+    """
+    shown = list(images.parts(request.messages))
+    scope = request.owner.cache_scope
+    given = {
+        "prompt_token_ids": list(ids),
+        "multi_modal_data": {"image": [decoded(part) for part in shown]},
+        # vLLM keeps what the model made of an image under this name. Its timing, and that of the
+        # prefix cache, would tell one tenant what another asked.
+        "multi_modal_uuids": {"image": [_name(scope, part["sha256"]) for part in shown]},
+        "cache_salt": scope,
+    }
+    try:
+        return dict(renderer.process_for_engine(given, time.time()))
+    except Exception as error:  # processors raise any type
+        raise base.Refused(
+            "invalid_prompt", f"The model does not take these images: {type(error).__name__}"
+        ) from error
+
+
+def decoded(part: Mapping[str, Any]) -> Any:
+    """The picture (of PIL) that an image part shows: the first one, where it has several.
+
+    Raises:
+        Refused: the part has no file, or the file is no image of the size that its header said.
+    """
+    from PIL import Image
+
+    if "data" not in part:
+        raise base.Refused("invalid_image", "An image is not in the request.")
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(part["data"]))) as picture:
+            # Known before decoding, which costs memory by the size.
+            if picture.size != (part["width"], part["height"]):
+                raise ValueError("size")
+            return picture.convert("RGB")
+    except Exception as error:  # decoders raise any type
+        raise base.Refused("invalid_image", "An image could not be decoded.") from error
+
+
+def _name(scope: str, digest: str) -> str:
+    return hashlib.blake2b(f"{scope} {digest}".encode(), digest_size=16).hexdigest()
