@@ -5,6 +5,7 @@
 #   make up ARGS="--workers 2"   further options of `tailrace up` (--verbose prints all logs; --port, --push-port and --data for a second one)
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
+#   make clients                 unmodified clients from their registries on a deployment (docs/clients.md); NAMES="codex langchain" for some
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
@@ -18,7 +19,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks faults faults-long bench bench-quick bench-tools soak faults-engine sbom audit licences
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine sbom audit licences
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -48,6 +49,14 @@ faults: install
 # In full size, with bounds on what another user and the memory may feel; `make test` runs them small and without.
 attacks: install
 	@$(BIN)/python -m tests.attacks
+
+# Each client in an environment of its own below .clients, made from its lock. With all of them, docs/clients.md is written anew.
+clients: install
+	@$(BIN)/python -m tests.clients $(NAMES)
+
+# Anew from what tests/clients asks for; versions of JavaScript packages stand in package.json.
+clients-lock: install
+	@$(BIN)/python -m tests.clients --lock
 
 # The long scenarios one by one, and the planted bugs.
 faults-long: install
@@ -97,4 +106,4 @@ bench-tools: install
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:
-	@rm -rf .venv .venv-engine .tools frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results bench/out
+	@rm -rf .venv .venv-engine .tools .clients frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results bench/out

@@ -1,9 +1,11 @@
-"""The bodies that real clients send: OpenAI's SDK as it sends them, Codex's by hand."""
+"""The bodies that real clients send: OpenAI's SDK as it sends them, Codex's by hand, and a sample
+of what `make clients` saw of every client (`client_bodies.jsonl`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx2 as httpx
@@ -271,3 +273,29 @@ def test_codex_sends_back_what_it_was_told() -> None:
     )
     (seen,) = create.input[1]["tool_calls"]
     assert seen["function"]["name"] == "mcp__files__read"
+
+
+SAMPLE = Path(__file__).with_name("client_bodies.jsonl").read_text()
+SEEN = [json.loads(line) for line in SAMPLE.split("\n") if line]
+CREATES = ("/v1/responses", "/v1/chat/completions")
+SENT = [seen for seen in SEEN if seen["path"].endswith(CREATES)]
+
+
+@pytest.mark.parametrize("seen", SENT, ids=lambda seen: f"{seen['client']} {seen['path']}")
+def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
+    body = {**seen["body"], "model": "small"}
+    if "/chat/completions" in seen["path"]:
+        create = chat(body)
+    else:
+        if seen["path"].startswith("WS "):
+            del body["type"]
+        create = responses(body)
+    hosted = [t["type"] for t in body.get("tools", []) if t["type"] == "web_search"]
+    assert len(create.tools.shown) == len(body.get("tools", []))
+    assert list(create.tools.hosted) == hosted
+    assert (create.format is not None) == _asks_for_a_format(body)
+
+
+def _asks_for_a_format(body: dict[str, Any]) -> bool:
+    asked = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    return bool(asked.get("type", "text") != "text")
