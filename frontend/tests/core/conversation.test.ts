@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { newAnswer, type Answer } from "../../src/core/answer";
+import { apply, newAnswer, type Answer } from "../../src/core/answer";
+import { read, recorded } from "../events";
 import * as conversations from "../../src/core/conversation";
 import type { Conversation, Turn } from "../../src/core/conversation";
 
@@ -86,6 +87,14 @@ describe("a question continues", () => {
     expect(conversations.previousResponse(talk, "2")).toBe("r1");
     expect(conversations.previousResponse(talk, "1")).toBeNull();
     expect(conversations.wholeContext(talk, "6").map((message) => message.content)).toEqual(["question 1", "first", "question 2", "half", "question 6"]);
+  });
+});
+
+describe("a question that is told with all that was said", () => {
+  it("leaves out reasoning and calls, which were not said to the reader", () => {
+    const answer = recorded("items").reduce((before, raw) => apply(before, read(raw), null).answer, newAnswer("r1"));
+    const talk = conversation(turn("1", { answer }), turn("2"));
+    expect(conversations.wholeContext(talk, "2").map((message) => message.content)).toEqual(["question 1", "Let me < see.\n\nSo.", "question 2"]);
   });
 });
 

@@ -66,6 +66,14 @@ describe("an item", () => {
     expect(brief(fold(recorded("custom")))).toEqual(["custom shell ls -la\necho <b>done</b> whole"]);
   });
 
+  it("of each kind has its whole text stated", () => {
+    for (const name of ["items", "custom"] as const) {
+      const events = recorded(name).map(read);
+      const stated = events.flatMap((event) => (event.kind === "text" ? [`${event.item} ${event.text}`] : []));
+      expect(stated).toEqual(parts(fold(recorded(name))).map(({ kind, text }) => `${kind} ${text}`));
+    }
+  });
+
   it("of an unknown kind counts in the sequence", () => {
     expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item: { type: "image" } })).toEqual({ kind: "other", seq: 3 });
     expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item: "?" })).toEqual({ kind: "other", seq: 3 });
@@ -93,7 +101,8 @@ describe("an item", () => {
 function made(items: { type: string; name?: string; text: string }[], size: number): Raw[] {
   const events = items.flatMap(({ type, name, text }) => {
     const shown = { message: "output_text", reasoning: "reasoning_text", function_call: "function_call_arguments" }[type] ?? "";
-    const pieces = Array.from({ length: Math.ceil(text.length / size) }, (_, place) => text.slice(place * size, (place + 1) * size));
+    const characters = [...text];
+    const pieces = Array.from({ length: Math.ceil(characters.length / size) }, (_, place) => characters.slice(place * size, (place + 1) * size).join(""));
     return [
       { type: "response.output_item.added", item: { type, name } },
       ...pieces.map((delta) => ({ type: `response.${shown}.delta`, delta })),
@@ -106,21 +115,23 @@ function made(items: { type: string; name?: string; text: string }[], size: numb
 
 describe("what is kept", () => {
   it("of reasoning and calls together is bounded, and what is left out is counted; messages are whole", () => {
-    const thoughts = "t".repeat(SIDE_CHARACTERS_KEPT - 101);
+    const thoughts = "t".repeat(SIDE_CHARACTERS_KEPT - 100);
     const items = [
+      { type: "message", text: "m".repeat(300_000) },
       { type: "reasoning", text: thoughts },
-      { type: "function_call", name: "f", text: `"${"😀".repeat(100)}"` },
+      { type: "function_call", name: "f", text: `"${"😀".repeat(60)}${"a".repeat(80)}"` },
       { type: "message", text: "m".repeat(300_000) },
       { type: "function_call", name: "g", text: "{}" },
     ];
     const answers = [10, 4000].map((size) => fold(made(items, size)));
     for (const answer of answers) {
-      const [first, second, third, fourth] = parts(answer);
+      const [before, first, second, third, fourth] = parts(answer);
+      expect(before?.text).toHaveLength(300_000);
       expect(first).toMatchObject({ text: thoughts, left: 0 });
       // Not in the middle of a character.
-      expect(second).toMatchObject({ text: `"${"😀".repeat(50)}`, left: 101, state: "whole" });
+      expect(second).toMatchObject({ text: `"${"😀".repeat(49)}`, left: 103, state: "whole" });
       expect(third?.text).toHaveLength(300_000);
-      expect(fourth).toMatchObject({ text: "{}".slice(0, 0), left: 2 });
+      expect(fourth).toMatchObject({ text: "{", left: 1 });
     }
     expect({ ...answers[0], lastSeq: 0, deltas: 0 }).toEqual({ ...answers[1], lastSeq: 0, deltas: 0 });
   });
@@ -150,7 +161,7 @@ describe("what an older version of this page kept", () => {
     expect(readAnswer(old(fold(recorded("items").slice(0, 9))))).toEqual(newAnswer("resp_1"));
   });
 
-  it.each([[[{ at: 3 }]], [[{ at: 9, name: "", left: 0 }]], [[null]], ["?"]])("with damaged items %j is one message", (items) => {
+  it.each([[[{ at: 3 }]], [[{ at: 9, name: "", left: 0 }]], [[{ at: 2, name: "", left: 0 }, { at: 1, name: "", left: 0 }]], [[null]], ["?"]])("with damaged items %j is one message", (items) => {
     const damaged = { ...fold(recorded("plain")), text: "text", items } as unknown as Answer;
     expect(parts(readAnswer(damaged))).toMatchObject([{ kind: "message", text: "text" }]);
   });
