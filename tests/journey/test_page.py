@@ -1013,3 +1013,71 @@ def test_long_names_and_arguments_fit_a_phone(browser: sync_api.Browser) -> None
         assert size is not None
         assert size["height"] < 450
     context.close()
+
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "note": {"type": "string"}},
+        "required": ["city", "note"],
+        "additionalProperties": False,
+    },
+}
+
+
+def with_tools(chat: Chat, pace_ms: int) -> None:
+    """What this tab asks has a tool and asks for reasoning."""
+
+    def add(route: sync_api.Route) -> None:
+        body: Any = route.request.post_data_json
+        body["metadata"] |= {"script_pace_ms": str(pace_ms)}
+        body |= {"tools": [WEATHER], "reasoning": {"effort": "low"}}
+        route.continue_(post_data=json.dumps(body))
+
+    chat.page.route("**/v1/responses", add)
+
+
+def test_reloads_in_thoughts_and_arguments_of_a_real_stack_lose_and_repeat_nothing(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    opener = tabs(scripted_stack)
+    chat = opener().open()
+    with_tools(chat, 25)
+    chat.ask("think 80\nsay Let me look.\ncall weather 160")
+    grown = (
+        "([selector, n]) => (document.querySelector('.turn:last-child ' + selector)"
+        "?.textContent ?? '').length > n"
+    )
+    for selector, characters in ((".thoughts", 60), (".call pre", 100), (".call pre", 300)):
+        chat.page.wait_for_function(grown, arg=[selector, characters])
+        assert chat.turn.get_attribute("data-status") == "in_progress"
+        chat.page.reload()
+        chat.connected()
+    other = opener().open("/" + chat.page.url.split("/", 3)[3])
+    for tab in (chat, other):
+        tab.status("completed")
+    truth = chat.server_says()["output"]
+    assert [item["type"] for item in truth] == ["reasoning", "message", "function_call"]
+    kept = chat.kept()["answer"]
+    starts = [item["at"] for item in kept["items"]]  # in UTF-16 code units
+    texts = [
+        item["arguments"] if "arguments" in item else item["content"][0]["text"] for item in truth
+    ]
+    utf_16 = kept["text"].encode("utf-16-le")
+    found = [
+        utf_16[2 * a : 2 * b].decode("utf-16-le")
+        for a, b in itertools.pairwise([*starts, len(utf_16) // 2])
+    ]
+    assert found == texts
+    drawn = chat.turn.locator(".call pre").text_content() or ""
+    assert json.loads(drawn) == json.loads(texts[2])
+    assert chat.turn.locator(".thoughts").text_content() == texts[0]
+    assert other.turn.locator(".body").inner_html() == chat.turn.locator(".body").inner_html()
+    sync_api.expect(chat.turn.locator(".call-name")).to_have_text("weather")
+    assert chat.complaints + other.complaints == []
+    chat.page.unroute("**/v1/responses")
+    chat.ask("And a plain one.")
+    chat.status("completed")
+    chat.check_plain()
