@@ -12,6 +12,7 @@ VARIABLE: Final = "TAILRACE_RECORDS_VERSION"
 _WORDS: Final[Mapping[features.Feature, str]] = {
     "tools": "Tools are",
     "custom_tools": "Custom tools are",
+    "effort": "An effort of reasoning is",
     "formats": "Formats other than text are",
     "logprobs": "Log probabilities are",
     "images": "Images are",
@@ -65,6 +66,8 @@ def _param(create: command.Create, member: str) -> str:
     """The client's name of a member of the record."""
     if member == "format" and create.format is not None:
         return create.format.param
+    if member == "reasoning.effort" and create.reasoning is not None:
+        return create.reasoning.param
     if member == "logprobs":
         return create.logprobs_param or member
     if member == "input":

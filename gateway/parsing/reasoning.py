@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.parsing.json_body import Body, object_field
@@ -15,10 +15,12 @@ VERBOSITIES: Final = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What is asked of a model's reasoning. None: the model's own way."""
+    """What is asked of a model's reasoning. None: the model's own way. `param`: the field that
+    names the effort."""
 
     effort: str | None = None
     summary: str | None = None
+    param: str = field(default="reasoning.effort", compare=False)
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -47,7 +49,8 @@ def of_responses(body: Body) -> Reasoning | None:
 
 def of_chat(body: Body) -> Reasoning | None:
     """`reasoning_effort`. Like `of_responses`."""
-    return _asked(Reasoning(_one_of(body.get("reasoning_effort"), "reasoning_effort", EFFORTS)))
+    param = "reasoning_effort"
+    return _asked(Reasoning(_one_of(body.get(param), param, EFFORTS), param=param))
 
 
 def verbosity(value: Any, where: str) -> str | None:

@@ -11,7 +11,14 @@ from typing import Final, Literal, NamedTuple, get_args
 from tailrace.protocol import images, records
 
 Feature = Literal[
-    "tools", "custom_tools", "reasoning", "formats", "formats_resumable", "logprobs", "images"
+    "tools",
+    "custom_tools",
+    "reasoning",
+    "effort",  # of the reasoning
+    "formats",
+    "formats_resumable",
+    "logprobs",
+    "images",
 ]
 ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
 
@@ -24,8 +31,7 @@ class Need(NamedTuple):
 
 
 def needed(request: records.Request) -> list[Need]:
-    """Without these features the request cannot be served. `reasoning` is not among them: a model
-    that does not reason may be asked to do it with no effort."""
+    """Without these features the request cannot be served."""
     found = []
     if request.tools:
         found.append(Need("tools", "tools"))
@@ -33,6 +39,8 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("custom_tools", "tools"))
     if request.format is not None:
         found.append(Need("formats", "format"))
+    if (request.reasoning or {}).get("effort") not in (None, "none"):
+        found.append(Need("effort", "reasoning.effort"))
     if request.sampling.logprobs is not None:
         found.append(Need("logprobs", "logprobs"))
     if images.any_in(request.messages):

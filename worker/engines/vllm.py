@@ -346,6 +346,8 @@ class VLLM:
             found.add("reasoning")
         if self._template.takes_images and vllm_images.taken(self._llm.model_config):
             found.add("images")
+        if self._template.switches:
+            found.add("effort")
         if await self._continues_a_grammar():
             found.add("formats_resumable")
         else:

@@ -52,6 +52,7 @@ def request_of(create: command.Create) -> records.Request:
         echo={},
         tools=list(create.tools.prompt),
         format=create.format.engine if create.format else None,
+        reasoning=create.reasoning.engine if create.reasoning else None,
     )
 
 
@@ -86,6 +87,18 @@ def test_while_no_workers_features_are_known_the_request_waits(
 ) -> None:
     create = responses({"tools": TOOLS})
     requirements.check(create, request_of(create), newest=2, workers=workers)
+
+
+def test_an_effort_of_reasoning_needs_a_model_that_can_vary_it() -> None:
+    for create, param in (
+        (responses({"reasoning": {"effort": "low"}}), "reasoning.effort"),
+        (chat({"reasoning_effort": "low"}), "reasoning_effort"),
+    ):
+        assert refused(create, 2, NONE).param == param
+        requirements.check(create, request_of(create), newest=2, workers=[ALL])
+    for fields in ({"effort": "none"}, {"summary": "auto"}):
+        create = responses({"reasoning": fields})
+        requirements.check(create, request_of(create), newest=2, workers=[NONE])
 
 
 def test_a_plain_request_needs_nothing() -> None:

@@ -28,7 +28,8 @@ def request(**more: Any) -> records.Request:
     ("asked", "needs"),
     [
         ({}, []),
-        ({"reasoning": {"effort": "low"}}, []),
+        ({"reasoning": {"effort": "low"}}, [("effort", "reasoning.effort")]),
+        ({"reasoning": {"effort": "none", "summary": "auto"}}, []),
         ({"tools": [FUNCTION]}, [("tools", "tools")]),
         ({"tools": [FUNCTION, CUSTOM]}, [("tools", "tools"), ("custom_tools", "tools")]),
         ({"format": {"type": "json_object"}}, [("formats", "format")]),
