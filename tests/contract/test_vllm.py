@@ -424,6 +424,20 @@ if engine_environment.HERE:
         for k, rest in zip(cuts, rests, strict=True):
             assert whole[:k] + rest == whole, (name, k)
 
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    async def test_a_parser_that_does_not_fit_is_left_out_or_refused(engine: vllm.VLLM) -> None:
+        from worker.engines import vllm_parsers
+
+        tokenizer = engine._tokenizer
+        fits = vllm_parsers.Names("hermes", "qwen3")
+        assert vllm_parsers.fitting(fits, "hermes", "qwen3", tokenizer) == fits
+        found = vllm_parsers.Names("mistral", "mistral")  # of a tokenizer of another kind
+        assert vllm_parsers.fitting(found, "auto", "auto", tokenizer) == vllm_parsers.Names("", "")
+        for named in (("mistral", "auto"), ("auto", "mistral"), ("no_such_parser", "none")):
+            names = vllm_parsers.names(*named, "", "")
+            with pytest.raises(base.EngineDead):
+                vllm_parsers.fitting(names, *named, tokenizer)
+
     GRAMMARS = {
         "lark": 'start: "a" /[b-d"]{2}/ "\\n" /[^x\\n]/',
         "regex": r'a[b-d"]{2}\n[^x\n]',
@@ -455,18 +469,6 @@ if engine_environment.HERE:
         with pytest.raises(base.Refused):
             await answer(engine, ask(tools=[{"type": "custom", "custom": custom}]))
 
-    async def thinking_first(engine: vllm.VLLM, **more: Any) -> tuple[records.Request, list[int]]:
-        """A request whose answer begins with some reasoning, and the answer. A bias makes the model
-        end its reasoning, but not at once."""
-        for tenths in range(10, 160):
-            newline = str(engine.token_ids("\n")[0])  # of which alone it thinks otherwise
-            bias = {str(toy_tools.THINK_END): tenths / 10, newline: -100.0}
-            request = ask(max_tokens=70, logit_bias=bias, reasoning=None, **more)
-            whole = await answer(engine, request)
-            if toy_tools.THINK_END in whole[3:40]:
-                return request, whole
-        raise AssertionError("no bias makes the toy end its reasoning later than at once")
-
     FORMAT = {"type": "json_schema", "schema": schemas.SCHEMAS["two members"]}
     REQUIRED = {"tools": TOOLS, "tool_choice": records.ToolChoice("required", ("now",))}
 
@@ -475,17 +477,22 @@ if engine_environment.HERE:
     async def test_what_obeys_a_grammar_behind_the_reasoning_is_continued_anywhere(
         engine: vllm.VLLM, more: dict[str, Any]
     ) -> None:
-        request, whole = await thinking_first(engine, **more)
+        """It thinks these words because they are accepted, and no more because of the bias."""
+        ends = {str(toy_tools.THINK_END): 100.0}
+        request = ask(max_tokens=70, logit_bias=ends, reasoning=None, **more)
+        thought_ids = engine.token_ids("I think of 天気 and 😀.")
+        whole = [*thought_ids, *await answer(engine, request, thought_ids)]
+        assert whole[len(thought_ids)] == toy_tools.THINK_END
         items = items_of(pieces_of(engine, request, whole))
         assert len(items) == 2, (items, whole)
         [thought, last] = items
-        assert thought[0] == "r"
+        assert thought == ("r", "", "I think of 天気 and 😀.")
         assert last[0] == ("m" if "format" in more else "c")
         if "format" in more:
             jsonschema.validate(json.loads(last[2]), schemas.SCHEMAS["two members"])
         else:
             assert json.loads(last[2])["zone"] in ("UTC", "CET")
-        cuts = range(1, len(whole))
+        cuts = range(len(thought_ids), len(whole))
         rests = await asyncio.gather(*[answer(engine, request, whole[:k]) for k in cuts])
         for k, rest in zip(cuts, rests, strict=True):
             assert whole[:k] + rest == whole, k

@@ -305,13 +305,15 @@ class VLLM:
         reasoning."""
         from vllm.tokenizers import cached_tokenizer_from_config
 
-        template = vllm_template.Template(cached_tokenizer_from_config(model))
-        return vllm_parsers.names(
+        tokenizer = cached_tokenizer_from_config(model)
+        template = vllm_template.Template(tokenizer)
+        found = vllm_parsers.names(
             *self._wanted_parsers,
             str(getattr(model.hf_config, "model_type", "")),
             template.text,
             opens_thinking=template.opens_thinking,
         )
+        return vllm_parsers.fitting(found, *self._wanted_parsers, tokenizer)
 
     def _describe(self) -> None:
         config = self._llm.model_config

@@ -59,6 +59,32 @@ def names(
     return Names(_named(found), _named(thinking), always)
 
 
+def fitting(found: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
+    """`found` without parsers of the table that do not fit the tokenizer.
+
+    Raises:
+        EngineDead: one that the settings name does not exist, or does not fit.
+    """
+    from vllm.parser.parser_manager import ParserManager
+
+    def fits(setting: str, names: dict[str, Any]) -> bool:
+        try:
+            ParserManager.get_parser(**names, enable_auto_tools=True, tokenizer=tokenizer)
+        except TypeError as error:
+            if setting == AUTO:
+                return False
+            raise base.EngineDead(str(error)) from error
+        return True
+
+    return Names(
+        found.tools if fits(tools, {"tool_parser_name": found.tools or None}) else "",
+        found.reasoning
+        if fits(reasoning, {"reasoning_parser_name": found.reasoning or None})
+        else "",
+        found.always,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Outline:
     """What vLLM is asked for beside the prompt and the sampling.
@@ -79,18 +105,13 @@ class Parsers:
 
     Attributes:
         names: of those that are used.
-        customs: custom tools with a grammar can be served.
     """
 
     def __init__(
         self, wanted: Names, tokenizer: Any, fast: Any, config: Any, stop_ids: frozenset[int]
     ) -> None:
-        """`tokenizer`, `fast`: of transformers, and the Rust one inside of it. `config`: vLLM's
-        `ModelConfig`.
-
-        Raises:
-            EngineDead: a parser does not exist, or does not fit the tokenizer.
-        """
+        """`wanted`: names that fit. `tokenizer`, `fast`: of transformers, and the Rust one inside
+        of it. `config`: vLLM's `ModelConfig`."""
         from vllm import __version__
 
         self.names = wanted
@@ -100,15 +121,6 @@ class Parsers:
         self._stop_ids = stop_ids
         self._version = __version__
         self._classes: dict[tuple[str, str], Any] = {}
-        try:
-            for pair in {
-                (wanted.tools, ""),
-                ("", wanted.reasoning),
-                (wanted.tools, wanted.reasoning),
-            }:
-                self._class(*pair)
-        except TypeError as error:
-            raise base.EngineDead(f"parsers of the model: {error}") from error
 
     def of(self, request: records.Request) -> tuple[str, str]:
         """The parsers for tools and for reasoning that this request needs."""
