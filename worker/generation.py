@@ -13,9 +13,7 @@ reader sees the same text as without the takeover. How ids become text and marks
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from tailrace.protocol import fold, records
 from worker import visible
@@ -41,13 +39,7 @@ class Phase(enum.Enum):
     STOPPED = "stopped"
 
 
-class _Frame(NamedTuple):
-    """What a frame holds, before it is sent."""
-
-    ids: list[int]
-    text: str
-    marks: visible.Marks
-    lp: tuple[records.Lp, ...]
+_Frame = tuple[list[int], str, visible.Marks, tuple[records.Lp, ...]]  # as in `records.Tok`
 
 
 class Generation:
@@ -144,10 +136,14 @@ class Generation:
         """
         if self._logprobs and len(logprobs) != len(ids):
             raise BadOutput(f"{len(logprobs)} log probabilities for {len(ids)} ids")
-        for token, lp in itertools.zip_longest(ids, logprobs if self._logprobs else ()):
+        for at, token in enumerate(ids):
             if self.phase is not Phase.RUNNING:
                 return
-            self._one(token, lp)
+            self._visible.push(token)
+            if self._logprobs:
+                self._lp.append(logprobs[at])
+                self._lp_characters += _characters(logprobs[at])
+            self._count(token)
         if finish is not None and self.phase is Phase.RUNNING:
             self._finish(finish)
 
@@ -201,13 +197,9 @@ class Generation:
         self._closed.clear()
         return self._next
 
-    def _one(self, token: int, lp: records.Lp | None) -> None:
-        self._visible.push(token)
+    def _count(self, token: int) -> None:
         self.total += 1
         self._ids.append(token)
-        if lp is not None:
-            self._lp.append(lp)
-            self._lp_characters += _characters(lp)
         if self._visible.over:
             self._finish("stop")
         elif self.total >= self._max_tokens:
@@ -217,7 +209,7 @@ class Generation:
 
     def _cut(self) -> None:
         text, marks = self._visible.take(self.total - len(self._ids))
-        self._closed.append(_Frame(self._ids, text, marks, tuple(self._lp)))
+        self._closed.append((self._ids, text, marks, tuple(self._lp)))
         self._ids, self._lp, self._lp_characters = [], [], 0
 
     def _finish(self, reason: str) -> None:

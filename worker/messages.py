@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -29,3 +31,47 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
         }
         for m in messages
     ]
+
+
+def chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as any server of Chat Completions takes them: texts, calls of functions and their
+    outputs. A custom tool is a function of one text, `input`; reasoning is left out."""
+    made: list[dict[str, Any]] = []
+    for message, short in zip(messages, plain(messages), strict=True):
+        one: dict[str, Any] = dict(short)
+        if message.get("tool_calls"):
+            one["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
+        if "tool_call_id" in message:
+            one["tool_call_id"] = message["tool_call_id"]
+        made.append(one)
+    return made
+
+
+def _function_call(call: dict[str, Any]) -> dict[str, Any]:
+    if call.get("type") != "custom":
+        return call
+    arguments = json.dumps({"input": call["custom"]["input"]}, ensure_ascii=False)
+    function = {"name": call["custom"]["name"], "arguments": arguments}
+    return {"id": call["id"], "type": "function", "function": function}
+
+
+def characters(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> int:
+    """Length of all that a request says to the model, for estimates."""
+    found = sum(len(text) for tool in tools for text in _texts(tool))
+    for message in messages:
+        found += len(text_of(message.get("content"))) + len(message.get("reasoning_content", ""))
+        found += sum(map(len, _texts(message.get("tool_calls"))))
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON, and the names of its members."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _texts(each)

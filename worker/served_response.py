@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tailrace.fair_queue import Flow, flow_of
 from tailrace.protocol import records
 from worker.delivery import Delivery
-from worker.messages import text_of
+from worker.messages import characters
 from worker.slots import HeldSlots
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
@@ -64,8 +64,8 @@ class ServedResponse:
     def asked(self) -> float:
         """Tokens that it may take: its prompt, estimated, and its longest answer."""
         request = self.request
-        characters = sum(len(text_of(m.get("content"))) for m in request.messages)
-        return characters / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+        prompt = characters(request.messages, request.tools) / CHARACTERS_PER_TOKEN
+        return prompt + request.sampling.max_tokens
 
     @property
     def partition(self) -> int:

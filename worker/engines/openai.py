@@ -19,7 +19,7 @@ from tailrace.protocol import records
 from tailrace.retry import retry_until
 from worker import generation
 from worker.engines import base
-from worker.messages import plain
+from worker.messages import chat
 
 CONNECT_S: Final = 5.0
 READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
@@ -114,7 +114,7 @@ class OpenAI(base.PlainText):
         s = job.request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": plain(job.request.messages),
+            "messages": chat(job.request.messages),
             "max_tokens": job.max_tokens,
             "temperature": s.temperature,
             "top_p": s.top_p,

@@ -26,9 +26,10 @@ class Story:
         self._offset += 1
         return self
 
-    def claim(self, own: str, worker: str, model_rev: str = "m1") -> Story:
+    def claim(self, own: str, worker: str, model_rev: str = "m1", parser: str = "") -> Story:
+        prev = self.fold.owner
         return self.apply(
-            records.Claim(RID, own, self.fold.owner, OWNER, worker, "t", 0, model_rev, "t1")
+            records.Claim(RID, own, prev, OWNER, worker, "t", 0, model_rev, "t1", parser=parser)
         )
 
     def token(self, token: int = 1) -> Story:
@@ -178,6 +179,25 @@ def test_another_models_answer_is_not_continued(
     for _ in range(tokens):
         story.token()
     assert story.decide(after_ms=after_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("model_rev", "parser", "expected"),
+    [
+        ("m1", "p1", takeover.Claim("b", last=True)),
+        ("m1", "p0", takeover.Wait(57_000)),
+        ("m0", "p1", takeover.Wait(57_000)),
+        ("m0", "p0", takeover.Wait(57_000)),
+    ],
+)
+def test_the_model_and_parser_are_those_of_who_made_the_first_token(
+    model_rev: str, parser: str, expected: takeover.Decision
+) -> None:
+    """Symptom: after a first claim without tokens, a worker of its model went on behind the tokens
+    of another model, and one of the right model did not."""
+    story = Story().claim("a", "w-a", "m0", "p0").claim("b", "w-b", "m1", "p1").token()
+    me = takeover.Self("w-me", model_rev, "t1", parser)
+    assert story.decide(after_ms=3_000, me=me) == expected
 
 
 def test_a_first_claim_waits_for_a_cancel_that_may_be_on_its_way() -> None:
