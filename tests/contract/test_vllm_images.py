@@ -171,6 +171,17 @@ if engine_environment.HERE:
         frame = b"\x2c" + bytes(4) + (60_000).to_bytes(2, "little") * 2 + b"\0"
         return screen + frame + base64.b64decode("AgJEAQA7")
 
+    async def test_a_text_that_contains_the_marker_moves_no_image(engine: vllm.VLLM) -> None:
+        assert len(await answer(engine, ask(said("What is <image>?")))) == TOKENS
+        for request in (
+            ask(said("no <image>: "), shown(pictures.png(1))),
+            ask(shown(pictures.png(1)), said("no <image>")),
+        ):
+            with pytest.raises(base.Refused) as refused:
+                await engine.encode(request)
+            assert refused.value.code == "invalid_prompt"
+        assert len(await answer(engine, ask(shown(pictures.png(1))))) == TOKENS
+
     async def test_a_prompt_too_long_by_its_images_is_refused(engine: vllm.VLLM) -> None:
         many = [shown(pictures.png(1))] * images.MAX_IMAGES
         assert len(await engine.encode(ask(*many))) > images.MAX_IMAGES * toy_vision.IMAGE_TOKENS

@@ -53,11 +53,30 @@ def prompt(renderer: Any, ids: Sequence[int], request: records.Request) -> dict[
         "cache_salt": scope,
     }
     try:
-        return dict(renderer.process_for_engine(given, time.time()))
+        made = dict(renderer.process_for_engine(given, time.time()))
     except Exception as error:  # processors raise any type
         raise base.Refused(
             "invalid_prompt", f"The model does not take these images: {type(error).__name__}"
         ) from error
+    _check_places(made, renderer.model_config.hf_config)
+    return made
+
+
+def _check_places(made: Mapping[str, Any], config: Any) -> None:
+    """Check that images are only where the messages show them. vLLM puts them at the first markers,
+    and a text may contain one.
+
+    Raises:
+        Refused: a marker is left over.
+    """
+    names = ("image_token_id", "image_token_index")
+    marker = next((t for n in names if (t := getattr(config, n, None)) is not None), None)
+    ids = made["prompt_token_ids"]
+    left = {at for at, token in enumerate(ids) if token == marker}
+    for place in made["mm_placeholders"]["image"]:
+        left.difference_update(range(place.offset, place.offset + place.length))
+    if left:
+        raise base.Refused("invalid_prompt", "A text contains the model's marker for images.")
 
 
 def decoded(part: Mapping[str, Any]) -> Any:
