@@ -77,7 +77,7 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(
             "--push-host",
             scripted_stack.push_url,
         ),
-        *("--scripted", "--tokens", "40", "--drops", "0.5", "--cancels", "0.2"),
+        *("--scripted", "--tools", "--tokens", "40", "--drops", "0.5", "--cancels", "0.2"),
     )
     assert code == 0, said
     assert (
@@ -95,6 +95,7 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(
     assert found["milliseconds"]["first token"]["p50"] > 0
     assert found["milliseconds"]["token gap"]["count"] > 100
     assert found["reads"] >= 1
+    assert found["tool loops"] >= 1
     assert found["milliseconds"]["connect"]["count"] >= 1
 
 
