@@ -119,10 +119,11 @@ def check(
         )
     if not writable:
         return errors.unavailable("The log cannot be written right now.")
-    if running.of(principal) + elsewhere >= limits.responses_per_principal:
+    others = create.choices - 1  # each choice takes a place, and all are refused or none
+    if running.of(principal) + elsewhere + others >= limits.responses_per_principal:
         return errors.rate_limit_exceeded(RETRY_CROWDED_S)
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
-    if len(running) >= bound:
+    if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
     wait = waiting(workers)
     if wait is not None and wait > deadline_s * (

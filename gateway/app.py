@@ -17,11 +17,13 @@ from starlette.routing import WebSocketRoute
 
 from gateway import (
     cache,
+    completion_routes,
     create_routes,
     endpoint,
     http,
     idempotency,
     idempotency_index,
+    not_offered,
     page,
     placement,
     principal_counts,
@@ -195,7 +197,13 @@ class Gateway:
         )
         self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
         self.create_routes = create_routes.CreateRoutes(
-            config, gate, self.submission, self.draining, self.checks, self.delivery.kept
+            config,
+            gate,
+            self.submission,
+            withdrawn,
+            self.draining,
+            self.checks,
+            self.delivery.kept,
         )
         self.api = http.Api(
             config,
@@ -203,6 +211,7 @@ class Gateway:
             self.submission,
             self.create_routes,
             response_routes.ResponseRoutes(gate, operations),
+            completion_routes.CompletionRoutes(gate, self.delivery, operations),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             session_routes.SessionRoutes(gate, sessions),
             self.delivery,
@@ -234,6 +243,7 @@ class Gateway:
         app.include_router(self.api.router())
         app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
         app.router.routes.extend(self.queries.routes())
+        app.router.routes.extend(not_offered.routes())
         if self._config.page is not None:
             app.router.routes.extend(page.Page(self._config.page, self._config.push_urls).routes())
         telemetry.instrument(app)

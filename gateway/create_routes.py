@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,9 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import (
     chat_completions,
+    choices,
     request_body,
     response_stream,
     submission,
+    withdrawals,
 )
 from gateway.parsing import chat_api, command, responses_api
 from tailrace import log, settings, telemetry
@@ -29,6 +32,29 @@ from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Followed(event_stream.Source[E_co], Protocol[E_co]):
+    """What a connection follows: a context manager that lets go of it."""
+
+    headers: dict[str, str]
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    async def to_end(self) -> None:
+        """Take all events."""
+
+    def release(self) -> None:
+        """Let go of it."""
 
 
 class CreateRoutes:
@@ -39,6 +65,7 @@ class CreateRoutes:
         config: settings.GatewaySettings,
         gate: access.Access,
         submit: submission.Submission,
+        withdrawn: withdrawals.Withdrawals,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         kept: kept_bytes.KeptBytes,
@@ -47,6 +74,7 @@ class CreateRoutes:
         self._config = config
         self._gate = gate
         self._submit = submit
+        self._withdrawn = withdrawn
         self._draining = draining
         self._checks = checks
 
@@ -87,23 +115,30 @@ class CreateRoutes:
                 return encoded_json.EncodedJSON(
                     stream.subscription.response, headers=stream.headers
                 )
-        whole = await self._whole(principal, stream, request)
-        return encoded_json.EncodedJSON(whole, headers=stream.headers)
+        await self._whole(principal, stream, request)
+        return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        principal, create, stream = await self._created(request, chat_api.parse)
+        principal, create, chosen = await self._chosen(request, chat_api.parse)
         if create.stream:
-            chunks = chat_completions.Chunks(stream.echo, include_usage=create.usage_in_stream)
-            return self._body_of(principal, stream, chunks.of)
-        whole = await self._whole(principal, stream, request)
-        return encoded_json.EncodedJSON(chat_completions.completion(whole), headers=stream.headers)
+            body = chat_completions.Stream(
+                chosen.echoes,
+                include_usage=create.usage_in_stream,
+                logprobs=create.sampling.logprobs is not None,
+            )
+            if len(chosen.streams) == 1:  # nothing to be merged
+                return self._body_of(principal, chosen.streams[0], body.of)
+            return self._body_of(principal, chosen, body.of_choice)
+        await self._whole(principal, chosen, request)
+        whole = chat_completions.completion(chosen.finals)
+        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
 
     def _body_of(
         self,
         principal: Principal,
-        stream: response_stream.ResponseStream,
-        encode: Callable[[events.Event], bytes],
+        stream: Followed[E],
+        encode: Callable[[E], bytes],
     ) -> Response:
         return event_stream.EventStream(
             stream,
@@ -121,6 +156,13 @@ class CreateRoutes:
         self, request: Request, parse: Parse
     ) -> tuple[Principal, command.Create, response_stream.ResponseStream]:
         """Parse and submit."""
+        principal, create, chosen = await self._chosen(request, parse)
+        return principal, create, chosen.streams[0]
+
+    async def _chosen(
+        self, request: Request, parse: Parse
+    ) -> tuple[Principal, command.Create, choices.Choices]:
+        """Parse and submit, where there may be several choices."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
@@ -128,15 +170,19 @@ class CreateRoutes:
             create = command.with_key(
                 parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
-            stream = await self._submit.submit(create, principal)
-        stream.headers.update(create.headers)
-        return principal, create, stream
+            chosen = await choices.submit(self._submit, self._withdrawn, create, principal)
+        for headers in (chosen.headers, chosen.streams[0].headers):
+            headers.update(create.headers)
+        return principal, create, chosen
 
     async def _whole(
-        self, principal: Principal, stream: response_stream.ResponseStream, request: Request
-    ) -> dict[str, Any]:
-        """Wait for the final Response object, until the client leaves, its credential is revoked or
-        this process drains.
+        self,
+        principal: Principal,
+        stream: Followed[Any],
+        request: Request,
+    ) -> None:
+        """Wait for the end, until the client leaves, its credential is revoked or this process
+        drains.
 
         Raises:
             errors.ApiError: the log lost the response, 401, or 503 when the response goes on
@@ -163,8 +209,7 @@ class CreateRoutes:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
         self._gate.permit(principal)
-        if stream.final is None:
+        if not stream.ended:
             raise errors.unavailable(
                 f"This instance is shutting down; the response goes on as {stream.rid}."
             )
-        return stream.final

@@ -15,7 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import (
+    completion_routes,
     create_routes,
+    not_offered,
     response_routes,
     revocation_routes,
     session_routes,
@@ -42,6 +44,7 @@ class Api:
         submit: submission.Submission,
         create: create_routes.CreateRoutes,
         responses: response_routes.ResponseRoutes,
+        completions: completion_routes.CompletionRoutes,
         revocations: revocation_routes.RevocationRoutes,
         sessions: session_routes.SessionRoutes,
         deliver: delivery.Delivery,
@@ -56,6 +59,7 @@ class Api:
         self._submit = submit
         self._create = create
         self._responses = responses
+        self._completions = completions
         self._revocations = revocations
         self._sessions = sessions
         self._delivery = deliver
@@ -70,12 +74,15 @@ class Api:
         for method, path, handler in (
             ("POST", "/v1/responses", self._create.create),
             # Without these two routes the paths would look like ids that take no POST.
-            ("POST", "/v1/responses/input_tokens", self.absent),
-            ("POST", "/v1/responses/compact", self.absent),
+            ("POST", "/v1/responses/input_tokens", not_offered.answer),
+            ("POST", "/v1/responses/compact", not_offered.answer),
             ("POST", "/v1/responses/{response_id}/cancel", self._responses.cancel),
             ("DELETE", "/v1/responses/{response_id}", self._responses.delete),
             ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),
             ("POST", "/v1/chat/completions", self._create.chat),
+            ("GET", "/v1/chat/completions/{completion_id}", self._completions.show),
+            ("DELETE", "/v1/chat/completions/{completion_id}", self._completions.delete),
+            ("GET", "/v1/chat/completions/{completion_id}/messages", self._completions.messages),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
@@ -179,10 +186,6 @@ class Api:
             "draining": self._submit.leaving,
             "engine": self._workers.state(),
         }
-
-    async def absent(self, request: Request) -> Response:
-        """Answer for parts of the API that are not offered."""
-        raise errors.not_found(request.scope["path"])
 
 
 def same_origin_loopback(request: Request) -> bool:

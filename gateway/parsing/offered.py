@@ -28,7 +28,7 @@ class Feature(enum.Enum):
 
 
 EVERYTHING: Final = frozenset(Feature)
-OFFERED: Final = EVERYTHING - {Feature.REFERENCES, Feature.CHOICES}
+OFFERED: Final = EVERYTHING - {Feature.REFERENCES}
 
 
 def check(create: Create, offered: frozenset[Feature], *, chat: bool) -> None:

@@ -263,6 +263,34 @@ def not_found(path: str) -> ApiError:
     return ApiError(404, INVALID_REQUEST, "not_found", f"Invalid URL ({_shown(path)}).")
 
 
+def not_offered(what: str, offered: str) -> ApiError:
+    """A part of OpenAI's API that this server does not have. `offered`: what it has instead."""
+    message = f"{_shown(what)} is not offered by this server. {offered}"
+    return ApiError(404, INVALID_REQUEST, "not_offered", message)
+
+
+def completion_not_found(completion_id: str) -> ApiError:
+    """Like `response_not_found`."""
+    message = f"Chat completion with id {_quoted(completion_id)} not found."
+    return ApiError(404, INVALID_REQUEST, "completion_not_found", message, "completion_id")
+
+
+def completion_not_finished(completion_id: str) -> ApiError:
+    """It has no object yet. SDKs try a 409 again."""
+    message = (
+        f"Chat completion {_quoted(completion_id)} is not finished yet. Follow its responses, or "
+        "try again."
+    )
+    return ApiError(
+        409,
+        INVALID_REQUEST,
+        "completion_not_finished",
+        message,
+        "completion_id",
+        headers=_retry_after(1.0),
+    )
+
+
 def method_not_allowed(method: str, allow: str = "") -> ApiError:
     message = f"Not allowed to {_shown(method)} on this path."
     return ApiError(

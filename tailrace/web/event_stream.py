@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import outbox
-from tailrace.protocol import events
 from tailrace.web import admitted, credential_timer, drain, write_deadline
 
 KEEP_ALIVE_S: Final = 15.0
@@ -31,7 +30,11 @@ class CredentialExpired(Exception):
     """The credential that asked for the events has expired. A new one resumes."""
 
 
-class Source(Protocol):
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Source(Protocol[E_co]):
     """Where a body's events come from: `delivery.Subscription` is one."""
 
     @property
@@ -42,7 +45,7 @@ class Source(Protocol):
     def ended(self) -> bool:
         """Whether the terminal event was returned."""
 
-    async def next_events(self) -> list[events.Event]:
+    async def next_events(self) -> Sequence[E_co]:
         """The next events; empty after `keepalive`.
 
         Raises:
@@ -53,7 +56,7 @@ class Source(Protocol):
         """Make a waiting `next_events` return."""
 
 
-class EventStream(Response):
+class EventStream(Response, Generic[E]):
     """Pumps a source's events to the client until its end, the client's leaving, the service's
     draining, its credential's revocation or end, or the write deadline.
 
@@ -64,14 +67,14 @@ class EventStream(Response):
 
     def __init__(
         self,
-        source: Source,
+        source: Source[E],
         on_end: Callable[[], None],
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         admitted: admitted.Admitted,
         principal: Principal,
         *,
-        encode: Callable[[events.Event], bytes] = events.Event.sse,
+        encode: Callable[[E], bytes],
         headers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket
 from tailrace import telemetry
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import delivery
-from tailrace.protocol import errors
+from tailrace.protocol import errors, events
 from tailrace.web import (
     access,
     drain,
@@ -101,6 +101,7 @@ class QueryRoutes:
             self._checks,
             self._gate.admitted,
             principal,
+            encode=events.Event.sse,
             clock=self._gate.clock,
         )
 

@@ -232,7 +232,7 @@ class TestHttp:
                 (client.post("/v1/responses", content=b"{"), 400, "invalid_json"),
                 (client.post("/v1/responses", content=b" " * 600_000), 413, "payload_too_large"),
                 (client.post("/v1/responses/compact"), 404, None),
-                (client.get("/v1/chat/completions"), 405, "method_not_allowed"),
+                (client.put("/v1/chat/completions"), 405, "method_not_allowed"),
                 (client.get("/v1/models/gpt-9"), 404, "model_not_found"),
                 (client.get("/dev/credential"), 404, None),
             ):
@@ -300,6 +300,89 @@ class TestHttp:
 
 UNKNOWN = {"input": "x", "background": True}, {"input": "x", "stream": True}, {"input": "x"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+class TestCompletions:
+    async def test_two_choices_are_two_responses_and_one_completion(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
+        async with serving(keys) as service, service.client() as client:
+            for number, streaming in enumerate((False, True)):
+                body = {**asked, "stream": streaming}
+                answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
+                made = [await service.asked(2 * number + i) for i in (1, 2)]
+                service.answer(made[0], "one")
+                service.answer(made[1], "two")
+                answer = await answering
+                assert set(answer.headers["x-tailrace-response-id"].split(", ")) == {
+                    request.rid for request in made
+                }
+                if streaming:
+                    assert answer.text.endswith("data: [DONE]\n\n")
+                    assert answer.text.count('"finish_reason":"stop"') == 2
+                    continue
+                whole = answer.json()
+                texts = [choice["message"]["content"] for choice in whole["choices"]]
+                assert sorted(texts) == ["one", "two"]
+            path = f"/v1/chat/completions/{whole['id']}"
+            assert (await client.get(path)).json() == whole
+            messages = (await client.get(f"{path}/messages")).json()["data"]
+            assert [(m["role"], m["content"]) for m in messages] == [("user", "hi")]
+            async with service.client("bob") as other:
+                assert (await other.get(path)).status_code == 404
+                assert (await other.delete(path)).json()["error"]["code"] == "completion_not_found"
+            assert (await client.delete(path)).json()["deleted"]
+            assert (await client.get(path)).json()["error"]["code"] == "completion_not_found"
+
+    async def test_one_that_runs_has_no_object_yet_and_others_are_not_found(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+        async with serving(keys) as service, service.client() as client:
+            for number, more in enumerate(({}, {"store": False})):
+                body = {**asked, **more}
+                answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
+                request = await service.asked(number + 1)
+                path = f"/v1/chat/completions/chatcmpl-{request.rid[5:]}"
+                early = await client.get(path)
+                assert early.status_code == (404 if more else 409)
+                service.answer(request, "x")
+                await answering
+            for name in ("chatcmpl-x", "resp_x", request.rid, f"chatcmpl-{'a.' * 9}a"):
+                found = await client.get(f"/v1/chat/completions/{name}")
+                assert found.json()["error"]["code"] == "completion_not_found"
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/v1/chat/completions"),
+            ("POST", "/v1/chat/completions/chatcmpl-x"),
+            ("POST", "/v1/embeddings"),
+            ("GET", "/v1/files/file-1/content"),
+            ("POST", "/v1/images/generations"),
+            ("POST", "/v1/audio/speech"),
+            ("DELETE", "/v1/threads/t"),
+            ("POST", "/v1/responses/compact"),
+        ],
+    )
+    async def test_what_is_not_offered_says_so_and_what_is(
+        self, keys: gateway_process.Keys, method: str, path: str
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            answer = await client.request(method, path)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (404, "not_offered")
+            assert error["message"].startswith(f"{path} is not offered by this server. ")
+            other = (await client.get("/v1/nothing")).json()["error"]
+            assert other["code"] == "not_found"
+
+    async def test_realtime_sockets_are_told_the_same(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service:
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await service.socket(path="/v1/realtime")
+            assert refused.value.response.status_code == 404
+            assert b"not_offered" in (refused.value.response.body or b"")
 
 
 class TestRefusals:

@@ -30,7 +30,7 @@ def series(
 
 
 def chunks(texts: list[str], *, usage: bool = False, **more: Any) -> list[dict[str, Any]]:
-    encode = chat_completions.Chunks(events.echo(RID, 7, "m"), include_usage=usage)
+    encode = chat_completions.Stream([events.echo(RID, 7, "m")], include_usage=usage)
     body = b"".join(encode.of(e) for e in series(texts, **more))
     return [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
 
@@ -38,7 +38,7 @@ def chunks(texts: list[str], *, usage: bool = False, **more: Any) -> list[dict[s
 def test_a_stream_opens_with_the_role_and_ends_with_the_reason() -> None:
     made = chunks(["Hel", "lo"])
     assert [c["choices"][0]["delta"] for c in made] == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "", "refusal": None},
         {"content": "Hel"},
         {"content": "lo"},
         {},
@@ -59,6 +59,7 @@ def test_usage_comes_last_with_empty_choices_and_null_before() -> None:
         "completion_tokens": 1,
         "total_tokens": 4,
         "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -71,7 +72,7 @@ def test_reasons(reason: str, finish: str) -> None:
 
 def test_an_answer_without_tokens_is_still_a_message() -> None:
     assert [c["choices"][0]["delta"] for c in chunks([])] == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "", "refusal": None},
         {},
     ]
 
@@ -91,7 +92,7 @@ def test_a_failure_in_mid_stream_is_an_error_object() -> None:
 def test_one_object() -> None:
     final = series(["a", "b"])[-1].response
     assert final is not None
-    body = chat_completions.completion(final)
+    body = chat_completions.completion([final])
     assert body["choices"][0]["message"] == {"role": "assistant", "content": "ab", "refusal": None}
     assert body["usage"]["total_tokens"] == 5
 
@@ -100,5 +101,5 @@ def test_a_failed_response_is_an_error() -> None:
     final = series([], reason="failed")[-1].response
     assert final is not None
     with pytest.raises(errors.ApiError) as failed:
-        chat_completions.completion(final)
+        chat_completions.completion([final])
     assert failed.value.status == 500

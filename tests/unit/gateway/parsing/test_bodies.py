@@ -288,7 +288,6 @@ REFUSED_CHAT: list[tuple[dict[str, Any], str | None, str | None]] = [
         "messages[0].content[0].image_url.url",
         "invalid_value",
     ),
-    ({"n": 2}, "n", "unsupported_value"),
     ({"n": 10**9}, "n", "invalid_value"),
     ({"top_logprobs": 5}, "top_logprobs", "invalid_value"),
     ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),

@@ -55,7 +55,7 @@ def body_of(
     draining: drain.Draining | None = None,
     interval_s: float = 60.0,
     known: revocations.Revocations | None = None,
-) -> event_stream.EventStream:
+) -> event_stream.EventStream[events.Event]:
     def encode(event: events.Event) -> bytes:
         return event  # type: ignore[return-value]
 
@@ -81,7 +81,9 @@ async def leaves() -> Message:
     return {"type": "http.disconnect"}
 
 
-async def sent_by(body: event_stream.EventStream, receive: Any = stays) -> list[Message]:
+async def sent_by(
+    body: event_stream.EventStream[events.Event], receive: Any = stays
+) -> list[Message]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -1,0 +1,88 @@
+"""The HTTP routes of chat completions that exist. They are made of their responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway import chat_completions, response_operations, response_routes
+from gateway.parsing import chat_api
+from tailrace.auth.principal import CredentialScope
+from tailrace.delivery import delivery
+from tailrace.protocol import errors, records
+from tailrace.web import access, encoded_json, error_mapping
+
+T = TypeVar("T")
+_ENDED = frozenset({"completed", "incomplete", "cancelled", "failed"})
+
+
+class CompletionRoutes:
+    """Show and delete completions, for their owner, unless they are not stored."""
+
+    def __init__(
+        self,
+        gate: access.Access,
+        deliver: delivery.Delivery,
+        operations: response_operations.ResponseOperations,
+    ) -> None:
+        self._gate = gate
+        self._delivery = deliver
+        self._operations = operations
+
+    async def show(self, request: Request) -> Response:
+        """`GET /v1/chat/completions/{id}`."""
+        name, owner = await self._addressed(request, CredentialScope.READ)
+        found = [f.response for f in await self._found(name, owner)]
+        if not all(response["status"] in _ENDED for response in found):
+            raise errors.completion_not_finished(name)
+        return encoded_json.EncodedJSON(chat_completions.completion(found))
+
+    async def messages(self, request: Request) -> Response:
+        """`GET /v1/chat/completions/{id}/messages`: those it was asked with."""
+        name, owner = await self._addressed(request, CredentialScope.READ)
+        first = (await self._found(name, owner))[0].response["id"]
+        asked = (await _answered(name, [self._delivery.request_of(first, owner)]))[0]
+        items = [{"id": f"{name}-{i}", **message} for i, message in enumerate(asked.messages)]
+        query = request.query_params
+        order = query.get("order") or "asc"
+        return JSONResponse(
+            response_routes.listed(items, query.get("limit"), order, query.get("after"))
+        )
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/chat/completions/{id}`."""
+        name, owner = await self._addressed(request, CredentialScope.CREATE)
+        rids = [f.response["id"] for f in await self._found(name, owner)]
+        await _answered(name, [self._operations.delete(rid, owner) for rid in rids])
+        return JSONResponse({"id": name, "object": "chat.completion.deleted", "deleted": True})
+
+    async def _addressed(
+        self, request: Request, scope: CredentialScope
+    ) -> tuple[str, records.Owner]:
+        self._gate.check_origin(request)
+        owner = access.owner_of(await self._gate.principal(request, scope))
+        return request.path_params["completion_id"], owner
+
+    async def _found(self, name: str, owner: records.Owner) -> list[delivery.Found]:
+        """The responses of a completion that may be shown."""
+        rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
+        if not rids:
+            raise errors.completion_not_found(name)
+        found = await _answered(name, [self._delivery.find(rid, owner) for rid in rids])
+        if not all(each.response["store"] for each in found):
+            raise errors.completion_not_found(name)
+        return found
+
+
+async def _answered(name: str, operations: Sequence[Awaitable[T]]) -> list[T]:
+    """The results, or the first failure as the client is told it."""
+    try:
+        return await asyncio.gather(*operations)
+    except delivery.NotFound as error:
+        raise errors.completion_not_found(name) from error
+    except error_mapping.DELIVERY_ERRORS as error:
+        raise error_mapping.api_error(name, error) from error

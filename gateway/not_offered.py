@@ -1,0 +1,73 @@
+"""Parts of OpenAI's API that this server does not have: what to say of each, and what there is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from tailrace.protocol import errors
+from tailrace.web import error_mapping
+
+GENERATES: Final = (
+    "It generates text: POST /v1/responses, WS /v1/responses and POST /v1/chat/completions."
+)
+# By the path below /v1.
+INSTEAD: Final = {
+    "responses/input_tokens": "The usage of a response has its number of input tokens.",
+    "responses/compact": "Continue a response by 'previous_response_id', or send fewer items.",
+    "chat/completions": (
+        "Completions are found by their id: GET /v1/chat/completions/{id}. They do not change."
+    ),
+    "embeddings": GENERATES,
+    "files": "Send text in the request itself.",
+    "uploads": "Send text in the request itself.",
+    "containers": GENERATES,
+    "images": GENERATES,
+    "videos": GENERATES,
+    "audio": GENERATES,
+    "realtime": "It streams text over WS /v1/responses.",
+    "moderations": GENERATES,
+    "assistants": "Use POST /v1/responses with 'tools'.",
+    "threads": "Continue a response by 'previous_response_id' in POST /v1/responses.",
+    "conversations": "Continue a response by 'previous_response_id' in POST /v1/responses.",
+    "vector_stores": "Search by a function tool of your own, in POST /v1/responses.",
+    "batches": "POST /v1/responses with 'service_tier': 'flex' and 'background': true is cheaper.",
+    "fine_tuning": "GET /v1/models has its models.",
+    "evals": GENERATES,
+}
+_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def error_of(path: str) -> errors.ApiError:
+    """What a client of this path is told."""
+    below = path.removeprefix("/v1/")
+    known = next((name for name in INSTEAD if below == name or below.startswith(f"{name}/")), None)
+    return errors.not_offered(path, INSTEAD[known]) if known else errors.not_found(path)
+
+
+async def answer(request: Request) -> Response:
+    """The answer on every path of a part that is not offered."""
+    raise error_of(request.scope["path"])
+
+
+async def _refuse(socket: WebSocket) -> None:
+    await socket.send_denial_response(error_mapping.error_response(error_of(socket.url.path)))
+
+
+def routes() -> list[BaseRoute]:
+    """To stand behind the routes of what is offered."""
+    out: list[BaseRoute] = [
+        Route("/v1/chat/completions", answer, methods=["GET"]),
+        Route("/v1/chat/completions/{completion_id}", answer, methods=["POST"]),
+        WebSocketRoute("/v1/realtime", _refuse),
+    ]
+    for name in INSTEAD:
+        if name.startswith(("responses/", "chat/")):
+            continue
+        paths = (f"/v1/{name}", f"/v1/{name}/{{rest:path}}")
+        out += [Route(path, answer, methods=_METHODS) for path in paths]
+    return out
