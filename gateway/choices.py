@@ -37,6 +37,14 @@ def of(create: command.Create, index: int) -> command.Create:
     )
 
 
+def split(create: command.Create, prompts: Sequence[command.Create] = ()) -> list[command.Create]:
+    """What the choices of a request ask for. `prompts`: where it has several, `create` with each of
+    them; the choices of the first come first."""
+    count = create.choices // max(1, len(prompts))
+    each = [prompt for prompt in prompts or (create,) for _ in range(count)]
+    return [of(asked, index) for index, asked in enumerate(each)]
+
+
 class Choices:
     """The streams of all choices: a context manager, and a source of (index, event).
 
@@ -119,21 +127,18 @@ class Choices:
 async def submit(
     taking: submission.Submission,
     withdrawn: withdrawals.Withdrawals,
-    create: command.Create,
+    asked: Sequence[command.Create],
     principal: Principal,
 ) -> Choices:
     """Take all choices of a request into the log, or none: where one is refused or not written, the
-    others are withdrawn before the client is told.
+    others are withdrawn before the client is told. `asked`: one for each choice (`split`).
 
     Raises:
         errors.ApiError: like `Submission.submit`.
     """
-    if create.choices == 1:
-        return Choices([await taking.submit(create, principal)])
-    tasks = [
-        asyncio.ensure_future(taking.submit(of(create, index), principal))
-        for index in range(create.choices)
-    ]
+    if len(asked) == 1:
+        return Choices([await taking.submit(asked[0], principal)])
+    tasks = [asyncio.ensure_future(taking.submit(each, principal)) for each in asked]
     try:
         found = await asyncio.gather(*tasks, return_exceptions=True)
     except asyncio.CancelledError:

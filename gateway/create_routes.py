@@ -7,6 +7,7 @@ ever shows.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -21,9 +22,10 @@ from gateway import (
     request_body,
     response_stream,
     submission,
+    text_completions,
     withdrawals,
 )
-from gateway.parsing import chat_api, command, responses_api
+from gateway.parsing import chat_api, command, completions_api, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
@@ -86,7 +88,11 @@ class CreateRoutes:
         """
         if telemetry.exporting():
             return app
-        hot = {"/v1/responses": self.create, "/v1/chat/completions": self.chat}
+        hot = {
+            "/v1/responses": self.create,
+            "/v1/chat/completions": self.chat,
+            "/v1/completions": self.text,
+        }
 
         async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
             handler = (
@@ -134,6 +140,36 @@ class CreateRoutes:
         whole = chat_completions.completion(chosen.finals)
         return encoded_json.EncodedJSON(whole, headers=chosen.headers)
 
+    async def text(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        asked: list[completions_api.Asked] = []
+
+        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
+            asked.append(completions_api.parse(body, pools))
+            return asked[0].creates[0]
+
+        def prompts(first: command.Create) -> list[command.Create]:
+            key, digest = first.idempotency_key, first.body_digest
+            return [
+                dataclasses.replace(each, idempotency_key=key, body_digest=digest)
+                for each in asked[0].creates
+            ]
+
+        principal, create, chosen = await self._chosen(request, parse, prompts)
+        texts, echo = asked[0].prompts, asked[0].echo
+        if create.stream:
+            body = text_completions.Stream(
+                chosen.echoes,
+                texts,
+                include_usage=create.usage_in_stream,
+                logprobs=create.sampling.logprobs is not None,
+                echo=echo,
+            )
+            return self._body_of(principal, chosen, body.of_choice)
+        await self._whole(principal, chosen, request)
+        whole = text_completions.completion(chosen.finals, texts, echo=echo)
+        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+
     def _body_of(
         self,
         principal: Principal,
@@ -160,9 +196,12 @@ class CreateRoutes:
         return principal, create, chosen.streams[0]
 
     async def _chosen(
-        self, request: Request, parse: Parse
+        self,
+        request: Request,
+        parse: Parse,
+        prompts: Callable[[command.Create], Sequence[command.Create]] = lambda create: (create,),
     ) -> tuple[Principal, command.Create, choices.Choices]:
-        """Parse and submit, where there may be several choices."""
+        """Parse and submit, where there may be several choices, or several prompts."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
@@ -170,7 +209,8 @@ class CreateRoutes:
             create = command.with_key(
                 parse(body, self._config.pools), request.headers.get("idempotency-key"), body
             )
-            chosen = await choices.submit(self._submit, self._withdrawn, create, principal)
+            asked = choices.split(create, prompts(create))
+            chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
         for headers in (chosen.headers, chosen.streams[0].headers):
             headers.update(create.headers)
         return principal, create, chosen

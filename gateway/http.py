@@ -80,6 +80,7 @@ class Api:
             ("DELETE", "/v1/responses/{response_id}", self._responses.delete),
             ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),
             ("POST", "/v1/chat/completions", self._create.chat),
+            ("POST", "/v1/completions", self._create.text),
             ("GET", "/v1/chat/completions/{completion_id}", self._completions.show),
             ("DELETE", "/v1/chat/completions/{completion_id}", self._completions.delete),
             ("GET", "/v1/chat/completions/{completion_id}/messages", self._completions.messages),

@@ -13,7 +13,8 @@ from tailrace.protocol import errors
 from tailrace.web import error_mapping
 
 GENERATES: Final = (
-    "It generates text: POST /v1/responses, WS /v1/responses and POST /v1/chat/completions."
+    "It generates text: POST /v1/responses, WS /v1/responses, POST /v1/chat/completions and "
+    "POST /v1/completions."
 )
 # By the path below /v1.
 INSTEAD: Final = {

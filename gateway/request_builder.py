@@ -122,6 +122,8 @@ class RequestBuilder:
                 "parallel_tool_calls": create.tools.parallel,
                 "max_tool_calls": create.tools.max_calls,
             }
+        if create.raw:
+            found["raw"] = True
         if create.format is not None:
             found["format"] = create.format.engine
         if create.reasoning is not None and self._records_version >= records.VERSION_2:

@@ -16,6 +16,7 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "formats": "Formats other than text are",
     "logprobs": "Log probabilities are",
     "images": "Images are",
+    "raw_prompts": "Prompts without a chat template are",
 }
 
 
@@ -77,6 +78,8 @@ def _param(create: command.Create, member: str) -> str:
 
 def _later(create: command.Create, request: records.Request) -> Iterator[str]:
     """The fields that need records of version 2, in the client's names."""
+    if request.raw:
+        yield "prompt"
     if request.tools:
         yield "tools"
     if create.format is not None:

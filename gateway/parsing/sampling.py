@@ -47,13 +47,13 @@ def min_tokens(value: int | None, max_tokens: int) -> int:
     return value or 0
 
 
-def top_logprobs(value: int | None) -> int:
+def top_logprobs(value: int | None, name: str = "top_logprobs") -> int:
     """
     Raises:
         errors.ApiError: not a number of tokens that an engine gives.
     """
     if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
-        raise errors.out_of_range("top_logprobs", 0, MAX_TOP_LOGPROBS)
+        raise errors.out_of_range(name, 0, MAX_TOP_LOGPROBS)
     return value or 0
 
 

@@ -19,6 +19,7 @@ Feature = Literal[
     "formats_resumable",
     "logprobs",
     "images",
+    "raw_prompts",
 ]
 ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
 
@@ -43,6 +44,8 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("effort", "reasoning.effort"))
     if request.sampling.logprobs is not None:
         found.append(Need("logprobs", "logprobs"))
+    if request.raw:
+        found.append(Need("raw_prompts", "prompt"))
     if images.any_in(request.messages):
         found.append(Need("images", "input"))
     return found

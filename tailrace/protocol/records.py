@@ -130,7 +130,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     "parameters","strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`.
     `format` has a `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex`
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
-    the client asked for: `effort`, `summary`.
+    the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
+    as it is: no chat template is applied, and the answer is plain text.
     """
 
     rid: str
@@ -154,6 +155,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     max_tool_calls: Count | None = None
     format: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
+    raw: bool = False
     v: int = VERSION
 
     @property
@@ -166,6 +168,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.max_tool_calls is None
             and self.format is None
             and self.reasoning is None
+            and not self.raw
             and not images.any_in(self.messages)
             and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )

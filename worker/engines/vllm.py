@@ -162,7 +162,8 @@ class VLLM:
         if images.any_in(request.messages):
             ids = (await self._with_images(request))["prompt_token_ids"]
         else:
-            ids = await self._in_encoder(self._template.render, request)
+            render = self._raw_ids if request.raw else self._template.render
+            ids = await self._in_encoder(render, request)
         base.check_length(len(ids), self._max_model_len)
         return ids
 
@@ -227,6 +228,11 @@ class VLLM:
             return vllm_images.prompt(self._llm.renderer, ids, request)
 
         return await self._in_encoder(make)
+
+    def _raw_ids(self, request: records.Request) -> list[int]:
+        """The ids of a prompt that is a text, with what the tokenizer puts before any text."""
+        text = "".join(str(message["content"]) for message in request.messages)
+        return list(self._fast.encode(text).ids)
 
     async def _run(
         self,
@@ -341,7 +347,7 @@ class VLLM:
         )
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
-        found: set[Feature] = {"logprobs", "formats"}
+        found: set[Feature] = {"logprobs", "formats", "raw_prompts"}
         if self._names.tools and self._template.takes_tools:
             found |= {"tools", "custom_tools"}
         if self._names.reasoning:

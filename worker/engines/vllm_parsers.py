@@ -124,6 +124,8 @@ class Parsers:
 
     def of(self, request: records.Request) -> tuple[str, str]:
         """The parsers for tools and for reasoning that this request needs."""
+        if request.raw:
+            return "", ""
         tools = self.names.tools if request.tools and request.tool_choice.mode != "none" else ""
         parsed = self.names.always or request.version == records.VERSION_2
         return tools, self.names.reasoning if parsed else ""

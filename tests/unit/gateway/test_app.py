@@ -335,6 +335,32 @@ class TestCompletions:
             assert (await client.delete(path)).json()["deleted"]
             assert (await client.get(path)).json()["error"]["code"] == "completion_not_found"
 
+    async def test_completions_of_text_are_prompts_without_a_template(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        body = {"prompt": ["Once", "Twice"], "echo": True}
+        async with (
+            serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
+            service.client() as client,
+        ):
+            for number, streaming in enumerate((False, True)):
+                asked = {**body, "stream": streaming}
+                answering = asyncio.ensure_future(client.post("/v1/completions", json=asked))
+                for i in (1, 2):
+                    request = await service.asked(2 * number + i)
+                    assert request.raw
+                    service.answer(request, f" upon {request.messages[0]['content']}")
+                answer = await answering
+                if streaming:
+                    assert "Once upon Once" in answer.text
+                    assert answer.text.endswith("data: [DONE]\n\n")
+                else:
+                    texts = [choice["text"] for choice in answer.json()["choices"]]
+                    assert texts == ["Once upon Once", "Twice upon Twice"]
+        async with serving(keys) as service, service.client() as client:
+            refused = await client.post("/v1/completions", json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+
     async def test_one_that_runs_has_no_object_yet_and_others_are_not_found(
         self, keys: gateway_process.Keys
     ) -> None:

@@ -22,7 +22,7 @@ def create(n: int = 3, key: str | None = None, **fields: Any) -> command.Create:
 
 
 async def submit(parts: gateway_parts.Parts, asked: command.Create) -> choices.Choices:
-    return await choices.submit(parts.submission, parts.withdrawals, asked, ALICE)
+    return await choices.submit(parts.submission, parts.withdrawals, choices.split(asked), ALICE)
 
 
 async def test_each_choice_is_a_response_and_the_stream_has_the_events_of_all() -> None:

@@ -207,6 +207,7 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
             {"max_tool_calls": 0},
             {"format": {"type": "json_object"}},
             {"reasoning": {"effort": "low"}},
+            {"raw": True},
         )
     ),
     *(

@@ -1,0 +1,121 @@
+"""Completions of text: a body of `POST /v1/completions` (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gateway.parsing import chat_api, conversation, formats, offered, sampling, shared_fields
+from gateway.parsing.command import Create
+from gateway.parsing.json_body import Body
+from gateway.parsing.sampling import token_bound
+from gateway.parsing.scalars import or_default, read
+from tailrace.protocol import errors
+from tailrace.settings.shapes import Pool
+
+MAX_CHOICES: Final = chat_api.MAX_CHOICES  # of all prompts together
+DEFAULT_TOKENS: Final = 16
+
+
+class Fields(shared_fields.SharedFields, frozen=True):
+    """Scalar fields. The pool bounds the number of tokens further."""
+
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: chat_api.StreamOptions | None = None
+    logprobs: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for.
+
+    Attributes:
+        creates: one for each prompt; `choices` counts those of all prompts.
+        prompts: the texts.
+        echo: the text of a choice begins with its prompt.
+    """
+
+    creates: list[Create]
+    prompts: list[str]
+    echo: bool
+
+
+def parse(body: Body, pools: Sequence[Pool]) -> Asked:
+    """
+    Raises:
+        errors.ApiError: 400 naming the field, or 404 for an unknown model.
+    """
+    pool, model = shared_fields.pool_and_model(body, pools)
+    turn = read(body, Fields)
+    prompts = _prompts(body)
+    each = or_default(turn.n, 1)
+    if not 1 <= each <= MAX_CHOICES:
+        raise errors.out_of_range("n", 1, MAX_CHOICES)
+    if each * len(prompts) > MAX_CHOICES:
+        raise errors.invalid_value(
+            "prompt", f"Invalid 'prompt': at most {MAX_CHOICES} answers to all prompts together."
+        )
+    top = None if turn.logprobs is None else sampling.top_logprobs(turn.logprobs, "logprobs")
+    echo = or_default(turn.echo, False)
+    _refuse(body, turn, echo=echo, logprobs=top)
+    asked = token_bound(turn.max_tokens, "max_tokens", pool)
+    creates = []
+    for text in prompts:
+        said = (conversation.Message("user", text, "prompt"),)
+        create = shared_fields.create(
+            body,
+            turn,
+            pool,
+            model,
+            said,
+            asked or min(DEFAULT_TOKENS, pool.max_model_len),
+            formats.of_chat(body),
+            top,
+            "prompt",
+        )
+        options = turn.stream_options
+        create = dataclasses.replace(
+            create,
+            stream=or_default(turn.stream, False),
+            usage_in_stream=options is not None and or_default(options.include_usage, False),
+            logprobs_param="logprobs",
+            choices=each * len(prompts),
+            raw=True,
+        )
+        offered.check(create, offered.OFFERED, chat=True)
+        creates.append(create)
+    return Asked(creates, prompts, echo)
+
+
+def _prompts(body: Body) -> list[str]:
+    value: Any = body.get("prompt")
+    if value is None:
+        raise errors.missing_required_parameter("prompt")
+    found = value if isinstance(value, list) else [value]
+    if any(isinstance(each, int | list) for each in found):
+        raise errors.unsupported_value("prompt", "Prompts of token ids are not supported.")
+    if not found or not all(isinstance(each, str) for each in found):
+        raise errors.invalid_type("prompt", "a string or an array of strings")
+    if not all(found):
+        raise errors.invalid_value("prompt", "Invalid 'prompt': a prompt is not empty.")
+    return found
+
+
+def _refuse(body: Body, turn: Fields, *, echo: bool, logprobs: int | None) -> None:
+    if turn.suffix:
+        raise errors.unsupported_parameter("suffix", "'suffix' is not supported.")
+    if echo and logprobs is not None:
+        raise errors.unsupported_value(
+            "echo", "'echo' with 'logprobs' is not supported: prompts have no log probabilities."
+        )
+    if turn.best_of is not None and turn.best_of != or_default(turn.n, 1):
+        raise errors.unsupported_value("best_of", "'best_of' other than 'n' is not supported.")
+    for name in ("tools", "tool_choice", "functions", "prompt_logprobs"):
+        if body.get(name):
+            raise errors.unsupported_parameter(name)
