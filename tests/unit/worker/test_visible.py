@@ -335,6 +335,14 @@ def test_the_response_ends_where_a_call_too_many_would_begin(
     assert log.account().reason == "stop"
 
 
+def test_a_call_too_many_is_not_shown_if_it_comes_whole() -> None:
+    class Parser(Pieces):
+        def __init__(self) -> None:
+            super().__init__([Piece("c", "{}", "f")], [Piece("c", "1", "f"), message("more")])
+
+    assert say([0, 1], parser=Parser, max_calls=1).kinds == ["c {}"]
+
+
 @pytest.mark.parametrize("takeovers", [(), (1,), (700,)])
 def test_frames_with_log_probabilities_have_one_per_id_and_512_at_most(
     takeovers: Sequence[int],
