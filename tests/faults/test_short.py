@@ -429,7 +429,7 @@ async def test_f7_what_was_refused_while_the_broker_was_away_never_runs(
     on: stage.Stage, how: signal.Signals
 ) -> None:
     """With and without keys. What was sent and not acknowledged is said to be unknown, and is
-    withdrawn before a worker claims it."""
+    withdrawn: none runs to its end."""
     async with drill.drill(on, f"f7-{how.name}", SEED) as d:
         await chaos.ask_without_broker(d, how)
         for asked in list(d.crowd.asked):
@@ -443,9 +443,13 @@ async def test_f7_what_was_refused_while_the_broker_was_away_never_runs(
         # Of a broker that was stopped it is never known what it has in its sockets.
         ("unknown outcomes", d.crowd.unknown or how is signal.SIGKILL),
     )
-    assert {(o.status, o.total) for o in unknown} <= {("cancelled", 0)}
+    # A claim may be on its way to the broker when it stops (log rule, section 10). Then the worker
+    # makes tokens until it reads the CANCEL.
+    assert {o.status for o in unknown} <= {"cancelled"}
+    assert all(o.total < chaos.CREATE_TOKENS for o in unknown), unknown
     assert set(d.statuses()) == {"completed"}
     print(
         f"F7 {how.name}: {len(d.crowd.asked)} taken, {len(d.crowd.refused)} refused, "
-        f"{len(d.crowd.unknown)} unknown, of which {len(unknown)} are in the log"
+        f"{len(d.crowd.unknown)} unknown, of which {len(unknown)} are in the log, "
+        f"{sum(o.total > 0 for o in unknown)} with tokens"
     )
