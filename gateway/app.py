@@ -43,6 +43,7 @@ from tailrace import admin, log, settings, telemetry
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
+from tailrace.protocol import seals
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -136,8 +137,9 @@ class Gateway:
         self.revocations = revocations.Revocations(
             clients.delivery.revocations, clients.delivery.offsets
         )
+        keys = config.session_keys
         sessions = session_cookie.SessionCookies(
-            config.session_key or os.urandom(session_cookie.MIN_KEY_BYTES)
+            keys[0] if keys else os.urandom(session_cookie.MIN_KEY_BYTES)
         )
         gate = access.Access(
             self.key_sets,
@@ -173,6 +175,7 @@ class Gateway:
                 self.workers,
                 layout.partitions,
                 config.records_version,
+                seals.Keys(keys) if keys else None,
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,

@@ -98,12 +98,12 @@ def without_instructions(request: records.Request) -> Messages:
 
 def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
     """Return the dialogue after a response. An answer without text and calls adds no message."""
-    items = [item for each in response["output"] if (item := _said(each)) is not None]
+    items = [item for each in response["output"] if (item := said(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
     return last_turns([*messages, *answer]) if answer else messages
 
 
-def _said(item: dict[str, Any]) -> conversation.Item | None:
+def said(item: dict[str, Any]) -> conversation.Item | None:
     """An output item as a part of the dialogue; None for a call that was cut short."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call"):

@@ -14,6 +14,7 @@ from gateway import (
     context,
     lanes,
     placement,
+    references,
     requirements,
     worker_registry,
 )
@@ -21,7 +22,7 @@ from gateway.parsing import command, conversation, images
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, records
+from tailrace.protocol import errors, events, records, seals
 from tailrace.web import access
 
 TTL_MS: Final = 600_000  # a request that has not been started by then never is
@@ -42,16 +43,19 @@ class RequestBuilder:
         workers: worker_registry.WorkerRegistry,
         partitions: int,
         records_version: int = records.VERSION_2,
+        seal_keys: seals.Keys | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`records_version`: the newest that may be written."""
+        """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing."""
         self._delivery = deliver
         self._cache = cached
         self._running = running
         self._workers = workers
         self._partitions = partitions
         self._records_version = records_version
+        self._seal_keys = seal_keys
         self._clock = clock
+        self._references = references.References(deliver, seal_keys)
         self._resolver = context.Resolver(deliver, cached, partitions)
         self._turn = itertools.count()
 
@@ -67,13 +71,16 @@ class RequestBuilder:
             remembered: the connection's memory of the previous response.
 
         Raises:
-            errors.ApiError: the previous response cannot be continued, there is no input, a tool's
-                output in it answers no call, or the deployment does not have what is asked for.
+            errors.ApiError: the previous response cannot be continued, there is no input, an item
+                of it cannot be resolved, a tool's output in it answers no call, or the deployment
+                does not have what is asked for.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
         history = await self._resolver.resolve(create.previous, owner, remembered)
-        if create.previous is not None and not conversation.unresolved(create.turn):
+        resolved = await self._references.resolve(create, owner)
+        if create.previous is not None or resolved is not create:
+            create = resolved
             conversation.check_answered(create.turn, conversation.call_ids(history.messages))
         head = (
             [{"role": "system", "content": create.instructions}]
@@ -93,7 +100,7 @@ class RequestBuilder:
             model=create.model,
             messages=messages,
             sampling=create.sampling,
-            echo=self._echo(rid, create),
+            echo=self._echo(rid, create, owner),
             input=create.items,
             previous=create.previous,
             store=create.store,
@@ -154,7 +161,7 @@ class RequestBuilder:
         ).inc()
         return chosen
 
-    def _echo(self, rid: str, create: command.Create) -> dict[str, Any]:
+    def _echo(self, rid: str, create: command.Create, owner: records.Owner) -> dict[str, Any]:
         echo = events.echo(
             rid,
             int(self._clock()),
@@ -174,6 +181,12 @@ class RequestBuilder:
             prompt_cache_key=create.prompt_cache_key,
         )
         echo |= create.echo
+        if (
+            create.sealed
+            and self._seal_keys is not None
+            and self._records_version >= records.VERSION_2  # older readers would show it
+        ):
+            echo[seals.MEMBER] = self._seal_keys.of_response(rid, owner).echoed
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
 

@@ -27,7 +27,7 @@ from gateway import (
     withdrawals,
     worker_registry,
 )
-from gateway.parsing import command
+from gateway.parsing import command, conversation
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -114,6 +114,7 @@ class Submission:
     ) -> response_stream.ResponseStream:
         started = time.monotonic()
         self._admit(create, principal)
+        looks_up = create.previous is not None or bool(conversation.unresolved(create.turn))
         remembered = recall(create.previous) if create.previous is not None else None
         # Rates and the look-ups of the builder reach Redis in one round trip.
         charged = asyncio.ensure_future(self._rates.charge(create, principal.key))
@@ -122,12 +123,12 @@ class Submission:
         appended: delivery.Subscription | response_stream.ResponseStream | None = None
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S) as preparing:
-                if create.previous is not None:
+                if looks_up:
                     # The builder may look into the log. A refused principal must not cause that.
                     await charged
                 request, partition = await self._builder.build(create, principal, remembered)
                 charge = await charged
-                if create.previous is not None:
+                if looks_up:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
                 self._permit(principal)  # what came before may have taken seconds
                 appended = await self._append(create, principal, request, partition, preparing)

@@ -16,5 +16,4 @@ name, because an answer that silently ignored them would be wrong.
            └ patterns              which regular expressions
      └ reasoning                   how much the model thinks and says
      └ scalars                     strings, numbers and booleans, declared with their bounds
-     └ offered                     which of all this is served: the switch
 """

@@ -12,7 +12,6 @@ from gateway.parsing import (
     chat_messages,
     conversation,
     formats,
-    offered,
     reasoning,
     sampling,
     shared_fields,
@@ -48,10 +47,8 @@ class Fields(shared_fields.SharedFields, frozen=True):
 def parse(
     body: Body,
     pools: Sequence[Pool],
-    *,
-    serving: frozenset[offered.Feature] = offered.OFFERED,
 ) -> Create:
-    """The command that a body asks for. `serving`: what may be asked for beyond text.
+    """The command that a body asks for.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -89,7 +86,6 @@ def parse(
         logprobs_param="logprobs",
         choices=turn.n or 1,
     )
-    offered.check(create, serving, chat=True)
     return create
 
 

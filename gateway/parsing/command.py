@@ -45,6 +45,7 @@ class Create:
         usage_in_stream: Chat Completions' `include_usage`.
         logprobs_param: the field that asked for log probabilities; empty if none did.
         choices: how many answers.
+        sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
         body_digest: of what the client sent; None without an idempotency key.
     """
@@ -73,6 +74,7 @@ class Create:
     verbosity: str | None = None
     logprobs_param: str = ""
     choices: int = 1
+    sealed: bool = False
     raw: bool = False
     idempotency_key: str | None = None
     usage_in_stream: bool = False

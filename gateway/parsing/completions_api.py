@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.parsing import chat_api, conversation, formats, offered, sampling, shared_fields
+from gateway.parsing import chat_api, conversation, formats, sampling, shared_fields
 from gateway.parsing.command import Create
 from gateway.parsing.json_body import Body
 from gateway.parsing.sampling import token_bound
@@ -88,7 +88,6 @@ def parse(body: Body, pools: Sequence[Pool]) -> Asked:
             choices=each * len(prompts),
             raw=True,
         )
-        offered.check(create, offered.OFFERED, chat=True)
         creates.append(create)
     return Asked(creates, prompts, echo)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from gateway.parsing.tools import flat_name
 from tailrace.protocol import errors, images
@@ -54,7 +54,7 @@ class CallOutput:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What the model thought. `sealed`: `encrypted_content`, not yet opened."""
+    """What the model thought. `sealed`: `encrypted_content`."""
 
     text: str
     where: str
@@ -73,12 +73,15 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A conversation that was summed up; not yet opened."""
+    """A conversation that was summed up. `summary`: empty until it is opened."""
 
     sealed: str
     where: str
     id: str | None = None
+    summary: str = ""
 
+
+SUMMARY: Final = "Summary of the conversation so far:\n{}"
 
 Item = Message | Call | CallOutput | Reasoning | Reference | Compaction
 
@@ -88,7 +91,7 @@ def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
     resolved, and add nothing.
 
     Reasoning and calls join the assistant's message that they belong to: reasoning the one that
-    follows it, calls the one right before.
+    follows it, calls the one right before. A summary is told by the user.
     """
     found: list[dict[str, Any]] = []
     thought = ""
@@ -114,6 +117,9 @@ def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
             case Reasoning(text=text):
                 thought += text
                 answering = answering if not text else None
+            case Compaction(summary=summary) if summary:
+                found.append({"role": "user", "content": SUMMARY.format(summary)})
+                answering, thought = None, ""
     return found
 
 
@@ -175,7 +181,7 @@ def unresolved(items: Iterable[Item]) -> list[Reference | Reasoning | Compaction
         item
         for item in items
         if isinstance(item, (Reference, Compaction))
-        or (isinstance(item, Reasoning) and item.sealed is not None and not item.text)
+        or (isinstance(item, Reasoning) and item.sealed is not None)
     ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.parsing import (
     conversation,
     formats,
     input_items,
-    offered,
     reasoning,
     sampling,
     shared_fields,
@@ -22,6 +22,8 @@ from gateway.parsing.sampling import token_bound
 from gateway.parsing.scalars import Label, or_default, read, too_long
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
+
+SEALED: Final = "reasoning.encrypted_content"
 
 
 class _Fields(shared_fields.SharedFields, frozen=True):
@@ -52,9 +54,8 @@ def parse(
     pools: Sequence[Pool],
     *,
     websocket: bool = False,
-    serving: frozenset[offered.Feature] = offered.OFFERED,
 ) -> Create:
-    """The command that a body asks for. `serving`: what may be asked for beyond text.
+    """The command that a body asks for.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -108,10 +109,10 @@ def parse(
             object_field(body, "text").get("verbosity"), "text.verbosity"
         ),
         logprobs_param=logprobs_param,
+        sealed=SEALED in (body.get("include") or ()),
         idempotency_key=key,
         body_digest=body_digest(body) if key is not None else None,
     )
-    offered.check(create, serving, chat=False)
     return create
 
 

@@ -151,6 +151,19 @@ def previous_response_not_found(response_id: str) -> ApiError:
     return invalid_request(message, "previous_response_id", "previous_response_not_found")
 
 
+def item_not_found(item_id: str) -> ApiError:
+    message = (
+        f"Item with id {_quoted(item_id)} not found. Items are not kept when 'store' is false; "
+        "send the item itself, or remove it from your input."
+    )
+    return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
+
+
+def invalid_encrypted_content(param: str) -> ApiError:
+    message = f"Invalid '{param}': it was not made here for you, or was changed."
+    return invalid_request(message, param, "invalid_encrypted_content")
+
+
 def invalid_stream_id() -> ApiError:
     message = (
         "The 'stream_id' field must be a non-empty string with at most 256 characters and may only "

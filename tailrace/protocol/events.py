@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.protocol import fold, items, records
+from tailrace.protocol import fold, items, records, seals
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -135,7 +135,7 @@ def response_object(
     incomplete: str | None = None,
 ) -> dict[str, Any]:
     """The public Response object in one state."""
-    return {
+    found = {
         **base,
         "status": status,
         "completed_at": completed_at,
@@ -144,6 +144,8 @@ def response_object(
         "output": output,
         "usage": usage,
     }
+    found.pop(seals.MEMBER, None)
+    return found
 
 
 def _usage(u: records.Usage) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tailrace.protocol import ids, records
+from tailrace.protocol import ids, records, seals
 
 # The message that a response begins with if no mark says otherwise.
 UNMARKED: Final = records.Mark(0, 0, "m")
@@ -112,6 +112,8 @@ class Item:
         status: in_progress until it is closed.
         _logprobs: those of a message, as `shown` makes them, and commas. Empty once it is closed.
         _closed: their whole array then, which all objects that show it share.
+        seal: what seals reasoning; None: it is shown without `encrypted_content`.
+        _sealed: its text, sealed, from when it is closed.
     """
 
     id: str
@@ -122,6 +124,8 @@ class Item:
     status: str = "in_progress"
     _logprobs: bytearray = field(default_factory=bytearray)
     _closed: msgspec.Raw | None = None
+    seal: seals.Seal | None = None
+    _sealed: str | None = None
 
     @classmethod
     def opened(cls, base: Fields, index: int, begin: records.Mark) -> Item:
@@ -130,7 +134,9 @@ class Item:
         if begin.kind in ("c", "x"):
             named = namespaces(base.get("tools")).get(begin.name, {"name": begin.name})
             called = {"call_id": begin.call_id, **named}
-        return cls(ids.item_id(base["id"], _PREFIX[begin.kind], index), index, begin, called)
+        seal = seals.Seal.of_echo(base.get(seals.MEMBER)) if begin.kind == "r" else None
+        item_id = ids.item_id(base["id"], _PREFIX[begin.kind], index)
+        return cls(item_id, index, begin, called, seal=seal)
 
     def add(self, text: str, logprobs: bytes = b"") -> None:
         """More of it. `logprobs`: the elements of a JSON array."""
@@ -178,13 +184,15 @@ class Item:
                     "content": [self._part],
                 }
             case "r":
-                return {
+                shown: Fields = {
                     "id": self.id,
                     "type": "reasoning",
                     "status": self.status,
                     "summary": [],
                     "content": [self._part],
                 }
+                sealed = {"encrypted_content": self._sealed} if self.seal is not None else {}
+                return {**shown, **sealed}
         kind, content = (
             ("function_call", "arguments")
             if self.begin.kind == "c"
@@ -218,6 +226,8 @@ class Item:
     def closing(self, status: str) -> list[tuple[str, Fields]]:
         """Types and members of the events that end it, with its final status."""
         self.status = status
+        if self.seal is not None:
+            self._sealed = self.seal.close(self.id, self.text)
         if self._logprobs:
             self._closed = msgspec.Raw(b"[" + self._logprobs + b"]")
             self._logprobs = bytearray()

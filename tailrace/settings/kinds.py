@@ -227,25 +227,29 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretFile:
-    """The content of a file that holds a secret of at least `least` bytes; surrounding white space
-    is no part of it."""
+class SecretLines:
+    """The lines of a file, each a secret of at least `least` bytes. White space around them and
+    empty lines are no part of them."""
 
     least: int
     absent: None = None
 
     @property
     def expected(self) -> str:
-        return f"a file that holds at least {self.least} random bytes"
+        return f"a file with at least {self.least} random bytes on each line"
 
-    def parse(self, text: str) -> bytes:
+    def parse(self, text: str) -> tuple[bytes, ...]:
         try:
-            content = Path(text).read_bytes().strip()
+            content = Path(text).read_bytes()
         except OSError as error:
             raise ValueError(error.strerror) from error
-        if len(content) < self.least:
-            raise ValueError(f"{len(content)} bytes")
-        return content
+        found = tuple(stripped for line in content.splitlines() if (stripped := line.strip()))
+        if not found:
+            raise ValueError("it is empty")
+        for i, line in enumerate(found, start=1):
+            if len(line) < self.least:
+                raise ValueError(f"{len(line)} bytes on line {i}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

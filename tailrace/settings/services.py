@@ -58,7 +58,7 @@ class GatewaySettings(EdgeSettings):
     push_urls: tuple[str, ...]
     page: Path | None
     dev_credential: Path | None
-    session_key: bytes | None = field(repr=False)
+    session_keys: tuple[bytes, ...] | None = field(repr=False)
     redis_cache: str = field(repr=False)
     records_version: int
     max_ws_bytes: int

@@ -289,11 +289,13 @@ VARIABLES: Final = (
     ),
     Variable(
         "TAILRACE_SESSION_KEY",
-        "session_key",
+        "session_keys",
         (GATEWAY,),
-        kinds.SecretFile(32),
-        "file with the key that seals the sessions of browsers, the same for all gateways; not "
-        "set: a session holds at one gateway, until it ends",
+        kinds.SecretLines(32),
+        "file with a key on each line, the same for all gateways. They seal the sessions of "
+        "browsers, and the reasoning that clients keep (`encrypted_content`): the first one seals, "
+        "and all of them open reasoning. Not set: a session holds at one gateway, until it ends, "
+        "and no reasoning is sealed",
         cluster=Cluster.REQUIRED,
     ),
     Variable(

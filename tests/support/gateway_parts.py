@@ -28,7 +28,7 @@ from tailrace import settings
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, kept_bytes, revocations
 from tailrace.log import interfaces
-from tailrace.protocol import errors, events, fold, ids, records, topics
+from tailrace.protocol import errors, events, fold, ids, records, seals, topics
 from tailrace.settings.shapes import Limits, Pool
 from tailrace.web import admitted
 from tests.support import memory_delivery, memory_log, memory_redis
@@ -70,6 +70,7 @@ class Parts:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     failed: list[BaseException] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
+    seal_keys: seals.Keys | None = None
     cancel_grace_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -103,6 +104,7 @@ class Parts:
             self.streams.running,
             self.workers,
             self.broker.layout.partitions,
+            seal_keys=self.seal_keys,
         )
         self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)
         self.keys = idempotency.Idempotency(
@@ -193,6 +195,41 @@ def put_answer(
         usage = records.Usage(1, len(texts))
         ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
         broker.put_record(topics.TOKENS, partition, ended, rid)
+
+
+def put_items(
+    broker: memory_log.MemoryLog, request: records.Request, *pieces: tuple[records.MarkKind, str]
+) -> None:
+    """What a worker with a parser would write: CLAIM, a TOK for each item, and END. Calls are of
+    the tool `f`."""
+    rid, partition = request.rid, ids.parse(request.rid).partition
+    topic = topics.requests("default", "interactive")
+    claim = records.Claim(
+        rid,
+        "own",
+        None,
+        request.owner,
+        "w/1",
+        topic,
+        0,
+        "rev",
+        "tok",
+        echo=request.echo,
+        parser="toy",
+    )
+    written: list[records.TokenRecord] = [claim]
+    digest, calls = fold.H0, 0
+    for i, (kind, text) in enumerate(pieces):
+        mark = records.Mark(0, 0, kind)
+        if kind in ("c", "x"):
+            mark = records.Mark(0, 0, kind, "f", ids.call_id(rid, calls))
+            calls += 1
+        written.append(records.Tok(rid, "own", i, [i], text, digest, marks=(mark,)))
+        digest = fold.roll(digest, [i])
+    usage = records.Usage(1, len(pieces))
+    written.append(records.End(rid, "own", len(pieces), "stop", digest, usage=usage))
+    for record in written:
+        broker.put_record(topics.TOKENS, partition, record, rid)
 
 
 @contextlib.asynccontextmanager

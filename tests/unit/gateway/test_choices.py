@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import choices
-from gateway.parsing import chat_api, command, offered
+from gateway.parsing import chat_api, command
 from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Limits
 from tests.support import gateway_parts
@@ -17,7 +17,7 @@ from tests.support.gateway_parts import ALICE, POOL
 
 def create(n: int = 3, key: str | None = None, **fields: Any) -> command.Create:
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n, **fields}
-    parsed = chat_api.parse(body, [POOL], serving=offered.EVERYTHING)
+    parsed = chat_api.parse(body, [POOL])
     return command.with_key(parsed, key, body)
 
 

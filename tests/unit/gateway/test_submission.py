@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway import context, lanes, principal_counts, request_writer
-from gateway.parsing import command, offered, responses_api
+from gateway.parsing import command, responses_api
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, ids, records
@@ -377,7 +377,7 @@ async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() 
 
     def answering(call_id: str, previous: str) -> command.Create:
         body = {"input": [{**output, "call_id": call_id}], "previous_response_id": previous}
-        return responses_api.parse(body, [gateway_parts.POOL], serving=offered.EVERYTHING)
+        return responses_api.parse(body, [gateway_parts.POOL])
 
     async with gateway_parts.running() as parts:
         with await parts.submission.submit(create("one", store=False), ALICE) as first:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parsing import chat_api, command, offered, responses_api
+from gateway.parsing import chat_api, command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
@@ -15,11 +15,11 @@ QUESTION = [{"role": "user", "content": "hi"}]
 
 
 def responses(body: dict[str, Any]) -> command.Create:
-    return responses_api.parse({"input": "hi", **body}, POOLS, serving=offered.EVERYTHING)
+    return responses_api.parse({"input": "hi", **body}, POOLS)
 
 
 def chat(body: dict[str, Any]) -> command.Create:
-    return chat_api.parse({"messages": QUESTION, **body}, POOLS, serving=offered.EVERYTHING)
+    return chat_api.parse({"messages": QUESTION, **body}, POOLS)
 
 
 def refused_responses(body: dict[str, Any]) -> errors.ApiError:

@@ -11,7 +11,7 @@ import hypothesis
 import hypothesis.strategies as st
 import msgspec
 
-from gateway.parsing import chat_api, command, json_body, offered, responses_api
+from gateway.parsing import chat_api, command, json_body, responses_api
 from tailrace.protocol import errors, records
 from tests.unit.gateway.parsing.asked import POOLS
 
@@ -189,12 +189,11 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
 
 def check(body: dict[str, Any]) -> None:
     outcomes: list[command.Create | errors.ApiError] = []
-    for serving in (offered.EVERYTHING, offered.OFFERED):
-        for parse in (responses_api.parse, chat_api.parse):
-            try:
-                outcomes.append(parse(body, POOLS, serving=serving))
-            except errors.ApiError as error:
-                outcomes.append(error)
+    for parse in (responses_api.parse, chat_api.parse):
+        try:
+            outcomes.append(parse(body, POOLS))
+        except errors.ApiError as error:
+            outcomes.append(error)
     for outcome in outcomes:
         if isinstance(outcome, errors.ApiError):
             assert outcome.status in (400, 404)
@@ -223,7 +222,7 @@ def depth(value: Any) -> int:
 
 def test_the_bodies_themselves_are_commands() -> None:
     for body, parse in ((RESPONSES, responses_api.parse), (CHAT, chat_api.parse)):
-        parse(body, POOLS, serving=offered.EVERYTHING)
+        parse(body, POOLS)
 
 
 @hypothesis.given(bodies())

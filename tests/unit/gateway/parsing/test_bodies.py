@@ -224,7 +224,6 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
         "input[0].content",
         "invalid_type",
     ),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "unsupported_value"),
     ({"input": [{"role": "user", "content": "x"}] * 513}, "input", "invalid_value"),
     ({"input": "x" * 1601}, "input", "context_length_exceeded"),
     ({"model": 5}, "model", "invalid_type"),

@@ -115,6 +115,7 @@ class TestUnresolved:
             "Reference",
             "Reasoning",
             "Compaction",
+            "Reasoning",
         ]
         assert create.input == QUESTION
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from gateway import admission, placement
-from gateway.parsing import chat_api, images, responses_api
-from tailrace.protocol import errors, features, records
+from gateway.parsing import images
+from tailrace.protocol import features, records
 from tailrace.protocol import images as message_images
 from tests.support import pictures
 from tests.unit.gateway.parsing.asked import (
-    POOLS,
     chat,
     named,
     refused_chat,
@@ -273,13 +272,3 @@ def test_so_many_images_bytes_and_pixels_are_the_most() -> None:
         "input",
         "invalid_value",
     )
-
-
-def test_images_that_are_not_offered_are_refused_by_name() -> None:
-    with pytest.raises(errors.ApiError) as refused:
-        responses_api.parse(saying("x") | saying(image()), POOLS, serving=frozenset())
-    assert named(refused.value) == ("input[0].content[0].type", "unsupported_value")
-    part = {"type": "image_url", "image_url": {"url": URL}}
-    with pytest.raises(errors.ApiError) as refused:
-        chat_api.parse(asking(part), POOLS, serving=frozenset())
-    assert named(refused.value) == ("messages[0].content[0].type", "unsupported_value")

@@ -34,6 +34,13 @@ EVERY_ERROR = [
     (errors.forbidden_origin(), 403, "forbidden_origin", None),
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
+    (errors.item_not_found("rs_1"), 404, "item_not_found", "input"),
+    (
+        errors.invalid_encrypted_content("input[0].encrypted_content"),
+        400,
+        "invalid_encrypted_content",
+        "input[0].encrypted_content",
+    ),
     (errors.completion_not_found("c"), 404, "completion_not_found", "completion_id"),
     (errors.not_offered("/v1/x", "Use y."), 404, "not_offered", None),
     (errors.completion_not_finished("c"), 409, "completion_not_finished", "completion_id"),

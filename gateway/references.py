@@ -1,0 +1,112 @@
+"""Items that a request names or carries sealed, resolved before it is written to the log."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Final
+
+from gateway import context
+from gateway.parsing import command, conversation
+from tailrace import log
+from tailrace.delivery import delivery
+from tailrace.protocol import errors, ids, records, seals
+
+MAX_RESPONSES: Final = 16  # that the references of one request may name: each is a look-up
+_ITEM_ID: Final = re.compile(r"[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
+
+
+class References:
+    """Looks references up, and opens what is sealed."""
+
+    def __init__(self, deliver: delivery.Delivery, keys: seals.Keys | None) -> None:
+        """`keys`: None where nothing is sealed."""
+        self._delivery = deliver
+        self._keys = keys
+
+    async def resolve(self, create: command.Create, owner: records.Owner) -> command.Create:
+        """The command with its references replaced by the items, and with the text of what is
+        sealed.
+
+        Raises:
+            errors.ApiError: 404 for an item that the owner has not stored; 400 for content that
+                was not sealed for the owner, or for references to too many responses.
+            log.LogUnavailable
+        """
+        if not conversation.unresolved(create.turn):
+            return create
+        known: dict[str, dict[str, conversation.Item]] = {}
+        turn: list[conversation.Item] = []
+        for item in create.turn:
+            match item:
+                case conversation.Reference():
+                    turn.append(await self._referenced(item, owner, known))
+                case conversation.Reasoning(sealed=str(sealed)):
+                    text = self._opened(item, sealed, "rs_", owner) or item.text
+                    turn.append(dataclasses.replace(item, text=text))
+                case conversation.Compaction(sealed=sealed):
+                    summary = self._opened(item, sealed, "cmp_", owner)
+                    if summary is None:
+                        raise _not_opened(item.where)
+                    turn.append(dataclasses.replace(item, summary=summary))
+                case _:
+                    turn.append(item)
+        shown = [
+            conversation.shown(now if isinstance(was, conversation.Reference) else was)
+            for was, now in zip(create.turn, turn, strict=True)
+        ]
+        return dataclasses.replace(
+            create, turn=tuple(turn), input=conversation.messages(turn), items=shown
+        )
+
+    def _opened(
+        self, item: conversation.Item, sealed: str, kind: str, owner: records.Owner
+    ) -> str | None:
+        """The text; None where nothing is sealed and the item has its text beside."""
+        if self._keys is None:
+            if isinstance(item, conversation.Reasoning) and item.text:
+                return None
+            raise _not_opened(item.where)
+        try:
+            return self._keys.open(sealed, kind, owner)
+        except seals.InvalidSeal as error:
+            raise _not_opened(item.where) from error
+
+    async def _referenced(
+        self,
+        reference: conversation.Reference,
+        owner: records.Owner,
+        known: dict[str, dict[str, conversation.Item]],
+    ) -> conversation.Item:
+        found = _ITEM_ID.match(reference.id)
+        if found is None:
+            raise errors.item_not_found(reference.id)
+        rid = ids.PREFIX + found["scope"]
+        if rid not in known:
+            if len(known) == MAX_RESPONSES:
+                raise errors.invalid_value(
+                    "input",
+                    f"Invalid 'input': its references name more than {MAX_RESPONSES} responses.",
+                )
+            known[rid] = await self._items(rid, owner)
+        if reference.id not in known[rid]:
+            raise errors.item_not_found(reference.id)
+        return dataclasses.replace(known[rid][reference.id], where=reference.where)
+
+    async def _items(self, rid: str, owner: records.Owner) -> dict[str, conversation.Item]:
+        """The whole output items of a stored response, by id."""
+        try:
+            response = (await self._delivery.find(rid, owner)).response
+        except (delivery.NotFound, log.HistoryLost):
+            return {}
+        if not response["store"]:
+            return {}
+        return {
+            each["id"]: item
+            for each in response["output"]
+            if each["status"] != "in_progress" and (item := context.said(each)) is not None
+        }
+
+
+def _not_opened(where: str) -> errors.ApiError:
+    return errors.invalid_encrypted_content(f"{where}.encrypted_content")

@@ -1,0 +1,138 @@
+"""Seals: text that a client keeps for us, and that only its owner can send back (pure).
+
+The `encrypted_content` of an item is
+
+    <key id>.<item id>.<base64url of AES-SIV ciphertext>
+
+The key of a seal follows from a deployment's key, the owner, and the part of the item's id that all
+items of one response share. A gateway writes a response's key into its echo, as member `MEMBER`
+(`Seal.echoed`). So whoever reads the log makes the same bytes at any time, without the deployment's
+keys; only a gateway can open them. AES-SIV needs no nonce: equal text is sealed to equal bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from tailrace.protocol import records
+
+MEMBER: Final = "_seal"  # of an echo; clients are not shown it
+MIN_KEY_BYTES: Final = 32
+MAX_TEXT_BYTES: Final = 180_000  # what is longer could not be sent back (gateway.parsing)
+_SHAPE: Final = re.compile(
+    r"(?P<key>[0-9a-f]{8})\."
+    r"(?P<item>[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?)\."
+    r"(?P<sealed>[A-Za-z0-9_-]+)\Z"
+)
+# Before the text, because AES-SIV seals no empty text.
+_FORMAT: Final = b"1"
+
+
+class InvalidSeal(ValueError):
+    """Not sealed here, changed, or another owner's. The message does not say which."""
+
+
+class Seal:
+    """Seals the items of one response, or one compaction."""
+
+    def __init__(self, key_id: str, key: bytes) -> None:
+        """`key`: 32 bytes."""
+        self._key_id = key_id
+        self._key = key
+
+    @classmethod
+    def of_echo(cls, member: object) -> Seal | None:
+        """The seal in an echo; None if there is none that can be used."""
+        if not isinstance(member, str):
+            return None
+        key_id, _, key = member.partition(":")
+        try:
+            raw = bytes.fromhex(key)
+        except ValueError:
+            return None
+        return cls(key_id, raw) if len(raw) == 32 else None
+
+    @property
+    def echoed(self) -> str:
+        """As an echo holds it."""
+        return f"{self._key_id}:{self._key.hex()}"
+
+    def close(self, item_id: str, text: str) -> str | None:
+        """The text, sealed; None for one that is longer than `MAX_TEXT_BYTES`."""
+        raw = text.encode()
+        if len(raw) > MAX_TEXT_BYTES:
+            return None
+        sealed = AESSIV(self._key).encrypt(_FORMAT + raw, [item_id.encode()])
+        return f"{self._key_id}.{item_id}.{_text(sealed)}"
+
+    def open(self, item_id: str, sealed: bytes) -> str:
+        """The text.
+
+        Raises:
+            InvalidSeal
+        """
+        try:
+            raw = AESSIV(self._key).decrypt(sealed, [item_id.encode()])
+        except (InvalidTag, ValueError) as error:
+            raise InvalidSeal("not sealed here") from error
+        return raw.removeprefix(_FORMAT).decode()
+
+
+class Keys:
+    """A deployment's keys: the first one seals, all of them open."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        """`keys`: each at least MIN_KEY_BYTES random bytes; at least one."""
+        self._keys = {_key_id(key): key for key in keys}
+        self._first = next(iter(self._keys))
+
+    def of_response(self, rid: str, owner: records.Owner) -> Seal:
+        """What seals the items of a new response."""
+        return self._seal(self._first, rid.partition("_")[2], owner)
+
+    def close(self, item_id: str, text: str, owner: records.Owner) -> str | None:
+        """Text of an item that belongs to no response, sealed (`Seal.close`). `item_id`: a prefix
+        and 32 characters of base64url."""
+        return self._seal(self._first, item_id.partition("_")[2], owner).close(item_id, text)
+
+    def open(self, sealed: str, kind: str, owner: records.Owner) -> str:
+        """The text that was sealed for this owner.
+
+        Args:
+            kind: prefix of the item's id, as `rs_`.
+
+        Raises:
+            InvalidSeal
+        """
+        found = _SHAPE.match(sealed)
+        if found is None or found["key"] not in self._keys or not found["item"].startswith(kind):
+            raise InvalidSeal("not sealed here")
+        try:
+            raw = base64.urlsafe_b64decode(found["sealed"] + "=" * (-len(found["sealed"]) % 4))
+        except binascii.Error as error:
+            raise InvalidSeal("not sealed here") from error
+        if _text(raw) != found["sealed"]:  # one spelling only
+            raise InvalidSeal("not sealed here")
+        return self._seal(found["key"], found["scope"], owner).open(found["item"], raw)
+
+    def _seal(self, key_id: str, scope: str, owner: records.Owner) -> Seal:
+        bound = msgspec.json.encode([scope, owner.issuer, owner.tenant, owner.subject])
+        master = hashlib.blake2b(self._keys[key_id], digest_size=32, person=b"item seal").digest()
+        return Seal(key_id, hashlib.blake2b(bound, key=master, digest_size=32).digest())
+
+
+def _key_id(key: bytes) -> str:
+    return hashlib.blake2b(key, digest_size=4, person=b"seal id").hexdigest()
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
