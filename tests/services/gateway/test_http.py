@@ -416,7 +416,8 @@ class TestChat:
         blocks = [b.removeprefix("data: ") for b in answer.text.split("\n\n") if b]
         assert blocks[-1] == "[DONE]"
         chunks = [json.loads(b) for b in blocks[:-1]]
-        assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        begun = {"role": "assistant", "content": "", "refusal": None}
+        assert chunks[0]["choices"][0]["delta"] == begun
         assert ("usage" in chunks[0]) is usage
         last = chunks[-1] if not usage else chunks[-2]
         assert last["choices"][0]["finish_reason"] == "stop"
