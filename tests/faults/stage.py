@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -218,6 +219,9 @@ class Stage:
         self.kafka.close()
 
     def _apply_topics(self) -> None:
+        sealing = self.folder / "session-key"
+        sealing.write_text(secrets.token_urlsafe(32))
+        self.environ = {**self.environ, "TAILRACE_SESSION_KEY": str(sealing)}
         if self.record_keys:
             keys = self.folder / "record-keys.json"
             record_keys.create(keys, accept_untagged=False, say=lambda _: None)

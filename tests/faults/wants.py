@@ -22,6 +22,7 @@ TOOLS: Final[list[dict[str, Any]]] = [
     {"type": "custom", "name": "shell"},
 ]
 FORMAT: Final = {"format": {"type": "json_schema", "name": "place", "schema": PLACE}}
+SEALED: Final = ["reasoning.encrypted_content"]
 LOGPROBS: Final = ["message.output_text.logprobs"]
 
 # Reasoning, a message, calls of both kinds and a message again: every change of kind.
@@ -32,7 +33,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     ),
     "tools": TOOLS,
     "reasoning": {"effort": "low"},
-    "include": LOGPROBS,
+    "include": [*LOGPROBS, *SEALED],
     "top_logprobs": 2,
 }
 
@@ -59,6 +60,12 @@ def draw(rng: random.Random, tokens: int) -> dict[str, Any]:
             what = rng.choice(("call weather", "call shell", "say", 'call time {"zone":"天"}'))
             given = "" if what.endswith("}") else f" {rng.randrange(1, tokens)}"
             commands.append(what + given)
+    include = []
     if rng.random() < 0.3:
-        found |= {"include": LOGPROBS, "top_logprobs": rng.randrange(4)}
+        include += LOGPROBS
+        found["top_logprobs"] = rng.randrange(4)
+    if "reasoning" in found and rng.random() < 0.5:
+        include += SEALED
+    if include:
+        found["include"] = include
     return {**found, "commands": "\n".join(commands)}
