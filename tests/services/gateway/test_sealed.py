@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
@@ -93,13 +92,11 @@ async def test_every_reader_sees_the_same_bytes(both: tuple[gp.Gateway, gp.Gatew
 
 
 async def test_the_sdk_sends_back_what_it_got(both: tuple[gp.Gateway, gp.Gateway]) -> None:
-    async with httpx.AsyncClient(timeout=30) as http:
-        first, second = (
-            openai.AsyncOpenAI(
-                base_url=f"{each.url}/v1", api_key=each.keys.token("alice"), http_client=http
-            )
-            for each in both
-        )
+    one, other = (
+        openai.AsyncOpenAI(base_url=f"{each.url}/v1", api_key=each.keys.token("alice"))
+        for each in both
+    )
+    async with one as first, other as second:
         answer = await first.responses.create(model=gp.MODEL, input=ASKED, tools=TOOLS, **SEALED)
         thought: Any = answer.output[0]
         assert thought.encrypted_content
