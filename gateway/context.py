@@ -7,7 +7,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
@@ -67,6 +67,7 @@ class _Message(TypedDict):
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[_Call]]
     tool_call_id: NotRequired[str]
+    cut: NotRequired[bool]
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -97,10 +98,29 @@ def without_instructions(request: records.Request) -> Messages:
 
 
 def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
-    """Return the dialogue after a response. An answer without text and calls adds no message."""
+    """Return the dialogue after a response. An answer without text and calls adds no message. Calls
+    of one that was cut short may stay without an output; such a message has `cut`."""
     items = [item for each in response["output"] if (item := said(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
+    if response["status"] != "completed":
+        answer = [{**m, "cut": True} if "tool_calls" in m else m for m in answer]
     return last_turns([*messages, *answer]) if answer else messages
+
+
+def settled(messages: Sequence[dict[str, Any]], unanswered: Container[str]) -> Messages:
+    """Return the dialogue as a model is given it: of answers that were cut short, without the calls
+    that have no output."""
+    found = []
+    for message in messages:
+        if "cut" in message:
+            message = {name: value for name, value in message.items() if name != "cut"}
+            calls = [call for call in message.pop("tool_calls") if call["id"] not in unanswered]
+            if calls:
+                message["tool_calls"] = calls
+            elif not message["content"]:
+                continue
+        found.append(message)
+    return found
 
 
 def said(item: dict[str, Any]) -> conversation.Item | None:

@@ -72,22 +72,26 @@ class RequestBuilder:
 
         Raises:
             errors.ApiError: the previous response cannot be continued, there is no input, an item
-                of it cannot be resolved, a tool's output in it answers no call, or the deployment
-                does not have what is asked for.
+                of it cannot be resolved, calls and outputs of tools do not belong together, or the
+                deployment does not have what is asked for.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
         history = await self._resolver.resolve(create.previous, owner, remembered)
         resolved = await self._references.resolve(create, owner)
+        past = context.last_turns(history.messages)
+        unanswered: set[str] = set()
         if create.previous is not None or resolved is not create:
             create = resolved
-            conversation.check_answered(create.turn, conversation.call_ids(history.messages))
+            unanswered = conversation.check_calls(create.turn, past, complete=create.generate)
+        if create.generate:  # what follows a warm-up may still answer them
+            past = context.settled(past, unanswered)
         head = (
             [{"role": "system", "content": create.instructions}]
             if create.instructions is not None
             else []
         )
-        messages = [*head, *context.last_turns(history.messages), *create.input]
+        messages = [*head, *past, *create.input]
         if not messages:
             raise errors.missing_required_parameter("input")
         images.check_count(messages, "input")

@@ -57,7 +57,7 @@ def parse(
     _refuse_unsupported(body)
     turn = read(body, Fields)
     said = chat_messages.read(body)
-    conversation.check_answered(said, set(), "tool_call_id")
+    conversation.check_calls(said, complete=False, member="tool_call_id")
     asked = token_bound(turn.max_completion_tokens, "max_completion_tokens", pool)
     asked = asked or token_bound(turn.max_tokens, "max_tokens", pool)
     if turn.n is not None and not 1 <= turn.n <= MAX_CHOICES:

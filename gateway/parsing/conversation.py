@@ -8,11 +8,14 @@ Both APIs' inputs become these items. `messages` makes of them what chat templat
         {"id", "type": "function", "function": {"name", "arguments": JSON text}}
         {"id", "type": "custom", "custom": {"name", "input": text}}]}
     {"role": "tool", "tool_call_id": id, "content": text}
+
+In a conversation that is continued an answer that was cut short has `"cut": true` beside its calls
+(`gateway.context`). No model is given that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -151,28 +154,62 @@ def characters(messages: Iterable[dict[str, Any]]) -> int:
     return found
 
 
-def call_ids(messages: Iterable[dict[str, Any]]) -> set[str]:
-    """Ids of all calls in messages."""
-    return {call["id"] for m in messages for call in m.get("tool_calls", ())}
+def check_calls(
+    items: Iterable[Item],
+    before: Iterable[dict[str, Any]] = (),
+    *,
+    complete: bool,
+    member: str = "call_id",
+) -> set[str]:
+    """Check that calls and their outputs belong together: each output is the only one of a call
+    that comes before it. An id may be that of a later call once it has its output: some clients
+    number the calls of each turn anew.
 
+    Args:
+        before: the messages that the items continue.
+        complete: no call may be without an output, but those of answers that were cut short.
+        member: what the API calls the id of the call.
 
-def check_answered(items: Sequence[Item], known: set[str], member: str = "call_id") -> None:
-    """Check that each output answers a call of `known` or of an item before it. `member`: what the
-    API calls the id of the call.
+    Returns:
+        ids of the calls without an output.
 
     Raises:
-        errors.ApiError: 400 naming the output.
+        errors.ApiError: 400 naming the call.
     """
-    known = set(known)
+    answered: dict[str, bool] = {}  # by the id of a call
+    cut: set[str] = set()
+    for message in before:
+        calls = [call["id"] for call in message.get("tool_calls", ())]
+        answered |= dict.fromkeys(calls, False)
+        if "cut" in message:
+            cut.update(calls)
+        else:
+            cut.difference_update(calls)
+        if message["role"] == "tool":
+            answered[message["tool_call_id"]] = True
     for item in items:
         match item:
-            case Call(call_id=call_id):
-                known.add(call_id)
-            case CallOutput(call_id=call_id, where=where) if call_id not in known:
-                raise errors.invalid_value(
-                    f"{where}.{member}",
-                    f"No tool call found for function call output with call_id {call_id}.",
-                )
+            case Call(call_id=call_id, where=where):
+                if answered.get(call_id) is False:
+                    raise errors.invalid_value(
+                        f"{where}.{member}",
+                        f"Duplicate item found with call_id {call_id}. Remove duplicate items "
+                        "from your input and try again.",
+                    )
+                answered[call_id] = False
+            case CallOutput(call_id=call_id, where=where):
+                if answered.get(call_id) is not False:
+                    what = "No tool call found for function call output"
+                    if call_id in answered:
+                        what = "Duplicate function call output"
+                    raise errors.invalid_value(
+                        f"{where}.{member}", f"{what} with call_id {call_id}."
+                    )
+                answered[call_id] = True
+    unanswered = [call_id for call_id, has_output in answered.items() if not has_output]
+    if complete and (missing := [call_id for call_id in unanswered if call_id not in cut]):
+        raise errors.invalid_value("input", f"No tool output found for function call {missing[0]}.")
+    return set(unanswered)
 
 
 def unresolved(items: Iterable[Item]) -> list[Reference | Reasoning | Compaction]:

@@ -83,7 +83,7 @@ def parse(
     previous = turn.previous_response_id
     turn_items = input_items.read(body, required=generate and previous is None)
     if previous is None and not conversation.unresolved(turn_items):
-        conversation.check_answered(turn_items, set())
+        conversation.check_calls(turn_items, complete=generate)
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
     create = dataclasses.replace(

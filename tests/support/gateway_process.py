@@ -105,13 +105,28 @@ class Process:
 
 
 @dataclass
-class Gateway(Process):
+class Listening(Process):
     port: int
-    keys: Keys
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
+        def ready() -> bool:
+            assert self.child.poll() is None, f"{self.name} ended:\n{self.tail()}"
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"{self.url}/ready", timeout=2.0).status_code == 200
+            return False
+
+        waiting.eventually_blocking(
+            ready, lambda: f"{self.name} is ready:\n{self.tail()}", within_s=deadline_s
+        )
+
+
+@dataclass
+class Gateway(Listening):
+    keys: Keys
 
     @property
     def api(self) -> str:
@@ -129,17 +144,6 @@ class Gateway(Process):
     def client(self, subject: str = "alice", scopes: Sequence[str] = ()) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.keys.token(subject, scopes=scopes)}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30.0)
-
-    def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
-        def ready() -> bool:
-            assert self.child.poll() is None, f"{self.name} ended:\n{self.tail()}"
-            with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"{self.url}/ready", timeout=2.0).status_code == 200
-            return False
-
-        waiting.eventually_blocking(
-            ready, lambda: f"{self.name} is ready:\n{self.tail()}", within_s=deadline_s
-        )
 
 
 def _environment(kafka: str, redis: str, pool: str, **more: str) -> dict[str, str]:
@@ -190,6 +194,30 @@ def gateway(
     log = folder / f"{name}.log"
     started = Gateway(
         name, _start("gateway", log, _environment(kafka, redis, pool, **settings)), log, port, keys
+    )
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        if started.child.poll() is None:
+            started.stop()
+
+
+@contextlib.contextmanager
+def push(
+    folder: Path, kafka: str, redis: str, pool: str, keys: Keys, name: str = "push-1", **more: str
+) -> Iterator[Listening]:
+    """A ready push service; stopped at the end."""
+    port = ports.free_port()
+    settings = {
+        "TAILRACE_PORT": str(port),
+        "TAILRACE_ISSUERS": str(keys.issuers),
+        "TAILRACE_ORIGINS": ORIGIN,
+        **more,
+    }
+    log = folder / f"{name}.log"
+    started = Listening(
+        name, _start("push", log, _environment(kafka, redis, pool, **settings)), log, port
     )
     try:
         started.wait_ready()

@@ -108,8 +108,17 @@ class TestTurns:
                 },
                 {"id": "c2", "type": "custom", "custom": {"name": "apply", "input": "x"}},
             ],
+            "cut": True,
         }
         assert context.decode(context.encode(ALICE, [message]), ALICE) == [message]
+        done = {k: v for k, v in message.items() if k != "cut"}
+        assert context.settled([message], set()) == [done]
+        (one,) = context.settled([message], {"c1"})
+        assert one == {**done, "tool_calls": done["tool_calls"][1:]}
+        (none,) = context.settled([message], {"c1", "c2"})
+        assert none == {k: v for k, v in done.items() if k != "tool_calls"}
+        assert context.settled([calling("c1")], {"c1"}) == [calling("c1")], "it must have an output"
+        assert context.settled([{**calling("c1"), "cut": True}], {"c1"}) == []
         only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
         assert context.with_answer([user("a")], only_cut) == [user("a")]
 

@@ -389,6 +389,10 @@ async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() 
                 answering("c2", first.rid), ALICE, {first.rid: memory}.get
             )
         assert refused.value.param == "input[0].call_id"
+        with pytest.raises(errors.ApiError, match="No tool output found for function call c1"):
+            await parts.submission.submit(
+                create("and?", previous_response_id=first.rid), ALICE, {first.rid: memory}.get
+            )
         assert len(parts.requests()) == 1, "it is not in the log"
         asked = answering("c1", first.rid)
         with await parts.submission.submit(asked, ALICE, {first.rid: memory}.get) as second:

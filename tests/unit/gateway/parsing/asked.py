@@ -14,8 +14,9 @@ POOLS = (Pool("default", ("small",), max_model_len=8192, default_output_tokens=4
 QUESTION = [{"role": "user", "content": "hi"}]
 
 
-def responses(body: dict[str, Any]) -> command.Create:
-    return responses_api.parse({"input": "hi", **body}, POOLS)
+def responses(body: dict[str, Any], *, websocket: bool = False) -> command.Create:
+    body = {"input": "hi", **body}
+    return responses_api.parse(body, POOLS, websocket=websocket)
 
 
 def chat(body: dict[str, Any]) -> command.Create:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parsing import conversation, input_items
+from tailrace.protocol import errors
 from tests.unit.gateway.parsing.asked import (
     QUESTION,
     chat,
@@ -28,7 +29,8 @@ SEEN = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '
 
 
 def of(*items: Any) -> list[dict[str, Any]]:
-    return responses({"input": list(items)}).input
+    """Messages of a warm-up, in which calls need no output."""
+    return responses({"input": list(items), "generate": False}, websocket=True).input
 
 
 class TestMessages:
@@ -133,7 +135,49 @@ class TestAnswered:
     def test_a_call_of_an_earlier_turn_may_be_answered(self) -> None:
         create = responses({"input": [OUTPUT], "previous_response_id": "resp_1"})
         earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN]}]
-        conversation.check_answered(create.turn, conversation.call_ids(earlier))
+        conversation.check_calls(create.turn, earlier, complete=True)
+
+    def test_a_call_without_an_output_is_refused(self) -> None:
+        parallel = [CALL, {**CALL, "call_id": "c2"}, OUTPUT]
+        error = refused_responses({"input": [*QUESTION, *parallel]})
+        assert named(error) == ("input", "invalid_value")
+        assert error.message == "No tool output found for function call c2."
+        warm_up = {"input": [*QUESTION, *parallel], "generate": False}
+        assert len(responses(warm_up, websocket=True).turn) == 4
+
+    def test_calls_of_an_answer_that_was_cut_short_need_no_output(self) -> None:
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN], "cut": True}]
+        follows = responses({"input": QUESTION, "previous_response_id": "resp_1"}).turn
+        assert conversation.check_calls(follows, earlier, complete=True) == {"c1"}
+        answers = responses({"input": [OUTPUT], "previous_response_id": "resp_1"}).turn
+        assert conversation.check_calls(answers, earlier, complete=True) == set()
+
+    def test_outputs_of_several_calls_come_in_any_order(self) -> None:
+        calls = [{**CALL, "call_id": name} for name in ("c1", "c2", "c3")]
+        outputs = [{**OUTPUT, "call_id": name} for name in ("c3", "c1", "c2")]
+        assert responses({"input": [*QUESTION, *calls, *outputs]}).turn
+
+    def test_an_output_that_is_sent_twice_is_refused(self) -> None:
+        error = refused_responses({"input": [CALL, OUTPUT, OUTPUT]})
+        assert named(error) == ("input[2].call_id", "invalid_value")
+        assert error.message == "Duplicate function call output with call_id c1."
+        earlier: list[dict[str, Any]] = [
+            {"role": "assistant", "content": "", "tool_calls": [SEEN]},
+            {"role": "tool", "tool_call_id": "c1", "content": "x"},
+        ]
+        create = responses({"input": [OUTPUT], "previous_response_id": "resp_1"})
+        with pytest.raises(errors.ApiError, match="Duplicate function call output"):
+            conversation.check_calls(create.turn, earlier, complete=True)
+
+    def test_a_call_that_is_sent_again_before_its_output_is_refused(self) -> None:
+        """A client that continues a response and sends its output items once more."""
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN]}]
+        create = responses({"input": [CALL, OUTPUT], "previous_response_id": "resp_1"})
+        with pytest.raises(errors.ApiError, match="Duplicate item found with call_id c1"):
+            conversation.check_calls(create.turn, earlier, complete=True)
+
+    def test_an_id_may_be_used_again_by_a_later_turn(self) -> None:
+        assert len(responses({"input": [CALL, OUTPUT, *QUESTION, CALL, OUTPUT]}).turn) == 5
 
     def test_a_reference_may_be_the_call(self) -> None:
         assert responses({"input": [{"type": "item_reference", "id": "fc_1"}, OUTPUT]}).turn
