@@ -197,8 +197,14 @@ class LaneScheduler:
             "message": "Steering is not supported.",
         }
         body = json_body.decode(data)
-        steer = {name: body.get(name) for name in ("previous_response_id", "input")}
-        return [Reply({"type": "response.steer.failed", "error": error, "steer": steer})]
+        previous, asked = body.get("previous_response_id"), body.get("input")
+        steer = {  # of the declared types, whatever came
+            "previous_response_id": previous if isinstance(previous, str) else "",
+            "input": asked if isinstance(asked, str | list) else "",
+        }
+        failed = {"type": "response.steer.failed", "error": error, "steer": steer}
+        # The number must be there, and must not be one of a running response's series.
+        return [Reply({**failed, "sequence_number": 0})]
 
     # ---- what became of a create
 

@@ -187,7 +187,12 @@ def _namespace(value: dict[str, Any], where: str) -> _Read:
             )
         found.append(_own(each, kind, path, name))
     return _Read(
-        {**value, "tools": [each.shown for each in found]},
+        # The Response object must have a description.
+        {
+            **value,
+            "description": value.get("description") or "",
+            "tools": [each.shown for each in found],
+        },
         tuple(tool for each in found for tool in each.prompt),
         tuple(n for each in found for n in each.names),
         tuple(path for each in found for path in each.paths),

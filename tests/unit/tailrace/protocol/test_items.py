@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from tailrace.protocol import events, fold, ids, items, records
 from tailrace.verify import history, outcome, reference_fold
-from tests.support import toy_parser
+from tests.support import response_grammar, strict_types, toy_parser
 
 RID = ids.mint(ids.Address(b"test", 5, 6), bytes(range(11)))
 REST = RID.removeprefix("resp_")
@@ -491,3 +491,47 @@ def test_ids_parsed_two_at_once_are_another_answer() -> None:
 def test_a_call_id_is_a_function_of_the_response_and_the_ordinal() -> None:
     assert len({ids.call_id(rid, n) for rid in (RID, RID + "x") for n in range(20)}) == 40
     assert ids.call_id("resp_a", 0) == "call_e85960e8872926ef8c06480f"
+
+
+def in_grammar(shown: Iterable[dict[str, Any]]) -> bool:
+    """Whether the protocol allows these events, up to an end."""
+    grammar = response_grammar.Grammar()
+    try:
+        for body in shown:
+            grammar.take(body)
+    except response_grammar.Violation:
+        return False
+    return grammar.ended
+
+
+@given(answers, divisions, takeovers_, st.booleans(), st.sampled_from(["stop", "length", "failed"]))
+def test_all_events_are_in_the_protocols_grammar_and_of_its_types(
+    answer: str, sizes: list[int], takeovers: list[int], logprobs: bool, reason: str
+) -> None:
+    log = log_of(answer, sizes, takeovers, reason, logprobs=logprobs)
+    shown = [json.loads(event.body) for event in series_of(log)]
+    assert in_grammar(shown)
+    for body in shown:
+        assert strict_types.complaints(sdk.ResponseStreamEvent, body) == []
+
+
+def test_the_grammar_takes_no_series_that_was_tampered_with() -> None:
+    shown = [json.loads(event.body) for event in series_of(log_of(toy_parser.ANSWER, [3] * 99))]
+    assert in_grammar(shown)
+
+    def numbered(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**body, "sequence_number": i} for i, body in enumerate(bodies)]
+
+    for i, body in enumerate(shown):
+        if body["type"] not in ("response.created",):
+            assert not in_grammar(shown[:i] + shown[i + 1 :]), body
+        if body["type"] != "response.in_progress":  # nothing but its place says that it is needed
+            assert not in_grammar(numbered(shown[:i] + shown[i + 1 :])), body
+        assert not in_grammar(numbered([*shown[: i + 1], *shown[i:]])), body
+        if i and shown[i - 1]["type"] != body["type"]:
+            swapped = [*shown[: i - 1], body, shown[i - 1], *shown[i + 1 :]]
+            assert not in_grammar(numbered(swapped)), body
+        for member in ("item_id", "output_index", "content_index", "delta", "text", "arguments"):
+            if member in body:
+                wrong = {**body, member: 77 if isinstance(body[member], int) else "no"}
+                assert not in_grammar([*shown[:i], wrong, *shown[i + 1 :]]), wrong
