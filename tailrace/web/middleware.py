@@ -20,7 +20,8 @@ from tailrace.web import error_mapping
 
 EXPOSED: Final = (
     "x-request-id, x-tailrace-response-id, x-tailrace-tools-left-out, retry-after, retry-after-ms, "
-    "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
+    "x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+    "x-ratelimit-reset-requests"
 )
 PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",

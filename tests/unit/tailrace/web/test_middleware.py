@@ -9,6 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from tailrace.protocol import errors
 from tailrace.web import middleware
 
 LISTED = "https://page.example"
@@ -49,6 +50,19 @@ async def test_a_listed_origin_may_read_and_any_other_is_told_nothing() -> None:
     assert listed.headers["vary"] == "accept, origin"
     assert listed.headers["cross-origin-resource-policy"] == "cross-origin"
     assert "access-control-allow-origin" not in other.headers
+
+
+async def test_a_listed_origin_may_read_what_says_whether_and_when_to_try_again() -> None:
+    async with client(plain) as http:
+        listed = await http.get("/", headers={"origin": LISTED})
+    exposed = listed.headers["access-control-expose-headers"].split(", ")
+    for error in (
+        errors.idempotency_key_reused(),
+        errors.overloaded(1),
+        errors.outcome_unknown("r"),
+    ):
+        assert error.headers
+        assert set(error.headers) <= set(exposed)
 
 
 @pytest.mark.parametrize(("origin", "status"), [(LISTED, 204), ("https://evil.example", 200)])
