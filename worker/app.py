@@ -145,6 +145,7 @@ class App:
             health.answers and self.writer.connected and not self.writer.stalled
         )
         self.status.features = self._engine.features
+        self.status.parsers = self._engine.parsers
         self.status.change(State.READY)
         await consumer.run()
 
@@ -167,6 +168,8 @@ class App:
             telemetry.Action.ENGINE_READY,
             seconds=round(time.monotonic() - loading, 1),
             model_rev=self._engine.model_rev,
+            parsers=list(self._engine.parsers),
+            features=sorted(self._engine.features),
         )
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)

@@ -28,12 +28,14 @@ class Status:
         kafka: whether the broker answered what it was last asked; not asked before the engine is
             ready.
         features: what the engine can do beyond plain text; known once it is READY.
+        parsers: names of what reads its answers as items; known once it is READY.
     """
 
     state: State = State.LOADING
     detail: str = "starting"
     kafka: Callable[[], bool] = lambda: False
     features: Collection[str] = ()
+    parsers: Collection[str] = ()
 
     @property
     def failed(self) -> bool:
@@ -59,4 +61,5 @@ class Status:
             "detail": self.detail,
             "kafka": kafka,
             "features": sorted(self.features),
+            "parsers": list(self.parsers),
         }

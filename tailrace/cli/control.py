@@ -44,6 +44,7 @@ class Row:
         since: when it started, in seconds since the epoch; 0: unknown, or it does not run.
         log: its log file; empty without one.
         features: what a ready worker's engine can do beyond plain text; None for what is no worker.
+        parsers: names of what reads a ready worker's answers as items.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Row:
     since: float = 0.0
     log: str = ""
     features: tuple[str, ...] | None = None
+    parsers: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -65,9 +67,12 @@ class Row:
         return self.state in ("running", "joined", "orphan")
 
 
-def able(features: tuple[str, ...]) -> str:
-    """What a worker's engine can do, in words."""
-    return ", ".join(name.replace("_", " ") for name in features) or "plain text only"
+def able(row: Row) -> str:
+    """What a worker's engine can do, in words; empty for what is no worker."""
+    if row.features is None:
+        return ""
+    can = ", ".join(name.replace("_", " ") for name in row.features) or "plain text only"
+    return f"{can}; parsers {', '.join(row.parsers)}" if row.parsers else can
 
 
 def rows(data: paths.Data) -> list[Row]:
@@ -103,6 +108,7 @@ def _row(part: state.Part, running: state.State) -> Row:
         part.since if now == "running" else 0.0,
         part.log,
         _features(part.role, answer),
+        answer.parsers,
     )
 
 
@@ -163,6 +169,7 @@ def _strangers(data: paths.Data, run: str, known: set[int]) -> Iterator[Row]:
                 "joined",
                 answer.detail,
                 features=_features(role, answer),  # type: ignore[arg-type]
+                parsers=answer.parsers,
             )
             yield joined[found.part]
         else:

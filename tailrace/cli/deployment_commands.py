@@ -206,7 +206,7 @@ def _ps_cells(row: control.Row) -> tuple[str, ...]:
         str(row.restarts),
         row.last_exit or "-",
         row.address or "-",
-        row.detail or ("" if row.features is None else control.able(row.features)),
+        row.detail or control.able(row),
     )
 
 

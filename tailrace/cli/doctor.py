@@ -228,8 +228,8 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
         return Finding(row.name, "problem", f"{row.state}{detail}", cure)
     where = f" {row.address}" if row.address else ""
     if row.ready:
-        able = "" if row.features is None else f" ({control.able(row.features)})"
-        return Finding(row.name, "ok", f"ready{where}{able}{history}")
+        able = control.able(row)
+        return Finding(row.name, "ok", f"ready{where}{f' ({able})' if able else ''}{history}")
     if "loading" in row.detail or row.detail == control.STARTING:
         return Finding(row.name, "note", f"loading{detail}{history}", f"Wait; {log}")
     return Finding(row.name, "problem", f"runs, but is not ready{detail}{history}", f"See {log}")

@@ -21,12 +21,14 @@ class Readiness:
         detail: what it waits for or what is wrong; empty if it says nothing.
         features: what a worker's engine can do beyond plain text; None if it is no worker, or does
             not say.
+        parsers: names of what reads the engine's answers as items; empty if there is none.
     """
 
     ready: bool = False
     state: str = ""
     detail: str = ""
     features: tuple[str, ...] | None = None
+    parsers: tuple[str, ...] = ()
 
 
 def ask(url: str) -> Readiness:
@@ -45,18 +47,19 @@ def ask(url: str) -> Readiness:
 
 
 def parse(status: int, body: bytes) -> Readiness:
-    """Read `{"ready": bool, "state": "...", "detail": "...", "features": [...]}`. Of any other body
-    only the status counts."""
+    """Read `{"ready": bool, "state": "...", "detail": "...", "features": [...], "parsers": [...]}`.
+    Of any other body only the status counts."""
     try:
         fields: Any = json.loads(body)
     except ValueError:
         fields = {}
     if not isinstance(fields, dict):
         fields = {}
-    told = fields.get("features")
+    told, parsers = fields.get("features"), fields.get("parsers")
     return Readiness(
         ready=status == 200,
         state=str(fields.get("state") or ""),
         detail=str(fields.get("detail") or ""),
         features=tuple(map(str, told)) if isinstance(told, list) else None,
+        parsers=tuple(map(str, parsers)) if isinstance(parsers, list) else (),
     )

@@ -19,9 +19,10 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
+from tailrace import private_parts
 from tailrace.protocol import events, records
 from tests.support import engine_environment, schemas, toy_tools
-from worker.engines import base
+from worker.engines import base, vllm_internals
 
 if TYPE_CHECKING:
     from worker.engines import vllm
@@ -195,6 +196,10 @@ if engine_environment.HERE:
 
     async def test_structured_answers_are_announced_as_resumable(engine: vllm.VLLM) -> None:
         assert {"logprobs", "formats", "formats_resumable"} <= engine.features
+
+    async def test_the_parsers_are_named_and_their_state_is_as_expected(engine: vllm.VLLM) -> None:
+        assert engine.parsers == ("hermes", "deepseek_r1")
+        assert private_parts.changes(vllm_internals.PARSER_PARTS) == []
 
     @pytest.mark.parametrize("engine", EXACT, indirect=True)
     @pytest.mark.parametrize("name", schemas.SOME)

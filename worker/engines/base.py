@@ -152,6 +152,7 @@ class Engine(Protocol):
             with the same values takes a response over.
         stop_ids: ids that end a response.
         features: what it can do beyond plain text; known once it has started.
+        parsers: names of what reads answers as items, for operators; known once it has started.
         dead: set once the engine has ended and cannot come back.
     """
 
@@ -161,6 +162,7 @@ class Engine(Protocol):
     tokenizer_digest: str
     stop_ids: frozenset[int]
     features: frozenset[Feature]
+    parsers: tuple[str, ...]
     dead: asyncio.Event
 
     async def start(self) -> None:
@@ -206,6 +208,7 @@ class PlainText:
     """The part of an engine that makes plain text of every answer."""
 
     features: frozenset[Feature] = frozenset()
+    parsers: tuple[str, ...] = ()
 
     def parser_name(self, request: records.Request) -> str:
         return ""

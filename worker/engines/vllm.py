@@ -114,6 +114,7 @@ class VLLM:
         self.tokenizer_digest = ""
         self.stop_ids: frozenset[int] = frozenset()
         self.features: frozenset[Feature] = frozenset()
+        self.parsers: tuple[str, ...] = ()
         self.dead = asyncio.Event()
         self.internals = False
         self._model = model
@@ -319,6 +320,8 @@ class VLLM:
             template.text,
             opens_thinking=template.opens_thinking,
         )
+        changed = private_parts.changes(vllm_internals.PARSER_PARTS)
+        found = vllm_parsers.known(found, *self._wanted_parsers, changed)
         return vllm_parsers.fitting(found, *self._wanted_parsers, tokenizer)
 
     def _describe(self) -> None:
@@ -362,6 +365,7 @@ class VLLM:
             because = "vLLM did not continue a grammar: answers with a format end with their worker"
             telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because)
         self.features = frozenset(found)
+        self.parsers = tuple(filter(None, (self._names.tools, self._names.reasoning)))
 
     async def _continues_a_grammar(self) -> bool:
         """The canary: whether the plugin `vllm_grammar` is there and does what it should."""

@@ -1,15 +1,17 @@
 """The only module that uses private parts of vLLM, and the check that they are as expected.
 
-Two things rest on them:
+Three things rest on them:
 
 - `run` reads a request's output where vLLM's output loop makes it (`OutputHook`). The public way,
   `vllm_public.run`, costs an object, an event and a wake-up per token.
 - `one_process_executor` and `core_binding` run the model in the scheduler's process on a machine
   without a GPU. By itself vLLM gives the model a process of its own there. The two then wait for
   each other by spinning, which takes a core.
+- `reasoning_is_over` and `begin_behind_reasoning` tell a parser's place, and have no public way.
 
-`PARTS` lists what is used, and `private_parts.changes` compares it with the installed vLLM. A
-difference turns the whole module off (`allowed`), so that there are two arrangements and not four.
+`PARTS` lists what the first two use, and `private_parts.changes` compares it with the installed
+vLLM. A difference turns both off (`allowed`), so that there are two arrangements and not four.
+`PARSER_PARTS` is compared by itself: a difference turns tools and reasoning off (`vllm_parsers`).
 """
 
 from __future__ import annotations
@@ -59,6 +61,19 @@ CPU_PARTS: Final = (
     Part(_CORES, "OMPProcessManager.__init__", ("self", "config")),
     Part(_CORES, "OMPProcessManager.configure_omp_envs", ("self", "rank", "local_rank")),
 )
+_PARSER: Final = "vllm.parser.abstract_parser"
+_STATE: Final = ("_stream_state",)
+PARSER_PARTS: Final = (
+    Part(_PARSER, "StreamState.__init__", names=("reasoning_ended", "prompt_reasoning_checked")),
+    Part(_PARSER, "Parser.__init__", names=_STATE),
+    Part(
+        _PARSER,
+        "DelegatingParser.parse_delta",
+        ("self", "delta_text", "delta_token_ids", "request", "prompt_token_ids"),
+        (*_STATE, "reasoning_ended", "prompt_reasoning_checked"),
+    ),
+    Part("vllm.parser.engine.parser_engine", "ParserEngine.__init__", names=_STATE),
+)
 
 
 def allowed(version: str, found: Sequence[str], *, public_api: bool) -> bool:
@@ -70,6 +85,20 @@ def allowed(version: str, found: Sequence[str], *, public_api: bool) -> bool:
         because = f"vLLM {version} is not as {WRITTEN_FOR}: its public API is used, which is slower"
         telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(found))
     return not public_api and not found
+
+
+# ---- a parser's place ----------------------------------------------------------------------------
+
+
+def reasoning_is_over(parser: Any) -> bool:
+    """Whether what the parser reads next is behind the reasoning."""
+    return bool(parser._stream_state.reasoning_ended)
+
+
+def begin_behind_reasoning(parser: Any) -> None:
+    """Let a parser that has read nothing take all for text and calls."""
+    parser._stream_state.reasoning_ended = True
+    parser._stream_state.prompt_reasoning_checked = True
 
 
 # ---- one request's output ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tailrace.protocol import records
 from worker import generation
-from worker.engines import vllm_template
+from worker.engines import vllm_internals, vllm_template
 from worker.item_parser import Piece
 
 # Parsers with a state machine may look at all arguments for each delta. So from here on in a call
@@ -135,7 +135,7 @@ class Items:
         before = len(self._raw)
         if self._reasoned:
             self._raw += text
-        elif self._parser_is_behind_reasoning():
+        elif vllm_internals.reasoning_is_over(self._parser):
             self._reasoned = True
             self._raw += said  # without the mark that ended the reasoning
         pieces: list[Piece] = []
@@ -150,10 +150,6 @@ class Items:
         if self._kit.marks is not None and not finished:
             pieces += self._closed(before, ids)
         return pieces
-
-    def _parser_is_behind_reasoning(self) -> bool:
-        state = getattr(self._parser, "_stream_state", None)
-        return state is not None and bool(state.reasoning_ended)
 
     def _of_call(self, call: Any) -> list[Piece]:
         pieces: list[Piece] = []

@@ -11,8 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tailrace import telemetry
 from tailrace.protocol import records
-from worker.engines import base, detokenizer, vllm_custom, vllm_formats, vllm_items, vllm_template
+from worker.engines import (
+    base,
+    detokenizer,
+    vllm_custom,
+    vllm_formats,
+    vllm_internals,
+    vllm_items,
+    vllm_template,
+)
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -57,6 +66,23 @@ def names(
         thinking = "deepseek_r1"
     always = reasoning not in (AUTO, NONE)
     return Names(_named(found), _named(thinking), always)
+
+
+def known(found: Names, tools: str, reasoning: str, changed: Sequence[str]) -> Names:
+    """`found`, or none of them where the private state of vLLM's parsers is not as expected.
+    `changed`: the differences.
+
+    Raises:
+        EngineDead: one of them is named by the settings, and cannot be used.
+    """
+    if not changed or not (found.tools or found.reasoning):
+        return found
+    what = f"vLLM's parsers are not as in {vllm_internals.WRITTEN_FOR}"
+    if (found.tools and tools != AUTO) or (found.reasoning and reasoning != AUTO):
+        raise base.EngineDead(f"{what}: {'; '.join(changed)}")
+    because = f"{what}: no tools and no reasoning"
+    telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(changed))
+    return Names("", "")
 
 
 def fitting(found: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
@@ -145,8 +171,7 @@ class Parsers:
         def new_parser(behind_reasoning: bool) -> Any:
             parser = spare.pop() if spare else self._new(request, asked, variables)
             if behind_reasoning:
-                parser._stream_state.reasoning_ended = True
-                parser._stream_state.prompt_reasoning_checked = True
+                vllm_internals.begin_behind_reasoning(parser)
             return parser
 
         skips = bool(asked.skip_special_tokens)

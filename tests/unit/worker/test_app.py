@@ -135,6 +135,7 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
             "detail": "",
             "kafka": True,
             "features": sorted(it.engine.features),
+            "parsers": list(it.engine.parsers),
         }
         request = it.ask(metadata=cues(5))
         await it.tokens(request.rid, 5)

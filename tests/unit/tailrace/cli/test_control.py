@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -157,17 +158,19 @@ def test_a_line_that_is_not_ok_names_a_cure(
 
 
 @pytest.mark.parametrize(
-    ("features", "told"),
+    ("features", "parsers", "told"),
     [
-        (None, ""),
-        ((), "plain text only"),
-        (("custom_tools", "reasoning", "tools"), "custom tools, reasoning, tools"),
+        (None, (), ""),
+        ((), (), "plain text only"),
+        (("custom_tools", "tools"), (), "custom tools, tools"),
+        (("tools",), ("hermes", "qwen3"), "tools; parsers hermes, qwen3"),
     ],
 )
 def test_what_a_workers_engine_can_do_is_told(
-    data: paths.Data, features: tuple[str, ...] | None, told: str
+    data: paths.Data, features: tuple[str, ...] | None, parsers: tuple[str, ...], told: str
 ) -> None:
     one = row("worker", "running", "", ready=True, features=features)
+    one = dataclasses.replace(one, parsers=parsers)
     (found,) = doctor.deployment(data, [one])
     assert found.text == (f"ready ({told})" if told else "ready")
     assert deployment_commands._ps_cells(one)[-1] == told

@@ -334,6 +334,8 @@ class TestProbes:
         worker = readiness.parse(200, b'{"ready": true, "features": ["tools"]}')
         assert worker.features == ("tools",)
         assert readiness.parse(200, b'{"features": "tools"}').features is None
+        read = readiness.parse(200, b'{"ready": true, "parsers": ["hermes", "qwen3"]}')
+        assert (read.parsers, worker.parsers) == (("hermes", "qwen3"), ())
 
     @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
     def test_a_body_of_anything_else_is_no_reason_to_fail(self, body: bytes) -> None:
