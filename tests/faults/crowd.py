@@ -41,6 +41,7 @@ FIELDS = frozenset(
         "tools",
         "tool_choice",
         "parallel_tool_calls",
+        "max_tool_calls",
         "text",
         "reasoning",
         "include",

@@ -1,5 +1,6 @@
 """Workers with the real engine are killed in mid-answer, again and again, and everything they wrote
-is judged (`make faults-engine`).
+is judged (`make faults-engine`). They answer with text, reasoning, calls and JSON; the model has
+random weights, and a tokenizer and a template that know tools.
 
 python -m tests.faults.real_engine --kills 50 --seed 1
 """
@@ -26,7 +27,8 @@ from tailrace.local import models
 from tailrace.protocol import records
 from tailrace.verify import checks as verify_checks
 from tailrace.verify import command, history, reference_fold, report, transcript
-from tests.faults import drill, stage
+from tests.faults import drill, real_parsers, real_wants, stage
+from tests.support import scripted_content
 
 ENGINE_PYTHON = stage.ROOT / ".venv-engine" / "bin" / "python"
 SESSION_MS = 6_000  # the engine's start takes all cores: heartbeats of the others may be late
@@ -34,7 +36,8 @@ READY_S = 900.0
 OPEN = 6  # answers under way
 VICTIM_EVERY_S = 2.0  # how often a victim is looked for
 GONE_S = 20.0
-NO_EOS = {"0": -100, "2": -100}  # of the small model: such an answer ends by its length alone
+NO_EOS = {k: float(v) for k, v in real_wants.NO_EOS.items()}
+REASONING = "deepseek_r1"  # the parser of the toy's reasoning
 PROMPTS = (
     "Write a long story about a river and the people who live beside it.",
     "Explain how a steam engine works, in great detail.",
@@ -45,59 +48,37 @@ PROMPTS = (
 )
 
 
-class Tokenizer:
-    """The model's own tokenizer, in the engine's environment (this one has no such package)."""
-
-    _PROGRAM = """
-import json, sys, tokenizers
-t = tokenizers.Tokenizer.from_file(sys.argv[1])
-for line in sys.stdin:
-    print(json.dumps(t.decode(json.loads(line), skip_special_tokens=True)), flush=True)
-"""
-
-    def __init__(self, model: Path) -> None:
-        self._child = subprocess.Popen(
-            [ENGINE_PYTHON, "-c", self._PROGRAM, model / "tokenizer.json"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def decode(self, ids: list[int]) -> str:
-        """Text of these ids at once, as no stream made it."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        print(json.dumps(ids), file=self._child.stdin, flush=True)
-        return str(json.loads(self._child.stdout.readline()))
-
-    def close(self) -> None:
-        self._child.kill()
-        self._child.wait()
-
-
 @dataclass
 class Judge:
-    """What can be known of a real answer: its text is that of its ids, and an answer that cannot
-    stop has exactly the tokens asked for."""
+    """What can be known of a real answer: text and items are what vLLM's parsers make of its ids,
+    and an answer that cannot stop has exactly the tokens asked for.
 
-    tokenizer: Tokenizer
+    Attributes:
+        compared: answers that were read a second time; with_items: those of them that have items
+            beside one message.
+    """
+
+    parsers: real_parsers.Parsers
     compared: int = 0
+    with_items: int = 0
 
     def content(self, response: history.Response, account: reference_fold.Account) -> Iterable[str]:
         """For `checks.Options`: problems; those of the text begin with "text"."""
         if not response.asked or account.reason not in ("stop", "length"):
             return
-        sampling = response.asked[0].request.sampling
-        self.compared += 1
+        request = response.asked[0].request
+        sampling = request.sampling
         if account.reason == "length" and account.total != sampling.max_tokens:
             yield f"ended by length after {account.total} of {sampling.max_tokens} tokens"
-        if sampling.logit_bias and account.reason != "length":
+        plain = not (request.tools or request.format)
+        if plain and NO_EOS.items() <= sampling.logit_bias.items() and account.reason != "length":
             yield "ended by a token that it could not choose"
-        whole = self.tokenizer.decode(account.ids)
-        if account.text != whole:
-            yield f"text of {len(account.text)} characters is not that of its ids ({len(whole)})"
-        if "\ufffd" in account.text.removesuffix("\ufffd"):  # the length may cut the last character
-            yield "text holds half a character"
+        pieces = self.parsers.read(request, account.ids)
+        most = request.max_tool_calls
+        made = scripted_content.Made(request, pieces, over=True, max_calls=most)
+        yield from scripted_content.differences(made, account)
+        self.compared += 1
+        self.with_items += bool(account.marks)
 
 
 @dataclass
@@ -106,6 +87,7 @@ class Run:
 
     d: drill.Drill
     kills: int
+    until: float  # of the monotonic clock: no more kills after it
     bitten: int = 0
     left_behind: list[int] = field(default_factory=list)
     _over: bool = False
@@ -119,16 +101,8 @@ class Run:
         it has, for the others' starts need the cores."""
 
         async def one() -> None:
-            rng = self.d.rng
-            bound = rng.randrange(60, 300)
-            bias = NO_EOS if rng.random() < 0.7 else {}
-            asked = await self.d.crowd.ask(
-                tokens=bound,
-                input=rng.choice(PROMPTS),
-                max_output_tokens=bound,
-                temperature=0,
-                logit_bias=bias,
-            )
+            wants = real_wants.draw(self.d.rng)
+            asked = await self.d.crowd.ask(input=self.d.rng.choice(PROMPTS), **wants)
             if asked is not None:
                 await asyncio.wait([self.d.crowd.watch(asked, deadline_s=600.0) for _ in range(2)])
 
@@ -150,7 +124,7 @@ class Run:
     async def rage(self) -> None:
         """The one that has the most answers dies, as soon as another one could take them over."""
         began = time.monotonic()
-        while self.bitten < self.kills:
+        while self.bitten < self.kills and time.monotonic() < self.until:
             ready = [s for s in self.d.stage.of("worker") if s.alive and s.ready()]
             (self._calm.set if len(ready) >= 2 else self._calm.clear)()
             streaming = await self._streaming() if len(ready) >= 2 else Counter()
@@ -190,9 +164,16 @@ class Run:
         return found
 
 
-async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
+async def run(kills: int, workers: int, seed: int, seconds: float, folder: Path) -> int:
     """The exit code: 0 all well, 1 something failed, 2 not enough kills bit."""
-    model = models.resolve("vllm", "")
+    model = folder / "model"
+    small = models.resolve("vllm", "").source
+    await asyncio.to_thread(
+        subprocess.run,
+        [ENGINE_PYTHON, "-m", "tests.support.toy_tools", small, model],
+        cwd=stage.ROOT,
+        check=True,
+    )
     pools = {
         stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}
     }
@@ -204,19 +185,21 @@ async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
         worker_python=str(ENGINE_PYTHON),
         worker_environ={
             "TAILRACE_ENGINE": "vllm",
-            "TAILRACE_MODEL": model.source,
+            "TAILRACE_MODEL": str(model),
+            "TAILRACE_TOOL_PARSER": "hermes",
+            "TAILRACE_REASONING_PARSER": REASONING,
             "TAILRACE_POOLS": json.dumps(pools),
             "SPT_NOENV": "1",
         },
         ready_s=READY_S,
     ).open()
-    tokenizer = Tokenizer(Path(model.source))
+    parsers = real_parsers.Parsers(ENGINE_PYTHON, model, REASONING)
     try:
         async with drill.drill(on, "real-engine", seed) as d:
-            this = Run(d, kills)
+            this = Run(d, kills, time.monotonic() + seconds)
             await asyncio.gather(this.load(), this.rage())
             await asyncio.to_thread(on.wait_ready, seconds=READY_S)
-            found, judge = await verdict(d, tokenizer)
+            found, judge = await verdict(d, parsers)
         taken = d.takeovers()
         f = found.figures
         print("\n".join(found.lines()))
@@ -225,8 +208,14 @@ async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
             f"engine processes left behind: {len(this.left_behind)}"
         )
         print(
-            f"responses {f['responses']}, tokens {f['tokens']}, text compared with its ids: "
-            f"{judge.compared}, statuses {dict(d.statuses())}"
+            f"responses {f['responses']}, tokens {f['tokens']}, read again from its ids: "
+            f"{judge.compared} ({judge.with_items} with items), statuses {dict(d.statuses())}"
+        )
+        of_items = [o for o in d.outcomes.values() if any(k != "message" for k, *_ in o.items)]
+        print(
+            f"takeovers with k > 0 of responses with calls or reasoning: "
+            f"{sum(t.k > 0 for o in of_items for t in o.takeovers)}; items by type "
+            f"{dict(Counter(k for o in d.outcomes.values() for k, *_ in o.items))}"
         )
         for figure in ("kill to next token, ms", "longest gap a watcher saw, ms"):
             if found.samples.get(figure):
@@ -239,18 +228,18 @@ async def run(kills: int, workers: int, seed: int, folder: Path) -> int:
             else 2
         )
     finally:
-        tokenizer.close()
+        parsers.close()
         on.close()
 
 
-async def verdict(d: drill.Drill, tokenizer: Tokenizer) -> tuple[report.Report, Judge]:
+async def verdict(d: drill.Drill, parsers: real_parsers.Parsers) -> tuple[report.Report, Judge]:
     """As `Drill.judge`, with what is known of a real engine's answers."""
     d.nemesis.line(op="heal")
     await d.crowd.settle(600.0)
     await d.ended(300.0)
     await d.crowd.read_again(20)
     await asyncio.sleep(drill.LAST_COMMIT_S)
-    judge = Judge(tokenizer)
+    judge = Judge(parsers)
     files = [
         (p.name, transcript.read(p.read_bytes(), p.name))
         for p in sorted(d.stage.transcripts.glob("*.jsonl"))
@@ -266,6 +255,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.real_engine", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=7200.0, help="no kill later; fewer than KILLS: exit code 2"
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
     chosen = parser.parse_args()
     seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
@@ -279,7 +271,7 @@ def main() -> None:
     )
     folder = Path(tempfile.mkdtemp(prefix="tailrace-real-engine-"))
     print(f"logs and transcripts: {folder}", flush=True)
-    sys.exit(asyncio.run(run(chosen.kills, chosen.workers, seed, folder)))
+    sys.exit(asyncio.run(run(chosen.kills, chosen.workers, seed, chosen.seconds, folder)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ worker's `generation`."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tailrace.protocol import ids, records
 from tailrace.verify import history, reference_fold
@@ -32,9 +32,9 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield f"ended after {account.total} of {len(whole)} tokens"
     if account.reason == "length" and account.total != request.sampling.max_tokens:
         yield f"ended by length after {account.total} of {request.sampling.max_tokens} tokens"
-    made = Made(request, account.ids, over=account.end is not None)
-    yield from _text(made, account)
-    yield from _marks(made, account)
+    over = account.end is not None
+    made = Made(request, _pieces(request, account.ids, over), over=over)
+    yield from differences(made, account)
     yield from _logprobs(request, account)
 
 
@@ -52,26 +52,42 @@ def _expected_ids(
     return made + [0] * (len(greedy) - len(made))
 
 
+def differences(made: Made, account: reference_fold.Account) -> Iterator[str]:
+    """How text and marks of the log differ from those of its ids."""
+    yield from _text(made, account)
+    yield from _marks(made, account)
+
+
 class Made:
     """Text and marks that ids stand for.
 
     Attributes:
         text: of all items.
         marks: counted from the beginning of the response.
-        stopped: a stop string was found in a message.
+        stopped: a stop string was found in a message, or a call too many.
         _open: the kind of the item that text belongs to.
         _stops: of the open message.
     """
 
-    def __init__(self, request: records.Request, token_ids: Sequence[int], *, over: bool) -> None:
+    def __init__(
+        self,
+        request: records.Request,
+        pieces: Iterable[tuple[int, Sequence[Piece]]],
+        *,
+        over: bool,
+        max_calls: int | None = None,
+    ) -> None:
+        """`pieces`: what each id adds, and how many ids are before it. `over`: it has ended.
+        `max_calls`: nothing is visible from the mark of a call more on."""
         self.text = ""
         self.marks: list[Begun] = []
         self.stopped = False
         self._request = request
+        self._max_calls = max_calls
         self._open = "m"
         self._stops = stop_strings.StopStrings(request.sampling.stop)
-        for count, pieces in _pieces(request, token_ids, over):
-            for piece in pieces:
+        for count, added in pieces:
+            for piece in added:
                 if not self.stopped:
                     self._add(piece, count)
         if over and not self.stopped:
@@ -79,12 +95,15 @@ class Made:
 
     def _add(self, piece: Piece, count: int) -> None:
         """`count`: ids before the one that made it."""
-        if piece.name or piece.kind != self._open:
+        if piece.name or (piece.text and piece.kind != self._open):
             self.text += self._stops.flush()
             self._open = piece.kind
             call_id = ""
             if piece.name:
                 before = sum(mark.name != "" for mark in self.marks)
+                if before == self._max_calls:
+                    self.stopped = True
+                    return
                 call_id = ids.call_id(self._request.rid, before)
             self.marks.append(Begun(len(self.text), count, piece.kind, piece.name, call_id))
         if piece.kind == "m":

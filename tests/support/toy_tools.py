@@ -1,5 +1,7 @@
 """A toy model whose chat template knows tools and reasoning. Runs in the engine environment.
 
+    .venv-engine/bin/python -m tests.support.toy_tools SOURCE TARGET
+
 It is the toy of `bench.toy_model` with another tokenizer: four special tokens that nothing uses are
 called `<think>`, `</think>`, `<tool_call>` and `</tool_call>`, and the template writes tools and
 calls as the Hermes models do. Weights are random, so what it says has no meaning: a grammar or a
@@ -9,6 +11,7 @@ bias makes it say something in particular.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -65,3 +68,7 @@ def build(source: Path, target: Path) -> None:
     tokenizer["model"]["vocab"] = {RENAMED.get(t, t): i for t, i in vocabulary.items()}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False))
     (target / "chat_template.jinja").write_text(TEMPLATE)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -7,30 +7,59 @@ from typing import Any
 
 import pytest
 
-from tests.faults import real_engine
+from tailrace.protocol import ids, records
+from tailrace.verify.reference_fold import Begun
+from tests.faults import real_engine, real_parsers
+from worker.item_parser import Piece
+
+RID = f"resp_{'0' * 32}"
+
+
+CALL = Begun(1, 1, "c", "now", ids.call_id(RID, 0))
 
 
 class Letters:
-    def decode(self, ids: list[int]) -> str:
-        return "".join(map(chr, ids))
+    """The first letter is a message, and a call follows if the request has tools."""
+
+    def read(self, request: Any, token_ids: list[int]) -> real_parsers.Pieces:
+        found = [
+            (count, [Piece("c" if count and request.tools else "m", chr(i))])
+            for count, i in enumerate(token_ids)
+        ]
+        return [*found[:1], (1, [Piece("c", "", "now")]), *found[1:]] if request.tools else found
 
 
 def problems(
-    text: str = "abc", reason: str = "length", bias: bool = True, total: int = 3, bound: int = 3
+    text: str = "abc",
+    reason: str = "length",
+    bias: bool = True,
+    total: int = 3,
+    bound: int = 3,
+    tools: bool = False,
+    marks: tuple[Begun, ...] = (),
 ) -> list[str]:
-    sampling = SimpleNamespace(max_tokens=bound, logit_bias=real_engine.NO_EOS if bias else {})
-    response: Any = SimpleNamespace(
-        asked=[SimpleNamespace(request=SimpleNamespace(sampling=sampling))]
+    sampling = records.Sampling(bound, logit_bias=real_engine.NO_EOS if bias else {})
+    request = SimpleNamespace(
+        rid=RID, sampling=sampling, tools=[{}] * tools, format=None, max_tool_calls=None
     )
-    account: Any = SimpleNamespace(reason=reason, total=total, ids=[97, 98, 99], text=text)
-    tokenizer: Any = Letters()
-    return list(real_engine.Judge(tokenizer).content(response, account))
+    response: Any = SimpleNamespace(asked=[SimpleNamespace(request=request)])
+    account: Any = SimpleNamespace(
+        reason=reason,
+        total=total,
+        ids=[97, 98, 99],
+        text=text,
+        marks=list(marks),
+        end=SimpleNamespace(reason=reason),
+    )
+    parsers: Any = Letters()
+    return list(real_engine.Judge(parsers).content(response, account))
 
 
 def test_a_sound_answer_passes() -> None:
     assert problems() == []
     assert problems(reason="stop", bias=False, bound=9) == []
     assert problems(reason="cancelled", text="") == []
+    assert problems(tools=True, marks=(CALL,)) == []
 
 
 @pytest.mark.parametrize(
@@ -42,6 +71,10 @@ def test_a_sound_answer_passes() -> None:
         {"text": "a\ufffdbc"},  # or cut in half at a seam
         {"total": 2},  # ended before its bound
         {"reason": "stop"},  # ended although it could not
+        {"tools": True},  # a call is not marked
+        {"marks": (CALL,)},  # or marked where none is
+        {"tools": True, "marks": (CALL._replace(at=2),)},  # or a character late
+        {"tools": True, "marks": (CALL._replace(call_id="call_other"),)},  # or its id is drawn
     ],
 )
 def test_what_is_wrong_is_said(history: dict[str, Any]) -> None:
