@@ -27,6 +27,7 @@ from bench import (
     history,
     hop,
     items,
+    items_beside,
     measure,
     report,
     resume,
@@ -54,13 +55,14 @@ SUITES: dict[str, ModuleType] = {
         gateway_cost,
         fanout,
         items,
+        items_beside,
         resume,
         cancel,
     )
 }
 ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
-NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME, tags.NAME}
+NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME, tags.NAME, items_beside.NAME}
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 
 

@@ -26,8 +26,9 @@ import httptools
 from bench import measure
 
 ANSWER_DEADLINE_S: Final = 180.0
-_CONTENT: Final = (b'"content":"', b'"delta":"')  # a chunk of a completion; a delta of a response
-_EMPTY: Final = (b'"content":""', b'"delta":""')
+# A chunk of a completion (text, a call); a delta of a response.
+_CONTENT: Final = (b'"content":"', b'"arguments":"', b'"delta":"')
+_EMPTY: Final = (b'"content":""', b'"arguments":""', b'"delta":""')
 
 
 class Failed(Exception):
@@ -298,15 +299,15 @@ async def stream(
 
     def on_event(event: bytes) -> None:
         answer.begun = answer.begun or arrived
-        if has_text(event):
+        if b'"usage":{' in event:  # the last one; a response has all of its items in it again
+            _count(answer, data_of(event))
+        elif has_text(event):
             answer.stamps.append(arrived)
             if keep_text:
                 found = data_of(event)
                 answer.text.append(
                     found["delta"] if "delta" in found else found["choices"][0]["delta"]["content"]
                 )
-        elif b'"usage":{' in event:
-            _count(answer, data_of(event))
 
     reader, arrived = EventReader(on_event), 0.0
 

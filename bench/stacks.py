@@ -266,10 +266,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -> Iterator[Side]:
+def vllm_server(
+    scratch: Path, model: Path, name: str, *, alike: bool = False, tool_parser: str = ""
+) -> Iterator[Side]:
     """Run vLLM's OpenAI-compatible server with the worker's engine settings.
 
-    `alike`: also with the worker's arrangement of engine processes.
+    `alike`: also with the worker's arrangement of engine processes. `tool_parser`: it serves tools,
+    and its grammars are of the worker's kind.
     """
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
@@ -302,6 +305,10 @@ def vllm_server(scratch: Path, model: Path, name: str, *, alike: bool = False) -
         "--disable-log-stats",
         "--disable-uvicorn-access-log",
     ]
+    if tool_parser:
+        grammars = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+        command += ["--structured-outputs-config", grammars]
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
     log = scratch / f"vllm-{port}.log"
     server = _start(command, environment(), log)
     try:
