@@ -16,6 +16,7 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "formats": "Formats other than text are",
     "logprobs": "Log probabilities are",
     "images": "Images are",
+    "tool_images": "Images in the output of a tool are",
     "raw_prompts": "Prompts without a chat template are",
 }
 
@@ -73,6 +74,9 @@ def _param(create: command.Create, member: str) -> str:
         return create.logprobs_param or member
     if member == "input":
         return images.first(create.turn) or member  # the conversation may have shown it before
+    if member == "output":
+        outputs = [i for i in create.turn if isinstance(i, conversation.CallOutput)]
+        return images.first(outputs) or "input"
     return member
 
 

@@ -7,7 +7,7 @@ Both APIs' inputs become these items. `messages` makes of them what chat templat
     {"role": "assistant", "content": text, "reasoning_content"?: text, "tool_calls"?: [
         {"id", "type": "function", "function": {"name", "arguments": JSON text}}
         {"id", "type": "custom", "custom": {"name", "input": text}}]}
-    {"role": "tool", "tool_call_id": id, "content": text}
+    {"role": "tool", "tool_call_id": id, "content": text or parts}
 
 In a conversation that is continued an answer that was cut short has `"cut": true` beside its calls
 (`gateway.context`). No model is given that.
@@ -47,10 +47,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallOutput:
-    """What the client answers to a call."""
+    """What the client answers to a call: a text, or parts as of a `Message`."""
 
     call_id: str
-    output: str
+    output: str | list[dict[str, Any]]
     where: str
     custom: bool = False
 
@@ -226,7 +226,7 @@ def shown(item: Item) -> dict[str, Any]:
     """An item as `GET …/input_items` shows it."""
     match item:
         case Message(role=role, content=list(parts)):
-            content = [images.shown(p) if p["type"] == "image" else _text(p) for p in parts]
+            content = _parts(parts)
             return {"type": "message", "role": role, "status": "completed", "content": content}
         case Message(role=role, content=content):
             kind = "output_text" if role == "assistant" else "input_text"
@@ -240,7 +240,8 @@ def shown(item: Item) -> dict[str, Any]:
             return _call_shown(item, "function_call", "arguments")
         case CallOutput(call_id=call_id, output=output, custom=custom):
             kind = "custom_tool_call_output" if custom else "function_call_output"
-            return {"type": kind, "call_id": call_id, "output": output, "status": "completed"}
+            said = output if isinstance(output, str) else _parts(output)
+            return {"type": kind, "call_id": call_id, "output": said, "status": "completed"}
         case Reasoning():
             return {
                 "type": "reasoning",
@@ -255,8 +256,13 @@ def shown(item: Item) -> dict[str, Any]:
     return {"type": "compaction", **own, "encrypted_content": item.sealed}
 
 
-def _text(part: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "input_text", "text": part["text"]}
+def _parts(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        images.shown(part)
+        if part["type"] == "image"
+        else {"type": "input_text", "text": part["text"]}
+        for part in parts
+    ]
 
 
 def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:

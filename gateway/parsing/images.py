@@ -120,10 +120,16 @@ def check_count(items: list[dict[str, Any]], param: str) -> None:
 def first(items: Iterable[conversation.Item]) -> str | None:
     """The place in the body of the first image that the items show."""
     for item in items:
-        if isinstance(item, conversation.Message) and isinstance(item.content, list):
-            kinds = [part["type"] for part in item.content]
-            return f"{item.where}.content[{kinds.index('image')}]"
+        match item:
+            case conversation.Message(content=list(parts), where=where):
+                return f"{where}.content[{_index(parts)}]"
+            case conversation.CallOutput(output=list(parts), where=where):
+                return f"{where}.output[{_index(parts)}]"
     return None
+
+
+def _index(parts: Iterable[Mapping[str, Any]]) -> int:
+    return [part["type"] for part in parts].index("image")
 
 
 def size(data: bytes) -> Size | None:

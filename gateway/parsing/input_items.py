@@ -67,7 +67,7 @@ def _call(item: dict[str, Any], where: str) -> conversation.Call:
 def _output(item: dict[str, Any], where: str) -> conversation.CallOutput:
     return conversation.CallOutput(
         messages.identifier(item, "call_id", where),
-        messages.content(item.get("output"), f"{where}.output"),
+        messages.parts(item.get("output"), f"{where}.output"),
         where,
         custom=item["type"] == "custom_tool_call_output",
     )

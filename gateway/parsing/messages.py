@@ -76,7 +76,7 @@ def content(value: Any, where: str, *, refusals: bool = False) -> str:
 
 
 def parts(value: Any, where: str) -> str | list[dict[str, Any]]:
-    """What a user says: a text, or parts of a message if an image is among them
+    """What a user says, or a tool's output: a text, or parts of a message if an image is among them
     (`tailrace.protocol.images`). The text of a file is text.
 
     Raises:
@@ -91,7 +91,7 @@ def parts(value: Any, where: str) -> str | list[dict[str, Any]]:
 
 
 def _shown(part: Any, where: str) -> str | dict[str, Any]:
-    """A part of what a user says: a text, or an image part."""
+    """A part that may be a text, a file (its text) or an image (an image part)."""
     match part.get("type") if isinstance(part, dict) else None:
         case "input_image":
             return images.of_responses(part, where)

@@ -19,6 +19,7 @@ Feature = Literal[
     "formats_resumable",
     "logprobs",
     "images",
+    "tool_images",  # in the output of a tool
     "raw_prompts",
 ]
 ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
@@ -48,4 +49,6 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("raw_prompts", "prompt"))
     if images.any_in(request.messages):
         found.append(Need("images", "input"))
+    if images.any_in(m for m in request.messages if m.get("role") == "tool"):
+        found.append(Need("tool_images", "output"))
     return found

@@ -75,12 +75,13 @@ def restored(
 
 
 def _restored(item: dict[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    content = item.get("content")
+    name = "output" if "output" in item else "content"
+    content = item.get(name)
     if type(content) is not list:
         return item
     return {
         **item,
-        "content": [
+        name: [
             {**part, "image_url": known.get(part["image_url"], part["image_url"])}
             if part.get("type") == "input_image"
             else part

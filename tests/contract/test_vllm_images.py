@@ -1,16 +1,18 @@
-"""Images on the real engine: a toy model that sees (tests/support/toy_vision.py).
+"""Images on the real engine: toy models that see (tests/support/toy_vision.py, toy_qwen_vl.py).
 
-The last test runs this module again in the engine environment, once for each way in which the
-engine reads vLLM's output (tests/contract/test_engines.py).
+The last test runs this module again in the engine environment: for one model once for each way in
+which the engine reads vLLM's output (tests/contract/test_engines.py), and once for the other model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,29 +20,35 @@ import pytest_asyncio
 
 from gateway.parsing import images
 from tailrace.protocol import events, records
-from tests.support import engine_environment, pictures, toy_vision
-from worker.engines import base
+from tests.support import engine_environment, pictures, toy_qwen_vl, toy_vision
+from worker.engines import base, vllm_images
 
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-WAYS = ["vllm", "vllm_public_api"]
+WAYS = {"idefics3": toy_vision, "idefics3_public_api": toy_vision, "qwen2_5_vl": toy_qwen_vl}
 TOKENS = 16
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 if engine_environment.HERE:
 
-    @pytest.fixture(scope="module")
-    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        made = tmp_path_factory.mktemp("model") / "toy-vision"
-        toy_vision.build(engine_environment.MODEL, made)
-        return made
+    @pytest.fixture(scope="module", params=WAYS)
+    def way(request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS)
-    async def engine(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[vllm.VLLM]:
+    @pytest.fixture(scope="module")
+    def toy(way: str) -> ModuleType:
+        return WAYS[way]
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def engine(
+        way: str, toy: ModuleType, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[vllm.VLLM]:
         from worker.engines import vllm
 
-        public = request.param == "vllm_public_api"
+        folder = tmp_path_factory.mktemp("model") / "toy-vision"
+        toy.build(engine_environment.MODEL, folder)
+        public = way.endswith("_public_api")
         made = vllm.VLLM(
             model=str(folder),
             capacity=8,
@@ -89,16 +97,18 @@ if engine_environment.HERE:
         return found
 
     async def test_the_engine_says_that_it_takes_images(engine: vllm.VLLM) -> None:
-        assert "images" in engine.features
+        assert {"images", "tool_images"} <= engine.features
 
-    async def test_an_image_becomes_its_tokens_in_its_place(engine: vllm.VLLM) -> None:
+    async def test_an_image_becomes_its_tokens_in_its_place(
+        engine: vllm.VLLM, toy: ModuleType
+    ) -> None:
         of_text = await engine.encode(ask(said("What is it? Tell.")))
         of_both = await engine.encode(
             ask(said("What is it?"), shown(pictures.png(1)), said(" Tell."))
         )
-        assert of_both.count(toy_vision.IMAGE) == toy_vision.PLACES
-        assert len(of_both) == len(of_text) + toy_vision.IMAGE_TOKENS
-        end = of_both.index(toy_vision.IMAGE) - 2  # two tokens stand before the image's
+        assert of_both.count(toy.IMAGE) == toy.PLACES
+        assert len(of_both) == len(of_text) + toy.IMAGE_TOKENS
+        end = of_both.index(toy.IMAGE) - toy.BEFORE
         assert of_both[:end] == of_text[:end]
 
     async def test_another_image_makes_another_answer_and_the_same_one_the_same(
@@ -131,17 +141,61 @@ if engine_environment.HERE:
         names = [(await engine._with_images(r))["mm_hashes"]["image"] for r in (one, one, other)]
         assert names[0] == names[1] != names[2]
 
+    async def test_an_image_in_the_output_of_a_tool(engine: vllm.VLLM, toy: ModuleType) -> None:
+        def after(*output: dict[str, Any]) -> records.Request:
+            call = {"id": "c", "type": "function", "function": {"name": "see", "arguments": "{}"}}
+            asked = ask(said("What does it see?"))
+            asked.messages += [
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c", "content": list(output)},
+            ]
+            return asked
+
+        one, other = (after(said("This: "), shown(pictures.png(n))) for n in (1, 2))
+        assert (await engine.encode(one)).count(toy.IMAGE) == toy.PLACES
+        whole = await answer(engine, one)
+        assert whole != await answer(engine, other)
+        assert whole[:5] + await answer(engine, one, whole[:5]) == whole
+
+    async def test_a_text_does_not_wait_for_an_image_before_it(
+        engine: vllm.VLLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        decode = vllm_images.decoded
+
+        def held(part: Any) -> Any:
+            begun.set()
+            go_on.wait()
+            return decode(part)
+
+        monkeypatch.setattr(vllm_images, "decoded", held)
+        seeing = asyncio.create_task(engine.encode(ask(shown(pictures.png(1)))))
+        try:
+            await asyncio.to_thread(begun.wait)
+            assert await engine.encode(ask(said("What is it?")))
+            assert not seeing.done()
+        finally:
+            go_on.set()
+        assert await seeing
+
+    async def test_prompts_with_and_without_images_at_the_same_time(engine: vllm.VLLM) -> None:
+        text = ask(said("word " * 200))
+        seeing = ask(said("word " * 200), shown(pictures.png(1)))
+        alone = [await engine.encode(text), await engine.encode(seeing)]
+        made = await asyncio.gather(*(engine.encode(r) for r in (text, seeing) * 40))
+        assert made == alone * 40
+
     @pytest.mark.parametrize("media", ["PNG", "JPEG", "WEBP", "GIF"])
-    async def test_formats(engine: vllm.VLLM, media: str) -> None:
+    async def test_formats(engine: vllm.VLLM, toy: ModuleType, media: str) -> None:
         from PIL import Image
 
         written = io.BytesIO()
-        with Image.open(io.BytesIO(pictures.png(1, 70, 50))) as picture:
+        with Image.open(io.BytesIO(pictures.png(1))) as picture:
             picture.save(written, media)
         part = shown(written.getvalue())
-        assert (part["media"], part["width"], part["height"]) == (f"image/{media.lower()}", 70, 50)
+        assert (part["media"], part["width"], part["height"]) == (f"image/{media.lower()}", 40, 30)
         ids = await engine.encode(ask(part))
-        assert ids.count(toy_vision.IMAGE) == toy_vision.PLACES
+        assert ids.count(toy.IMAGE) == toy.PLACES
 
     @pytest.mark.parametrize("size", [(1, 1), (300, 2), (2000, 1500)])
     async def test_sizes(engine: vllm.VLLM, size: tuple[int, int]) -> None:
@@ -171,20 +225,24 @@ if engine_environment.HERE:
         frame = b"\x2c" + bytes(4) + (60_000).to_bytes(2, "little") * 2 + b"\0"
         return screen + frame + base64.b64decode("AgJEAQA7")
 
-    async def test_a_text_that_contains_the_marker_moves_no_image(engine: vllm.VLLM) -> None:
-        assert len(await answer(engine, ask(said("What is <image>?")))) == TOKENS
+    async def test_a_text_that_contains_the_marker_moves_no_image(
+        engine: vllm.VLLM, toy: ModuleType
+    ) -> None:
+        assert len(await answer(engine, ask(said(f"What is {toy.MARKER}?")))) == TOKENS
         for request in (
-            ask(said("no <image>: "), shown(pictures.png(1))),
-            ask(shown(pictures.png(1)), said("no <image>")),
+            ask(said(f"no {toy.MARKER}: "), shown(pictures.png(1))),
+            ask(shown(pictures.png(1)), said(f"no {toy.MARKER}")),
         ):
             with pytest.raises(base.Refused) as refused:
                 await engine.encode(request)
             assert refused.value.code == "invalid_prompt"
         assert len(await answer(engine, ask(shown(pictures.png(1))))) == TOKENS
 
-    async def test_a_prompt_too_long_by_its_images_is_refused(engine: vllm.VLLM) -> None:
+    async def test_a_prompt_too_long_by_its_images_is_refused(
+        engine: vllm.VLLM, toy: ModuleType
+    ) -> None:
         many = [shown(pictures.png(1))] * images.MAX_IMAGES
-        assert len(await engine.encode(ask(*many))) > images.MAX_IMAGES * toy_vision.IMAGE_TOKENS
+        assert len(await engine.encode(ask(*many))) > images.MAX_IMAGES * toy.IMAGE_TOKENS
         with pytest.raises(base.Refused) as refused:
             await engine.encode(ask(said("word " * 1000), *many))
         assert refused.value.code == "context_length_exceeded"
@@ -194,4 +252,5 @@ if engine_environment.HERE:
 @pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
 @pytest.mark.parametrize("way", WAYS)
 async def test_vllm_sees_in_its_own_environment(way: str) -> None:
-    await engine_environment.run_again("tests/contract/test_vllm_images.py", "-k", f"[{way}")
+    these = f"[{way}] or [{way}-"  # alone, or before other parameters
+    await engine_environment.run_again("tests/contract/test_vllm_images.py", "-k", these)

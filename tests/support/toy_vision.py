@@ -22,6 +22,8 @@ RENAMED: Final = {
     "<filename>": "<global-img>",
 }
 IMAGE: Final = 3
+MARKER: Final = "<image>"
+BEFORE: Final = 2  # tokens around an image that stand before it
 SIDE: Final = 56  # pixels
 PATCH: Final = 14
 SCALE: Final = 2  # so many patches in each direction are one token
@@ -77,7 +79,7 @@ def build(source: Path, target: Path) -> None:
         torch.manual_seed(0)
         model = transformers.Idefics3ForConditionalGeneration(config).to(torch.bfloat16)
         model.save_pretrained(fresh)
-        _write_tokenizer(source, fresh)
+        write_tokenizer(source, fresh, RENAMED, TEMPLATE)
         transformers.Idefics3Processor(
             image_processor=image_processing_pil_idefics3.Idefics3ImageProcessorPil(
                 do_image_splitting=False,
@@ -94,15 +96,16 @@ def build(source: Path, target: Path) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _write_tokenizer(source: Path, folder: Path) -> None:
+def write_tokenizer(source: Path, folder: Path, renamed: dict[str, str], template: str) -> None:
+    """The tokenizer of `source` with other names for special tokens, and a chat template."""
     import transformers
 
     transformers.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     for token in tokenizer["added_tokens"]:
-        token["content"] = RENAMED.get(token["content"], token["content"])
+        token["content"] = renamed.get(token["content"], token["content"])
     vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {RENAMED.get(t, t): i for t, i in vocabulary.items()}
+    tokenizer["model"]["vocab"] = {renamed.get(t, t): i for t, i in vocabulary.items()}
     path.write_text(json.dumps(tokenizer, ensure_ascii=False))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(template)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
 import functools
 import hashlib
 import os
@@ -90,6 +91,9 @@ class VLLM:
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
         _encoder: one thread, because two threads must not use the Rust tokenizer at once.
+        _pictures: one thread that decodes and processes images, so that other prompts do not wait
+            for it. It alone uses the tokenizer of vLLM's renderer, if the model reads images;
+            `_tokenizer` is a copy then.
         _watcher: the task that sets `dead`. None until started.
     """
 
@@ -132,6 +136,7 @@ class VLLM:
         self._parent: threading.Thread | None = None
         self._release = threading.Event()
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
+        self._pictures = concurrent.futures.ThreadPoolExecutor(1, "pictures")
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -157,6 +162,7 @@ class VLLM:
                 await asyncio.wait_for(asyncio.to_thread(llm.shutdown, SHUTDOWN_S), SHUTDOWN_S + 5)
         self._release.set()
         self._encoder.shutdown(wait=False)
+        self._pictures.shutdown(wait=False)
 
     async def encode(self, request: records.Request) -> list[int]:
         ids: list[int]
@@ -223,12 +229,10 @@ class VLLM:
 
     async def _with_images(self, request: records.Request) -> dict[str, Any]:
         """vLLM's input without accepted ids. It is made again for every attempt."""
-
-        def make() -> dict[str, Any]:
-            ids = self._template.render(request)
-            return vllm_images.prompt(self._llm.renderer, ids, request)
-
-        return await self._in_encoder(make)
+        ids = await self._in_encoder(self._template.render, request)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pictures, vllm_images.prompt, self._llm.renderer, ids, request
+        )
 
     def _raw_ids(self, request: records.Request) -> list[int]:
         """The ids of a prompt that is a text, with what the tokenizer puts before any text."""
@@ -327,6 +331,8 @@ class VLLM:
     def _describe(self) -> None:
         config = self._llm.model_config
         self._tokenizer = self._llm.renderer.tokenizer
+        if vllm_images.taken(config):
+            self._tokenizer = copy.deepcopy(self._tokenizer)
         self._fast = self._tokenizer.backend_tokenizer
         eos = config.try_get_generation_config().get("eos_token_id")
         found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
@@ -357,6 +363,8 @@ class VLLM:
             found.add("reasoning")
         if self._template.takes_images and vllm_images.taken(self._llm.model_config):
             found.add("images")
+            if self._template.takes_tool_images:
+                found.add("tool_images")
         if self._template.switches:
             found.add("effort")
         if await self._continues_a_grammar():

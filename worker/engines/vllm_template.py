@@ -23,6 +23,13 @@ _PROBE_TOOL: Final = {
         "parameters": {"type": "object", "properties": {}},
     },
 }
+_PROBE_CALL: Final[dict[str, Any]] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "call", "type": "function", "function": {"name": "tailrace_probe", "arguments": {}}}
+    ],
+}
 _SWITCHES: Final[dict[str, tuple[Any, Any]]] = {
     "reasoning_effort": ("low", "high"),
     "enable_thinking": (False, True),
@@ -37,7 +44,7 @@ class Template:
 
     Attributes:
         takes_tools: it shows tools to the model.
-        takes_images: it has a marker for images.
+        takes_images, takes_tool_images: it has a marker for images that a user, or a tool, shows.
         switches: its variables that say how much the model thinks.
     """
 
@@ -45,7 +52,9 @@ class Template:
         """`tokenizer`: of transformers."""
         self._tokenizer = tokenizer
         self.takes_tools = "tailrace_probe" in self._probe(tools=[_PROBE_TOOL])
-        self.takes_images = self._takes_images()
+        self.takes_images = self._takes_images([], {"role": "user"})
+        of_tool = {"role": "tool", "tool_call_id": "call", "name": "tailrace_probe"}
+        self.takes_tool_images = self._takes_images([*_PROBE, _PROBE_CALL], of_tool)
         self.switches = frozenset(
             name
             for name, (one, other) in _SWITCHES.items()
@@ -111,10 +120,11 @@ class Template:
             )
         return found
 
-    def _takes_images(self) -> bool:
+    def _takes_images(self, before: list[dict[str, Any]], message: dict[str, Any]) -> bool:
+        """Whether it marks an image in `message`, which has no content yet."""
         text: dict[str, Any] = {"type": "text", "text": "?"}
-        of_text = self._probe([{"role": "user", "content": [text]}])
-        of_both = self._probe([{"role": "user", "content": [{"type": "image"}, text]}])
+        of_text = self._probe([*before, {**message, "content": [text]}])
+        of_both = self._probe([*before, {**message, "content": [{"type": "image"}, text]}])
         # A template that does not know parts may write them out as they are.
         return of_both not in ("", of_text) and "'type'" not in of_both
 

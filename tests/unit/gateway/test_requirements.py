@@ -101,6 +101,17 @@ def test_an_effort_of_reasoning_needs_a_model_that_can_vary_it() -> None:
         requirements.check(create, request_of(create), newest=2, workers=[NONE])
 
 
+def test_an_image_in_the_output_of_a_tool_needs_a_template_that_shows_it() -> None:
+    shown = {"type": "input_image", "image_url": URL}
+    output = {**OUTPUT, "output": [TEXT, shown]}
+    create = responses({"input": [SHOWN, CALL, output]})
+    eyes = {"state": "ready", "features": ["images"]}
+    assert refused(create, 2, eyes).param == "input[2].output[1]"
+    assert "output of a tool" in refused(create, 2, eyes).message
+    assert refused(create, 2, NONE).param == "input[0].content[1]"
+    requirements.check(create, request_of(create), newest=2, workers=[ALL])
+
+
 def test_a_plain_request_needs_nothing() -> None:
     create = responses({})
     assert request_of(create).version == records.VERSION

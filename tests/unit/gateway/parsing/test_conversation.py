@@ -214,7 +214,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({**OUTPUT, "output": None}, ".output", "missing_required_parameter"),
     ({**OUTPUT, "output": 5}, ".output", "invalid_type"),
     (
-        {**OUTPUT, "output": [{"type": "input_image", "image_url": "x"}]},
+        {**OUTPUT, "output": [{"type": "input_audio", "data": "x"}]},
         ".output[0].type",
         "unsupported_value",
     ),

@@ -70,6 +70,49 @@ def test_items_show_the_image_by_its_digest_and_get_it_back_from_the_messages() 
     assert restored["content"] == [{"type": "input_text", "text": "?"}, image(detail="high")]
 
 
+@pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
+def test_a_tool_may_answer_with_an_image(kind: str) -> None:
+    given = "arguments" if kind == "function_call" else "input"
+    words = {"type": "input_text", "text": "There:"}
+    output = {"type": f"{kind}_output", "call_id": "c", "output": [words, image(detail="low")]}
+    call = {"type": kind, "call_id": "c", "name": "see", given: "{}"}
+    read = responses({"input": [call, output]})
+    assert read.input[-1] == {
+        "role": "tool",
+        "tool_call_id": "c",
+        "content": [{"type": "text", "text": "There:"}, {**PART, "detail": "low"}],
+    }
+    assert str(PART["data"]) not in str(read.items)
+    restored = message_images.restored(read.items, read.input)[-1]
+    assert restored["output"] == [words, image(detail="low")]
+    owner = records.Owner("i", "s")
+    seeing = records.Request("r", owner, "m", read.input, records.Sampling(5), {})
+    assert features.needed(seeing) == [("images", "input"), ("tool_images", "output")]
+
+
+def test_outputs_that_are_texts_stay_texts_and_those_of_chat_completions_have_nothing_else() -> (
+    None
+):
+    call = {"type": "function_call", "call_id": "c", "name": "see", "arguments": "{}"}
+    words = {"type": "input_text", "text": "a"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [words, words]}
+    read = responses({"input": [call, output]})
+    assert (read.input[-1]["content"], read.items[-1]["output"]) == ("aa", "aa")
+    bad = {**output, "output": [words, image("http://x")]}
+    assert named(refused_responses({"input": [call, bad]})) == (
+        "input[1].output[1].image_url",
+        "unsupported_value",
+    )
+    function = {"name": "see", "arguments": "{}"}
+    asked = {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]}
+    part = {"type": "image_url", "image_url": {"url": URL}}
+    answered = {"role": "tool", "tool_call_id": "c", "content": [part]}
+    assert named(refused_chat({"messages": [asked, answered]})) == (
+        "messages[1].content[0].type",
+        "unsupported_value",
+    )
+
+
 def test_a_message_with_an_image_makes_a_record_of_version_2_that_needs_the_feature() -> None:
     def made(messages: list[dict[str, Any]]) -> records.Request:
         owner = records.Owner("i", "s")

@@ -33,7 +33,7 @@ class Tokenizer:
         self._template = template
 
     def apply_chat_template(self, messages: list[dict[str, Any]], **_options: Any) -> str:
-        return "".join("<user>" + self._template(m["content"]) for m in messages)
+        return "".join(f"<{m['role']}>" + self._template(m["content"]) for m in messages)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,23 @@ def test_a_template_takes_images_if_it_marks_them(
     template: Callable[[Any], str], takes: bool
 ) -> None:
     assert vllm_template.Template(Tokenizer(template)).takes_images is takes
+
+
+class OfUsersOnly(Tokenizer):
+    """Its template shows the model only texts of what a tool says."""
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        shown = [
+            m if m["role"] == "user" else {**m, "content": texts_of_parts(m["content"])}
+            for m in messages
+        ]
+        return super().apply_chat_template(shown, **options)
+
+
+@pytest.mark.parametrize(("tokenizer", "takes"), [(Tokenizer, True), (OfUsersOnly, False)])
+def test_images_of_tools_are_another_question(tokenizer: type[Tokenizer], takes: bool) -> None:
+    template = vllm_template.Template(tokenizer(with_parts))
+    assert (template.takes_images, template.takes_tool_images) == (True, takes)
 
 
 def test_messages_have_markers_for_images_and_texts_otherwise() -> None:
