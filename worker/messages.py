@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tailrace.protocol import images
+
 
 def text_of(content: Any) -> str:
     """A message's text: a string, or the text parts of a list of parts."""
@@ -34,17 +36,27 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as any server of Chat Completions takes them: texts, calls of functions and their
-    outputs. A custom tool is a function of one text, `input`; reasoning is left out."""
+    """Messages as any server of Chat Completions takes them: texts, images of a user, calls of
+    functions and their outputs. A custom tool is a function of one text, `input`; reasoning is left
+    out."""
     made: list[dict[str, Any]] = []
     for message, short in zip(messages, plain(messages), strict=True):
         one: dict[str, Any] = dict(short)
+        if images.any_in([message]):
+            one["content"] = [_shown(part) for part in message["content"]]
         if message.get("tool_calls"):
             one["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
         if "tool_call_id" in message:
             one["tool_call_id"] = message["tool_call_id"]
         made.append(one)
     return made
+
+
+def _shown(part: dict[str, Any]) -> dict[str, Any]:
+    if part["type"] != "image":
+        return part
+    detail = {"detail": part["detail"]} if "detail" in part else {}
+    return {"type": "image_url", "image_url": {"url": images.url(part), **detail}}
 
 
 def _function_call(call: dict[str, Any]) -> dict[str, Any]:

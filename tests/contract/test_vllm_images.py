@@ -145,10 +145,12 @@ if engine_environment.HERE:
         def after(*output: dict[str, Any]) -> records.Request:
             call = {"id": "c", "type": "function", "function": {"name": "see", "arguments": "{}"}}
             asked = ask(said("What does it see?"))
-            asked.messages += [
-                {"role": "assistant", "content": "", "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "c", "content": list(output)},
-            ]
+            asked.messages.extend(
+                [
+                    {"role": "assistant", "content": "", "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "c", "content": list(output)},
+                ]
+            )
             return asked
 
         one, other = (after(said("This: "), shown(pictures.png(n))) for n in (1, 2))

@@ -16,6 +16,7 @@ import httpx
 
 from tailrace import settings
 from tailrace.protocol import records
+from tailrace.protocol.features import Feature
 from tailrace.retry import retry_until
 from worker import generation
 from worker.engines import base
@@ -56,6 +57,8 @@ class OpenAI(base.PlainText):
         _client: connections to the server. Closed by `shutdown`.
     """
 
+    # Whether its model reads images only the server knows; it says so when asked.
+    features: frozenset[Feature] = frozenset({"images"})
     ids_are_tokens = False
     tokenizer_digest = "unicode"
     stop_ids: frozenset[int] = frozenset()

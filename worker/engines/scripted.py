@@ -38,7 +38,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tailrace import settings
-from tailrace.protocol import features, fold, records
+from tailrace.protocol import features, fold, images, records
 from worker import generation
 from worker.engines import base, scripted_answers, scripted_markers
 from worker.messages import plain
@@ -131,13 +131,15 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 
 def readable_text(messages: list[dict[str, Any]]) -> str:
-    """The default answer."""
+    """The default answer. It tells the digests of the images that it was shown."""
     asked = next(
         (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
     ).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
+    digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
+    seen = f" with images {digests}" if digests else ""
     return (
-        f"You asked: “{quoted}” — this is the scripted engine: it answers in order, but it "
+        f"You asked: “{quoted}”{seen} — this is the scripted engine: it answers in order, but it "
         f"does not think."
     )
 

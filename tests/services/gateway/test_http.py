@@ -9,11 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.parsing import images as parsed_images
 from tailrace import log
 from tailrace.protocol import ids, images, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import pictures, waiting
+from worker.engines import base, openai
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
@@ -247,6 +249,55 @@ class TestChains:
         assert seen == await self.messages_of(kafka, pool, rebuilt)
         [shown] = images.parts(seen)
         assert (images.url(shown), shown["detail"]) == (url, "low")
+
+    async def test_images_that_a_tool_shows_are_given_back(
+        self, client: httpx.AsyncClient, kafka: str, pool: str
+    ) -> None:
+        image = {
+            "type": "input_image",
+            "detail": "auto",
+            "image_url": pictures.url(pictures.png(3)),
+        }
+        call = {"type": "function_call", "call_id": "c", "name": "see", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c", "output": [image]}
+        asked = {**QUICK, "input": [{"role": "user", "content": "Look."}, call, output]}
+        done = (await client.post("/v1/responses", json=asked)).json()
+        assert done["status"] == "completed"
+        items = (await client.get(f"/v1/responses/{done['id']}/input_items")).json()["data"]
+        assert items[0]["output"] == [image]  # the newest first
+        seen = await self.messages_of(kafka, pool, done["id"])
+        assert [m["role"] for m in seen if images.any_in([m])] == ["tool"]
+
+    async def test_the_engine_of_a_worker_may_be_this_gateway_and_gets_images_too(
+        self, gateway: gp.Gateway
+    ) -> None:
+        part = parsed_images.of_responses({"image_url": pictures.url(pictures.png(5))}, "input")
+        content = [{"type": "text", "text": "What is it?"}, part]
+        rid, told = "resp_x", ""
+        request = records.Request(
+            rid,
+            records.Owner("i", "s"),
+            "m",
+            [{"role": "user", "content": content}],
+            records.Sampling(400, temperature=0.0),
+            {},
+        )
+
+        def keep(step: base.Step) -> bool:
+            nonlocal told
+            told += "".join(map(chr, step.ids))
+            return True
+
+        engine = openai.OpenAI(
+            url=gateway.url, model=gp.MODEL, capacity=1, key=gateway.keys.token("alice")
+        )
+        try:
+            base.check_features(request, engine.features)
+            prompt = await engine.encode(request)
+            await engine.generate(base.GenerationInput(request, "f", prompt, [], 400), keep)
+        finally:
+            await engine.shutdown()
+        assert told.startswith(f"You asked: “What is it?” with images {part['sha256'][:8]} — ")
 
     @pytest.mark.parametrize(
         "previous", ["resp_nothing", "", "../../etc/passwd", "resp_" + "A" * 32]

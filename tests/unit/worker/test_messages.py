@@ -62,6 +62,25 @@ def test_a_server_gets_calls_and_outputs_and_custom_tools_as_functions() -> None
     ]
 
 
+def test_a_server_gets_a_users_images_as_data_urls() -> None:
+    image = {"type": "image", "sha256": "0", "media": "image/png", "width": 1, "height": 1}
+    text = {"type": "text", "text": "?"}
+    shown = [text, {**image, "data": "AA=="}, {**image, "data": "AQ==", "detail": "low"}]
+    assert chat([{"role": "user", "content": shown}]) == [
+        {
+            "role": "user",
+            "content": [
+                text,
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+                {
+                    "type": "image_url",
+                    "image_url": {"url": "data:image/png;base64,AQ==", "detail": "low"},
+                },
+            ],
+        }
+    ]
+
+
 def test_all_that_is_said_counts() -> None:
     tools = [{"type": "function", "function": {"name": "weather"}}]
     alone = [characters([message], []) for message in CALLED]
