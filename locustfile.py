@@ -1,6 +1,7 @@
-"""Load for the whole path, by four kinds of users. Talkers use the WebSocket mode of the Responses
+"""Load for the whole path, by five kinds of users. Talkers use the WebSocket mode of the Responses
 API, lose their connection, resume, and cancel. Callers do the same with tools (`--tools`): the
-model calls one, they send its output, and the model answers. Readers watch the answers of others.
+model calls one, they send its output, and the model answers. Showers (`--images`) send an image and
+ask about it twice. Readers watch the answers of others.
 Idle users are connected and send nothing.
 
     locust -f locustfile.py --headless -u 20 -r 5 -t 30s --host http://127.0.0.1:8000
@@ -17,12 +18,16 @@ verdict together.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +110,11 @@ def _options(parser: LocustArgumentParser) -> None:
         "--tools",
         action="store_true",
         help="some users offer tools, whose outputs they send (the pool's model must know tools)",
+    )
+    group.add_argument(
+        "--images",
+        action="store_true",
+        help="some users send an image (the pool's model must read images)",
     )
     group.add_argument(
         "--scripted",
@@ -600,6 +610,70 @@ class Caller(Asker):
             days = 0
         output = f"{days} days of rain"
         return {"type": "function_call_output", "call_id": call["call_id"], "output": output}
+
+
+class Shower(Asker):
+    """Sends an image, asks about it, and asks again: the conversation still shows it."""
+
+    weight = 1
+
+    @task
+    def show(self) -> None:
+        if not self.options.images:
+            self.wait()
+            return
+        picture = png()
+        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        question = f"What is it? ({random.getrandbits(32):08x})"
+        parts = [
+            {"type": "input_text", "text": question},
+            {"type": "input_image", "image_url": url},
+        ]
+        common: dict[str, Any] = {"temperature": 0}
+        if self.options.scripted:
+            common["metadata"] = {"script_pace_ms": str(self.options.pace_ms)}
+        first = {**common, "input": [{"role": "user", "content": parts}]}
+        digest = hashlib.sha256(picture).hexdigest()[:8]
+        socket: Socket | None = None
+        try:
+            socket = Socket(self.base, known["credential"])
+            socket, seen = self._turn(socket, first, self._expected(question, digest), cancel=False)
+            if (seen.final or {}).get("status") == "completed":
+                socket = socket or Socket(self.base, known["credential"])
+                again = {**common, "input": "And now?", "previous_response_id": seen.rid}
+                expected = self._expected("And now?", digest)
+                socket, _ = self._turn(socket, again, expected, cancel=False)
+                totals["images"] += 1
+        except (Cut, Refused) as error:
+            self.failed("whole answer", error)
+        finally:
+            if socket is not None:
+                socket.close()
+        self.end_after_answers()
+
+    def _expected(self, question: str, digest: str) -> str | None:
+        if not self.options.scripted:
+            return None
+        from worker.engines import scripted  # as for talkers
+
+        shown = [{"type": "image", "sha256": digest}]
+        return scripted.readable_text(
+            [{"role": "user", "content": shown}, {"role": "user", "content": question}]
+        )
+
+
+def png() -> bytes:
+    """A picture of one random colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    side = 32
+    row = b"\0" + random.randbytes(3) * side
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row * side)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
 
 
 class Shape(LoadTestShape):

@@ -22,6 +22,7 @@ from websockets.asyncio.client import connect
 from tailrace.protocol.events import TERMINAL_TYPES
 from tailrace.verify import clients, transcript
 from tests.faults.stage import MODEL, Stage
+from tests.support import pictures
 
 USERS = ("alice", "bob", "carol")
 STRANGER = "mallory"
@@ -155,11 +156,13 @@ class Crowd:
         gateway: str | None = None,
         gateways: Sequence[str] = (),
         commands: str = "",
+        shown: Sequence[bytes] = (),
         **cues: Any,
     ) -> Asked | None:
         """Submit once (`key`: until the outcome is known; `gateways`: at these in turn); None
         if it was refused or the outcome is unknown. `commands`: lines for the scripted engine,
-        where the request has tools, a format or reasoning (`tests.faults.wants`)."""
+        where the request has tools, a format or reasoning (`tests.faults.wants`). `shown`: image
+        files that the question shows."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
         fields: dict[str, Any] = {k: cues.pop(k) for k in FIELDS if k in cues}
@@ -171,7 +174,7 @@ class Crowd:
         }
         body: dict[str, Any] = {
             "model": MODEL,
-            "input": f"{mark} says hello\n{commands}".strip(),
+            "input": _question(f"{mark} says hello\n{commands}".strip(), shown),
             "background": True,
             "max_output_tokens": 20_000,
             "metadata": metadata,
@@ -489,6 +492,13 @@ class Watcher:
                 if line.startswith("data: "):
                     self._record(n, [json.loads(line[6:])])
         return "cut"
+
+
+def _question(text: str, shown: Sequence[bytes]) -> str | list[dict[str, Any]]:
+    if not shown:
+        return text
+    parts = [{"type": "input_image", "image_url": pictures.url(file)} for file in shown]
+    return [{"role": "user", "content": [{"type": "input_text", "text": text}, *parts]}]
 
 
 def _characters(item: dict[str, Any]) -> str:

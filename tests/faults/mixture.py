@@ -21,6 +21,7 @@ ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
 OPEN = 14  # responses under way
 PAUSE_S = (1.0, 4.0)
 WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
+WITH_IMAGES = 0.15  # of the requests, with items or without
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Round:
     report: report.Report
     takeovers: int = 0
     of_items: int = 0  # takeovers of responses with calls or reasoning
+    of_images: int = 0  # takeovers of responses to images
     inconclusive: str = ""
 
     @property
@@ -48,6 +50,7 @@ class Totals:
     words: Counter[str] = field(default_factory=Counter)
     takeovers: int = 0
     of_items: int = 0
+    of_images: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -57,6 +60,7 @@ class Totals:
         self.report.absorb(one.report)
         self.takeovers += one.takeovers
         self.of_items += one.of_items
+        self.of_images += one.of_images
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -74,7 +78,8 @@ class Totals:
             "",
             (
                 f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers "
-                f"with k > 0, of which {self.of_items} of responses with calls or reasoning{bound}"
+                f"with k > 0, of which {self.of_items} of responses with calls or reasoning, "
+                f"{self.of_images} of responses to images{bound}"
             ),
         ]
         out += [
@@ -107,12 +112,14 @@ class Totals:
 
 async def load(d: drill.Drill, until: float) -> None:
     """Keep OPEN responses under way: some sampled, some with a key, some cancelled, some with
-    tools or a format, most watched."""
+    tools, a format or images, most watched."""
 
     async def one() -> None:
         rng = d.rng
         tokens = rng.randrange(20, 400)
         more = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
+        if rng.random() < WITH_IMAGES:
+            more["shown"] = wants.images(rng)
         asked = await d.crowd.ask(
             tokens=tokens,
             pace_ms=rng.choice((5, 10, 20)),
@@ -168,6 +175,12 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 for o in d.outcomes.values()
                 if any(kind != "message" for kind, *_ in o.items)
             )
+            seeing = {a.rid for a in d.crowd.asked if isinstance(a.body["input"], list)}
+            of_images = sum(
+                len([t for t in o.takeovers if t.k])
+                for rid, o in d.outcomes.items()
+                if rid in seeing
+            )
             missing = [
                 what
                 for what, bit in (
@@ -177,7 +190,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 )
                 if not bit
             ]
-        return Round(seed, found, takeovers, of_items, ", ".join(missing))
+        return Round(seed, found, takeovers, of_items, of_images, ", ".join(missing))
     finally:
         on.close()
 

@@ -1,10 +1,13 @@
-"""What clients of drills ask for beyond text: tools, reasoning, formats, log probabilities. The
-scripted engine obeys the commands; words are counted in tokens that depend on all before them."""
+"""What clients of drills ask for beyond text: tools, reasoning, formats, log probabilities, images.
+The scripted engine obeys the commands; words are counted in tokens that depend on all before them,
+images too."""
 
 from __future__ import annotations
 
 import random
 from typing import Any, Final
+
+from tests.support import pictures
 
 PLACE: Final[dict[str, Any]] = {
     "type": "object",
@@ -22,6 +25,7 @@ TOOLS: Final[list[dict[str, Any]]] = [
     {"type": "custom", "name": "shell"},
 ]
 FORMAT: Final = {"format": {"type": "json_schema", "name": "place", "schema": PLACE}}
+FILLING: Final = 200_000  # bytes after a picture's end that no compression makes fewer
 SEALED: Final = ["reasoning.encrypted_content"]
 LOGPROBS: Final = ["message.output_text.logprobs"]
 
@@ -36,6 +40,14 @@ EVERYTHING: Final[dict[str, Any]] = {
     "include": [*LOGPROBS, *SEALED],
     "top_logprobs": 2,
 }
+
+
+def images(rng: random.Random) -> list[bytes]:
+    """One to three files, one in four of them large."""
+    return [
+        pictures.png(rng.getrandbits(16)) + (rng.randbytes(FILLING) if rng.random() < 0.25 else b"")
+        for _ in range(rng.randrange(1, 4))
+    ]
 
 
 def draw(rng: random.Random, tokens: int) -> dict[str, Any]:

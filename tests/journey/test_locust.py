@@ -65,9 +65,9 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(
         *(scripted_stack.url, scripted_stack.credential, tmp_path / "summary.json"),
         *(
             "-u",
-            "8",
+            "13",
             "-r",
-            "8",
+            "13",
             "-t",
             "100s",
             "--answers",
@@ -77,7 +77,17 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(
             "--push-host",
             scripted_stack.push_url,
         ),
-        *("--scripted", "--tools", "--tokens", "40", "--drops", "0.5", "--cancels", "0.2"),
+        *(
+            "--scripted",
+            "--tools",
+            "--images",
+            "--tokens",
+            "40",
+            "--drops",
+            "0.5",
+            "--cancels",
+            "0.2",
+        ),
     )
     assert code == 0, said
     assert (
@@ -96,6 +106,7 @@ def test_users_who_drop_resume_and_cancel_lose_nothing(
     assert found["milliseconds"]["token gap"]["count"] > 100
     assert found["reads"] >= 1
     assert found["tool loops"] >= 1
+    assert found["images"] >= 1
     assert found["milliseconds"]["connect"]["count"] >= 1
 
 
