@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.protocol import errors, events, ids
+from tailrace.protocol import errors, events, ids, images
 
 _PREFIX: Final = "chatcmpl-"
 _BETWEEN: Final = "."  # not in the alphabet of ids
@@ -130,6 +130,22 @@ def _finish(response: dict[str, Any]) -> str:
 
 def _shown(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:
     return {"content": list(logprobs), "refusal": None}
+
+
+def stored_message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of a request record as the API shows it: `content` is a text or null, and
+    `content_parts` what was given as parts with images."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return {**message, "content": content, "content_parts": None}
+    return {**message, "content": None, "content_parts": [_part(part) for part in content]}
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if part["type"] != "image":
+        return part
+    shown = {"url": images.url(part), "detail": part.get("detail", "auto")}
+    return {"type": "image_url", "image_url": shown}
 
 
 class Chunks:

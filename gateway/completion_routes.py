@@ -46,7 +46,10 @@ class CompletionRoutes:
         name, owner = await self._addressed(request, CredentialScope.READ)
         first = (await self._found(name, owner))[0].response["id"]
         asked = (await _answered(name, [self._delivery.request_of(first, owner)]))[0]
-        items = [{"id": f"{name}-{i}", **message} for i, message in enumerate(asked.messages)]
+        items = [
+            {"id": f"{name}-{i}", **chat_completions.stored_message(message)}
+            for i, message in enumerate(asked.messages)
+        ]
         query = request.query_params
         order = query.get("order") or "asc"
         return JSONResponse(
@@ -54,11 +57,27 @@ class CompletionRoutes:
         )
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/chat/completions/{id}`."""
+        """`DELETE /v1/chat/completions/{id}`.
+
+        Choices that are deleted already do not keep the others: a client repeats a deletion that
+        failed in between.
+        """
         name, owner = await self._addressed(request, CredentialScope.CREATE)
-        rids = [f.response["id"] for f in await self._found(name, owner)]
-        await _answered(name, [self._operations.delete(rid, owner) for rid in rids])
+        rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
+        deleted = await _answered(name, [self._deleted(rid, owner) for rid in rids])
+        if not any(deleted):
+            raise errors.completion_not_found(name)
         return JSONResponse({"id": name, "object": "chat.completion.deleted", "deleted": True})
+
+    async def _deleted(self, rid: str, owner: records.Owner) -> bool:
+        """Delete the response of a choice. Returns whether there was one that may be shown."""
+        try:
+            if not (await self._delivery.find(rid, owner)).response["store"]:
+                return False
+            await self._operations.delete(rid, owner)
+        except delivery.NotFound:
+            return False
+        return True
 
     async def _addressed(
         self, request: Request, scope: CredentialScope

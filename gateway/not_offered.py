@@ -39,6 +39,12 @@ INSTEAD: Final = {
     "batches": "POST /v1/responses with 'service_tier': 'flex' and 'background': true is cheaper.",
     "fine_tuning": "GET /v1/models has its models.",
     "evals": GENERATES,
+    "skills": "Send what the model must know as 'instructions' in POST /v1/responses.",
+    "chatkit": "Use POST /v1/responses, or GET /v1/watch to follow responses.",
+    "organization": "Tenants and credentials are the issuer's of the deployment.",
+    "projects": "Tenants and credentials are the issuer's of the deployment.",
+    "edits": GENERATES,
+    "engines": "GET /v1/models has its models.",
 }
 _METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 

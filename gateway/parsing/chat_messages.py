@@ -57,10 +57,12 @@ def _output(message: dict[str, Any], where: str) -> conversation.CallOutput:
 
 
 def _answer(message: dict[str, Any], where: str) -> list[conversation.Item]:
-    """An assistant's message: reasoning, text or a refusal, calls. One of the last two is there."""
+    """An assistant's message: reasoning, text or a refusal, calls. One of them is there: an answer
+    that was cut short in its thoughts has only these."""
     found: list[conversation.Item] = []
     thought = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(thought, str):  # what servers of reasoning models add, and clients send back
+    # What servers of reasoning models add, and clients send back.
+    if isinstance(thought, str) and thought:
         found.append(conversation.Reasoning(thought, where))
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or len(calls) > MAX_CALLS:
@@ -68,6 +70,8 @@ def _answer(message: dict[str, Any], where: str) -> list[conversation.Item]:
     content = message.get("content")
     if content is None and message.get("refusal") is not None:
         content = messages.text(message, "refusal", where)
+    if content is None and found and not calls:
+        content = ""
     if content is not None or not calls:
         said = messages.content(content, f"{where}.content", refusals=True)
         found.append(conversation.Message("assistant", said, where))

@@ -335,6 +335,37 @@ class TestCompletions:
             assert (await client.delete(path)).json()["deleted"]
             assert (await client.get(path)).json()["error"]["code"] == "completion_not_found"
 
+    async def test_a_repeated_deletion_deletes_the_choices_that_are_left(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        """A deletion can fail between two choices, and clients repeat it."""
+        asked = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
+        async with serving(keys) as service, service.client() as client:
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
+            made = [await service.asked(i) for i in (1, 2)]
+            for request in made:
+                service.answer(request, "x")
+            path = f"/v1/chat/completions/{(await answering).json()['id']}"
+            gone, left = (f"/v1/responses/{request.rid}" for request in made)
+            assert (await client.delete(gone)).json()["deleted"]
+            assert (await client.get(path)).status_code == 404
+            assert (await client.delete(path)).json()["deleted"]
+            assert (await client.get(left)).status_code == 404
+            assert code(await client.delete(path)) == "completion_not_found"
+
+    async def test_completions_that_are_not_stored_are_not_deleted_nor_cancelled(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        asked = {"messages": [{"role": "user", "content": "hi"}], "store": False}
+        async with serving(keys) as service, service.client() as client:
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
+            request = await service.asked()
+            path = f"/v1/chat/completions/chatcmpl-{request.rid[5:]}"
+            assert code(await client.delete(path)) == "completion_not_found"
+            assert service.cancels() == []
+            service.answer(request, "x")
+            assert (await answering).json()["choices"][0]["finish_reason"] == "stop"
+
     async def test_completions_of_text_are_prompts_without_a_template(
         self, keys: gateway_process.Keys
     ) -> None:
@@ -389,6 +420,9 @@ class TestCompletions:
             ("POST", "/v1/images/generations"),
             ("POST", "/v1/audio/speech"),
             ("DELETE", "/v1/threads/t"),
+            ("GET", "/v1/organization/usage/completions"),
+            ("POST", "/v1/chatkit/sessions"),
+            ("POST", "/v1/skills"),
             ("POST", "/v1/responses/compact"),
         ],
     )

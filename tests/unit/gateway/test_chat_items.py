@@ -242,3 +242,19 @@ def test_a_choice_that_fails_ends_the_stream() -> None:
     made = chunks(body)
     assert "error" in made[-1]
     assert all("error" not in chunk for chunk in made[:-1])
+
+
+def test_stored_messages_have_images_as_clients_give_them() -> None:
+    image = {"type": "image", "sha256": "0", "media": "image/png", "width": 1, "height": 1}
+    text = {"type": "text", "text": "What is it?"}
+    shown = chat_completions.stored_message(
+        {"role": "user", "content": [text, {**image, "data": "AA=="}]}
+    )
+    url = {"url": "data:image/png;base64,AA==", "detail": "auto"}
+    assert shown == {
+        "role": "user",
+        "content": None,
+        "content_parts": [text, {"type": "image_url", "image_url": url}],
+    }
+    plain = chat_completions.stored_message({"role": "user", "content": "hi"})
+    assert plain == {"role": "user", "content": "hi", "content_parts": None}

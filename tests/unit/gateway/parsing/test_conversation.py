@@ -93,6 +93,17 @@ class TestMessages:
         own = [*QUESTION, THOUGHT, CALL, OUTPUT, {"role": "assistant", "content": "no"}]
         assert chat({"messages": asked}).input == of(*own)
 
+    def test_an_answer_of_thoughts_only_can_be_sent_back(self) -> None:
+        """It is what a client gets of an answer that was cut short while the model thought."""
+        thoughts = {"role": "assistant", "content": None, "reasoning_content": "hm"}
+        asked = chat({"messages": [*QUESTION, thoughts, *QUESTION]}).input
+        assert asked[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
+
+    def test_an_answer_without_anything_is_refused(self) -> None:
+        nothing = {"role": "assistant", "content": None, "reasoning_content": "", "tool_calls": []}
+        error = refused_chat({"messages": [*QUESTION, nothing]})
+        assert error.param == "messages[1].content"
+
     def test_all_that_is_said_counts(self) -> None:
         (message,) = of(THOUGHT, CALL)
         assert conversation.characters([message]) == len("hm" + "f" + '{"a":1}')
