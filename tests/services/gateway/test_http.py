@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from gateway.parsing import images as parsed_images
@@ -457,6 +458,33 @@ class TestChat:
             await client.get(f"/v1/responses/{answer.headers['x-tailrace-response-id']}")
         ).json()
         assert again["output"][0]["content"][0]["text"] == body["choices"][0]["message"]["content"]
+
+    async def test_several_choices_as_the_sdk_asks_for_them(
+        self, client: httpx.AsyncClient, gateway: gp.Gateway, keys: gp.Keys
+    ) -> None:
+        asked: dict[str, Any] = {"model": gp.MODEL, "n": 3, **self.BODY}
+        async with openai.AsyncOpenAI(
+            base_url=f"{gateway.url}/v1", api_key=keys.token("alice"), max_retries=0
+        ) as sdk:
+            whole = await sdk.chat.completions.create(**asked)
+            assert [choice.index for choice in whole.choices] == [0, 1, 2]
+            assert whole.usage is not None
+            assert whole.usage.completion_tokens == 12
+            options: Any = {"include_usage": True}
+            async with sdk.chat.completions.stream(**asked, stream_options=options) as stream:
+                streamed = await stream.get_final_completion()
+            assert [choice.finish_reason for choice in streamed.choices] == ["stop"] * 3
+            assert streamed.usage is not None
+            assert streamed.usage.completion_tokens == 12
+            kept = await sdk.chat.completions.retrieve(streamed.id)
+            assert [choice.message.content for choice in kept.choices] == [
+                choice.message.content for choice in streamed.choices
+            ]
+            said = await sdk.chat.completions.messages.list(streamed.id)
+            assert [(m.role, m.content) for m in said.data] == [("system", "s"), ("user", "hi")]
+            assert (await sdk.chat.completions.delete(streamed.id)).deleted
+            with pytest.raises(openai.NotFoundError):
+                await sdk.chat.completions.retrieve(streamed.id)
 
     @pytest.mark.parametrize("usage", [True, False])
     async def test_stream(self, client: httpx.AsyncClient, usage: bool) -> None:
