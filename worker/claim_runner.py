@@ -114,7 +114,7 @@ class ClaimRunner:
             logprobs=request.sampling.logprobs is not None,
         )
 
-    def _visible(self) -> visible.Visible:
+    async def _visible(self) -> visible.Visible:
         engine, request = self._context.engine, self._response.request
         stop = request.sampling.stop
         # Without a token there is no text; and to another model the tokens mean something else.
@@ -124,7 +124,7 @@ class ClaimRunner:
             return visible.Nothing()
         if not engine.parser_name(request):
             return visible.PlainText(engine.detokenizer(), stop)
-        parser = engine.item_parser(request, self._plan.prompt_ids)
+        parser = await engine.item_parser(request, self._plan.prompt_ids)
         return visible.Items(request.rid, parser, stop, request.max_tool_calls)
 
     async def _resume(self) -> None:
@@ -133,7 +133,7 @@ class ClaimRunner:
         Raises:
             NotResumable, or whatever the engine raises when it makes a parser.
         """
-        made = self._generation(self._visible())
+        made = self._generation(await self._visible())
         if self._plan.prev is not None:
             accepted = visible.Accepted.by(self._entry.fold)
             try:

@@ -264,7 +264,7 @@ if engine_environment.HERE:
 
     def pieces_of(engine: vllm.VLLM, request: records.Request, ids: Sequence[int]) -> list[Any]:
         """What each id adds, and at last what the end adds."""
-        parser = engine.item_parser(request, prompt_ids(engine, request))
+        parser = engine._new_parser(request, prompt_ids(engine, request))
         return [*[list(parser.push(i)) for i in ids], list(parser.finish())]
 
     def prompt_ids(engine: vllm.VLLM, request: records.Request) -> list[int]:
@@ -358,7 +358,7 @@ if engine_environment.HERE:
         different = 0
         for text, more, items in TEXTS.values():
             request = ask(tools=TOOLS, **more)
-            parser: Any = engine.item_parser(request, prompt_ids(engine, request))
+            parser: Any = engine._new_parser(request, prompt_ids(engine, request))
             ids, found = engine._fast.encode(text).ids, []
             for at in range(0, len(ids), 2):
                 for i in ids[at : at + 2]:

@@ -200,8 +200,9 @@ class Engine(Protocol):
         the same ids make the same items. Empty where the answer is plain text, which needs a
         `detokenizer` only."""
 
-    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
-        """A new parser of this response. Only where `parser_name` is not empty."""
+    async def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
+        """A new parser of this response. Only where `parser_name` is not empty. Must not block the
+        event loop for long, however many tools there are."""
 
 
 class PlainText:
@@ -213,7 +214,7 @@ class PlainText:
     def parser_name(self, request: records.Request) -> str:
         return ""
 
-    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
+    async def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
         raise AssertionError("plain text has no parser")
 
 

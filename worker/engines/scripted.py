@@ -303,7 +303,9 @@ class Scripted:
     def parser_name(self, request: records.Request) -> str:
         return scripted_markers.PARSER if scripted_answers.has_items(request) else ""
 
-    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
+    async def item_parser(
+        self, request: records.Request, prompt_ids: Sequence[int]
+    ) -> base.ItemParser:
         return scripted_markers.Parser(Detokenizer())
 
     async def _fault(self, cues: dict[str, Any], index: int, pace_s: float) -> float:

@@ -218,7 +218,13 @@ class VLLM:
     def parser_name(self, request: records.Request) -> str:
         return str(self._parsers.name(request))
 
-    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
+    async def item_parser(
+        self, request: records.Request, prompt_ids: Sequence[int]
+    ) -> base.ItemParser:
+        # Its grammar is made for it too: 40 ms for 300 KiB of tools.
+        return await self._in_encoder(self._new_parser, request, prompt_ids)
+
+    def _new_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
         variables = self._template.variables(request)
         parser: base.ItemParser = self._parsers.item_parser(request, prompt_ids, variables)
         return parser

@@ -163,7 +163,9 @@ async def test_no_tokens_yet_any_parser_may_start() -> None:
 class Unreadable(scripted.Scripted):
     """Its parser reads ten ids."""
 
-    def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
+    async def item_parser(
+        self, request: records.Request, prompt_ids: Sequence[int]
+    ) -> base.ItemParser:
         class Parser(scripted_markers.Parser):
             read = 0
 
