@@ -16,7 +16,7 @@ from tailrace.protocol import ids, images, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import pictures, waiting
-from worker.engines import base, openai
+from worker.engines import base
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
