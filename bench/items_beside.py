@@ -64,6 +64,8 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
             settings={
                 "TAILRACE_SESSION_TIMEOUT_MS": str(whole_path.FROZEN_MS),
                 "TAILRACE_TOOL_PARSER": PARSER,
+                # The other side has none, and would show as text what is reasoning here.
+                "TAILRACE_REASONING_PARSER": "none",
             },
         ),
         stacks.vllm_server(plan.scratch, folder, folder.name, tool_parser=PARSER),

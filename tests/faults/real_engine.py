@@ -168,12 +168,8 @@ async def run(kills: int, workers: int, seed: int, seconds: float, folder: Path)
     """The exit code: 0 all well, 1 something failed, 2 not enough kills bit."""
     model = folder / "model"
     small = models.resolve("vllm", "").source
-    await asyncio.to_thread(
-        subprocess.run,
-        [ENGINE_PYTHON, "-m", "tests.support.toy_tools", small, model],
-        cwd=stage.ROOT,
-        check=True,
-    )
+    command = [str(ENGINE_PYTHON), "-m", "tests.support.toy_tools", str(small), str(model)]
+    await asyncio.to_thread(lambda: subprocess.run(command, cwd=stage.ROOT, check=True))
     pools = {
         stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}
     }

@@ -249,7 +249,7 @@ class Scripted:
     tokenizer_digest = "scripted-1"
     stop_ids: frozenset[int] = frozenset()
     features = features.ALL
-    parsers = ("scripted",)
+    parsers: tuple[str, ...] = ("scripted",)
 
     def __init__(self, *, capacity: int, max_model_len: int) -> None:
         self.capacity = capacity

@@ -17,6 +17,7 @@ from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import pictures, waiting
 from worker.engines import base
+from worker.engines import openai as openai_engine
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
@@ -289,7 +290,7 @@ class TestChains:
             told += "".join(map(chr, step.ids))
             return True
 
-        engine = openai.OpenAI(
+        engine = openai_engine.OpenAI(
             url=gateway.url, model=gp.MODEL, capacity=1, key=gateway.keys.token("alice")
         )
         try:

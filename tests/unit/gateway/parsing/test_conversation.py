@@ -100,7 +100,12 @@ class TestMessages:
         assert asked[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
     def test_an_answer_without_anything_is_refused(self) -> None:
-        nothing = {"role": "assistant", "content": None, "reasoning_content": "", "tool_calls": []}
+        nothing: dict[str, Any] = {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "",
+            "tool_calls": [],
+        }
         error = refused_chat({"messages": [*QUESTION, nothing]})
         assert error.param == "messages[1].content"
 
