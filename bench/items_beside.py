@@ -114,7 +114,8 @@ def _ask(side: stacks.Side, fields: dict[str, Any], tokens: int) -> load.Ask:
             "model": side.model,
             "messages": [{"role": "user", "content": question}],
             "max_tokens": tokens,
-            "temperature": 0,
+            # Greedy, the toy says only newlines to tools. Whitespace is shown when text follows.
+            "temperature": 1,
             "stream": True,
             "stream_options": {"include_usage": True},
             **fields,

@@ -94,4 +94,5 @@ def test_a_failure_is_told_with_its_reason() -> None:
         "detail": "the engine died",
         "kafka": False,
         "features": [],
+        "parsers": [],
     }
