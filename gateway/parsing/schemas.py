@@ -21,6 +21,10 @@ from tailrace.protocol import errors
 
 MAX_SCHEMA_BYTES: Final = 65_536  # 30 kB take the engine a third of a second
 MAX_SCHEMA_DEPTH: Final = 32  # of arrays and objects in the JSON; a record has 64 for all of it
+# Of all texts of bounded length in a request. Each character of a bound takes the engine 10 ms of
+# CPU to make the grammar, up to a length from which it repeats instead.
+MAX_BOUNDED_CHARS: Final = 1024
+_REPEATED_CHARS: Final = 256
 MAX_COUNT: Final = 2**31 - 1  # of lengths and numbers of items and properties
 
 Schema = dict[str, Any]
@@ -130,15 +134,26 @@ def bounded(value: Any, where: str, most_bytes: int, most_levels: int) -> None:
         raise errors.invalid_value(where, f"Invalid '{where}': larger than {most_bytes} bytes.")
 
 
-def check(schema: Any, where: str) -> None:
+class Budget:
+    """What the schemas of one request may cost together. `left`: characters of bounded texts."""
+
+    def __init__(self) -> None:
+        self.left = MAX_BOUNDED_CHARS
+
+
+def check(schema: Any, where: str, budget: Budget | None = None) -> None:
     """Check a schema that is to be enforced. Arguments and errors as those of `check_bounds`.
+
+    Args:
+        budget: of the request; None where it has one schema. What passes is taken off it.
 
     Raises:
         errors.ApiError: `unsupported_value` naming the keyword that cannot be enforced, or
             `invalid_value`, `invalid_type` naming the one that is no JSON schema.
     """
     check_bounds(schema, where)
-    _Walk(schema, where).run()
+    budget = budget or Budget()
+    budget.left = _Walk(schema, where, budget.left).run()
 
 
 def size(value: Any) -> int:
@@ -192,9 +207,11 @@ class _Walk:
         _either: the `oneOf` lists, looked at when all references are known to end.
         _ends: where references lead to, by the identity of the schema that refers.
         _kept: schemas that were made here, which `_root` does not keep alive.
+        _left: characters that texts of bounded length may still have.
     """
 
-    def __init__(self, root: Schema, where: str) -> None:
+    def __init__(self, root: Schema, where: str, left: int) -> None:
+        self._left = left
         self._root = root
         self._where = where
         self._todo: list[Place] = [(root, where)]
@@ -204,8 +221,8 @@ class _Walk:
         self._ends: dict[int, Any] = {}
         self._kept: list[Schema] = []
 
-    def run(self) -> None:
-        """Look at all of it."""
+    def run(self) -> int:
+        """Look at all of it; how many characters of bounded texts are left."""
         while self._todo:
             schema, where = self._todo.pop()
             if id(schema) not in self._seen:
@@ -215,6 +232,7 @@ class _Walk:
         self._refuse_circles()
         for branches, where in self._either:
             self._one_of(branches, where)
+        return self._left
 
     def _schema(self, schema: Any, where: str) -> None:
         if schema is True:
@@ -380,6 +398,15 @@ class _Walk:
                 if keyword in schema:
                     other = "pattern" if "pattern" in schema else "format"
                     raise _unsupported(where, keyword, f"it stands beside '{other}'")
+        self._left -= min(max(least or 0, most or 0), _REPEATED_CHARS)
+        if self._left < 0:
+            keyword = "minLength" if most is None else "maxLength"
+            raise _unsupported(
+                where,
+                keyword,
+                f"texts of bounded length have more than {MAX_BOUNDED_CHARS} characters together, "
+                f"counting {_REPEATED_CHARS} of a longer one",
+            )
 
     def _object(self, schema: Schema, where: str) -> None:
         names = {name for name, _ in self._named(schema, where, "properties")}

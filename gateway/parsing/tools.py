@@ -112,7 +112,8 @@ def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> 
     if len(value) > MAX_TOOLS:
         raise _too_many()
     schemas.bounded(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
-    found = [_tool(each, f"tools[{i}]") for i, each in enumerate(value)]
+    budget = schemas.Budget()
+    found = [_tool(each, f"tools[{i}]", budget) for i, each in enumerate(value)]
     prompt = tuple(tool for each in found for tool in each.prompt)
     _distinct(found)
     hosted = tuple(dict.fromkeys(each.hosted for each in found if each.hosted is not None))
@@ -144,16 +145,16 @@ class _Read:
     namespace: str | None = None
 
 
-def _tool(value: Any, where: str) -> _Read:
+def _tool(value: Any, where: str, budget: schemas.Budget) -> _Read:
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "an object")
     kind = value.get("type")
     if kind is None:
         raise errors.missing_required_parameter(f"{where}.type")
     if kind == "namespace":
-        return _namespace(value, where)
+        return _namespace(value, where, budget)
     if isinstance(kind, str) and kind in _OWN:
-        return _own(value, kind, where, None)
+        return _own(value, kind, where, None, budget)
     if isinstance(kind, str) and _is_hosted(kind):
         shown = {name: each for name, each in value.items() if name not in _SECRETS}
         return _Read(shown, hosted=kind)
@@ -166,7 +167,7 @@ def _is_hosted(kind: str) -> bool:
     return kind in HOSTED or _DATED.match(kind) is not None
 
 
-def _namespace(value: dict[str, Any], where: str) -> _Read:
+def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> _Read:
     """Its tools one by one."""
     name = _name_of(value, where)
     _description(value, where)
@@ -185,7 +186,7 @@ def _namespace(value: dict[str, Any], where: str) -> _Read:
             raise errors.unsupported_value(
                 f"{path}.type", "Tools of a namespace are: function, custom."
             )
-        found.append(_own(each, kind, path, name))
+        found.append(_own(each, kind, path, name, budget))
     return _Read(
         # The Response object must have a description.
         {
@@ -200,7 +201,13 @@ def _namespace(value: dict[str, Any], where: str) -> _Read:
     )
 
 
-def _own(value: dict[str, Any], kind: str, where: str, namespace: str | None) -> _Read:
+def _own(
+    value: dict[str, Any],
+    kind: str,
+    where: str,
+    namespace: str | None,
+    budget: schemas.Budget,
+) -> _Read:
     """A function or a custom tool. Chat Completions has its members one level deeper."""
     nested = isinstance(value.get(kind), dict)
     inner, path = (value[kind], f"{where}.{kind}") if nested else (value, where)
@@ -213,7 +220,7 @@ def _own(value: dict[str, Any], kind: str, where: str, namespace: str | None) ->
     if description is not None:
         seen["description"] = description
     if kind == "function":
-        strict, parameters = _parameters(inner, path)
+        strict, parameters = _parameters(inner, path, budget)
         seen |= {"parameters": parameters, "strict": strict}
         shown = {"parameters": inner.get("parameters"), "strict": strict}
     else:
@@ -254,7 +261,9 @@ def _description(value: dict[str, Any], where: str) -> str | None:
     return description
 
 
-def _parameters(value: dict[str, Any], where: str) -> tuple[bool, dict[str, Any]]:
+def _parameters(
+    value: dict[str, Any], where: str, budget: schemas.Budget
+) -> tuple[bool, dict[str, Any]]:
     """Whether a function is strict, and the schema of its arguments. Where the client does not say,
     it is strict if its schema can be enforced: many clients send schemas that they did not write.
     """
@@ -269,7 +278,7 @@ def _parameters(value: dict[str, Any], where: str) -> tuple[bool, dict[str, Any]
         if isinstance(parameters, dict) and parameters.get("type", "object") != "object":
             raise errors.invalid_value(f"{path}.type", f"Invalid '{path}.type': expected 'object'.")
         try:
-            schemas.check(parameters, path)
+            schemas.check(parameters, path, budget)
             return True, parameters
         except errors.ApiError as error:
             if error.code != "unsupported_value" or error.param is None:

@@ -262,6 +262,32 @@ if engine_environment.HERE:
     CITY = {"type": "string", "maxLength": 8}
     TOOLS = [tool("weather", city=CITY), tool("now", zone={"enum": ["UTC", "CET"]})]
 
+    @pytest.mark.parametrize("engine", EXACT, indirect=True)
+    async def test_bounded_texts_hold_no_control_characters(engine: vllm.VLLM) -> None:
+        """A model that insists on one: JSON has it only as an escape."""
+        [tab] = engine._fast.encode("\t").ids
+        insists: dict[str, Any] = {"logit_bias": {str(tab): 100.0}, "max_tokens": 60}
+        bounded = {"type": "string", "maxLength": 6}
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {"a": bounded},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+        form = {"type": "json_schema", "schema": schema}
+        said = text_of(engine, await answer(engine, ask(format=form, **insists)))
+        assert set(json.loads(said)) == {"a"}
+        request = ask(
+            tools=[tool("weather", strict=True, city=bounded)],
+            tool_choice=records.ToolChoice("required"),
+            parallel_tool_calls=False,
+            **insists,
+        )
+        [(kind, name, arguments)] = items_of(
+            pieces_of(engine, request, await answer(engine, request))
+        )
+        assert (kind, name, set(json.loads(arguments))) == ("c", "weather", {"city"})
+
     def pieces_of(engine: vllm.VLLM, request: records.Request, ids: Sequence[int]) -> list[Any]:
         """What each id adds, and at last what the end adds."""
         parser = engine._new_parser(request, prompt_ids(engine, request))

@@ -16,6 +16,23 @@ BACKEND: Final = {
     "disable_any_whitespace": True,
 }
 
+# A character of a text of bounded length as xgrammar writes it: also control characters, with which
+# an answer is no JSON. And as it must be.
+_LOOSE: Final = r"[^\"\\\r\n]"
+_CHARACTER: Final = r"[^\"\\\0-\x1f]"
+
+
+def repaired(schema: Any, **more: Any) -> str | None:
+    """The grammar of a JSON schema in which bounded texts hold no control characters; None where
+    xgrammar's own has none that could. `more`: of `xgrammar.Grammar.from_json_schema`."""
+    import xgrammar
+
+    try:
+        grammar = str(xgrammar.Grammar.from_json_schema(schema, **more))
+    except RuntimeError:
+        return None  # vLLM refuses it, and says why
+    return grammar.replace(_LOOSE, _CHARACTER) if _LOOSE in grammar else None
+
 
 def constraint(form: dict[str, Any]) -> Any:
     """vLLM's `StructuredOutputsParams` for a request's `format`."""
@@ -23,6 +40,8 @@ def constraint(form: dict[str, Any]) -> Any:
 
     match form["type"]:
         case "json_schema":
+            if grammar := repaired(form["schema"], any_whitespace=False):
+                return StructuredOutputsParams(grammar=grammar)
             return StructuredOutputsParams(json=form["schema"])
         case "json_object":
             return StructuredOutputsParams(json_object=True)
@@ -78,5 +97,12 @@ def _bound(node: Any, grammars: Mapping[str, str], placed: set[str]) -> None:
             node.clear()
             node |= {"type": "grammar", "grammar": grammars[title]}
             placed.add(title)
+        elif (
+            isinstance(schema, dict)
+            and node.get("style", "json") == "json"
+            and (grammar := repaired(schema, max_whitespace_cnt=1))
+        ):
+            node.clear()
+            node |= {"type": "grammar", "grammar": grammar}
         else:
             node["max_whitespace_cnt"] = 1

@@ -384,3 +384,35 @@ def test_each_reference_and_value_is_looked_at_once(
     with pytest.raises(errors.ApiError):
         schemas.check(schema, "s")
     assert looked < 10_000
+
+
+class TestBoundedTexts:
+    """The engine takes 10 ms of CPU for each character of a bound (xgrammar 0.2.8)."""
+
+    def test_of_one_schema_have_a_bound_together(self) -> None:
+        most = {f"p{i}": {"type": "string", "maxLength": 256} for i in range(4)}
+        schemas.check(an_object(properties=most), "s")
+        for more in ({"maxLength": 1}, {"minLength": 1}):
+            with pytest.raises(errors.ApiError) as refused:
+                schemas.check(an_object(properties={**most, "q": {**TEXT, **more}}), "s")
+            assert refused.value.code == "unsupported_value"
+            assert refused.value.param is not None
+            assert refused.value.param.endswith("Length")
+
+    def test_a_long_one_counts_as_one_that_is_repeated(self) -> None:
+        long = {f"p{i}": {"type": "string", "maxLength": 100_000} for i in range(4)}
+        schemas.check(an_object(properties=long), "s")
+
+    def test_one_that_all_refer_to_counts_once(self) -> None:
+        there = {"$defs": {"t": {"type": "string", "maxLength": 256}}}
+        refer = {f"p{i}": {"$ref": "#/$defs/t"} for i in range(40)}
+        schemas.check(an_object(properties=refer, **there), "s")
+
+    def test_of_several_schemas_share_one_budget(self) -> None:
+        budget = schemas.Budget()
+        half = {"type": "string", "maxLength": 200}
+        for _ in range(5):
+            schemas.check(half, "s", budget)
+        with pytest.raises(errors.ApiError):
+            schemas.check(half, "s", budget)
+        schemas.check(TEXT, "s", budget)

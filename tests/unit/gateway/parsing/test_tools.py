@@ -74,6 +74,15 @@ class TestTools:
         assert tool["function"]["strict"] is False
         assert tool["function"]["parameters"] == LOOSE
 
+    def test_functions_share_what_the_engine_can_be_asked_for(self) -> None:
+        """Where nothing is said, those that are too many are not strict; else they are named."""
+        long = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 256}}}
+        tools = [{"type": "function", "name": f"f{i}", "parameters": long} for i in range(6)]
+        found = responses({"tools": tools}).tools
+        assert [tool["function"]["strict"] for tool in found.prompt] == [True] * 4 + [False] * 2
+        error = refused_responses({"tools": [{**tool, "strict": True} for tool in tools]})
+        assert named(error) == ("tools[4].parameters.properties.a.maxLength", "unsupported_value")
+
     def test_a_function_that_says_nothing_is_strict_only_if_its_schema_can_be_enforced(
         self,
     ) -> None:
