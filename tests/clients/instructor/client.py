@@ -57,12 +57,13 @@ def responses_tools() -> str:
 
 @scenario
 def partial_objects() -> str:
+    # Instructor names the tool of a partial object so.
     raw = openai.OpenAI(base_url=BASE, api_key=KEY, max_retries=0)
     client: Any = instructor.from_openai(raw)
     last = None
     for found in client.create_partial(
         model=MODEL,
-        messages=[{"role": "user", "content": f"call Person {TEXT}"}],
+        messages=[{"role": "user", "content": f"call PartialPerson {TEXT}"}],
         response_model=Person,
         max_retries=0,
     ):

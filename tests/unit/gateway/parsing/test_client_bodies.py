@@ -14,9 +14,9 @@ import pydantic
 import pytest
 from openai.types import responses as sdk
 
-from gateway.parsing import command, conversation
+from gateway.parsing import command, completions_api, conversation
 from tailrace.protocol import records
-from tests.unit.gateway.parsing.asked import chat, responses
+from tests.unit.gateway.parsing.asked import POOLS, chat, responses
 
 
 class Address(pydantic.BaseModel):
@@ -294,6 +294,16 @@ def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
     assert len(create.tools.shown) == len(body.get("tools", []))
     assert list(create.tools.hosted) == hosted
     assert (create.format is not None) == _asks_for_a_format(body)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [seen for seen in SEEN if seen["path"] == "POST /v1/completions"],
+    ids=lambda seen: seen["client"],
+)
+def test_a_text_that_clients_were_seen_to_complete_is_read(seen: dict[str, Any]) -> None:
+    asked = completions_api.parse({**seen["body"], "model": "small"}, POOLS)
+    assert asked.prompts == [seen["body"]["prompt"]]
 
 
 def _asks_for_a_format(body: dict[str, Any]) -> bool:
