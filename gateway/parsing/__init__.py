@@ -5,6 +5,7 @@ ignored, because clients send many. Known fields that this product cannot honour
 name, because an answer that silently ignored them would be wrong.
 
     responses_api, chat_api        the fields of each API, and what it refuses
+     └ unserved                    fields that are refused in both
      └ input_items, chat_messages  what the model is given, in each API
         └ messages                 one message: role and content parts
         └ conversation             the items that both become, and their chat messages

@@ -16,6 +16,7 @@ from gateway.parsing import (
     sampling,
     shared_fields,
     tools,
+    unserved,
 )
 from gateway.parsing.command import Create
 from gateway.parsing.json_body import Body
@@ -54,6 +55,7 @@ def parse(
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
     pool, model = shared_fields.pool_and_model(body, pools)
+    unserved.check(body)
     _refuse_unsupported(body)
     turn = read(body, Fields)
     said = chat_messages.read(body)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.parsing import chat_api, conversation, formats, sampling, shared_fields
+from gateway.parsing import chat_api, conversation, formats, sampling, shared_fields, unserved
 from gateway.parsing.command import Create
 from gateway.parsing.json_body import Body
 from gateway.parsing.sampling import token_bound
@@ -52,6 +52,7 @@ def parse(body: Body, pools: Sequence[Pool]) -> Asked:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
     pool, model = shared_fields.pool_and_model(body, pools)
+    unserved.check(body, apart_from=frozenset({"best_of"}))
     turn = read(body, Fields)
     prompts = _prompts(body)
     each = or_default(turn.n, 1)
@@ -115,6 +116,6 @@ def _refuse(body: Body, turn: Fields, *, echo: bool, logprobs: int | None) -> No
         )
     if turn.best_of is not None and turn.best_of != or_default(turn.n, 1):
         raise errors.unsupported_value("best_of", "'best_of' other than 'n' is not supported.")
-    for name in ("tools", "tool_choice", "functions", "prompt_logprobs"):
+    for name in ("tools", "tool_choice", "functions"):
         if body.get(name):
             raise errors.unsupported_parameter(name)

@@ -10,6 +10,8 @@ from tailrace.protocol import errors
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES: Final = ("auto", "concise", "detailed")
+_TEMPLATE: Final = "chat_template_kwargs"
+_SWITCHES: Final = ("enable_thinking", "thinking")  # as templates call them
 VERBOSITIES: Final = ("low", "medium", "high")
 
 
@@ -48,9 +50,25 @@ def of_responses(body: Body) -> Reasoning | None:
 
 
 def of_chat(body: Body) -> Reasoning | None:
-    """`reasoning_effort`. Like `of_responses`."""
+    """`reasoning_effort`; or what clients of vLLM tell a template. Like `of_responses`."""
     param = "reasoning_effort"
-    return _asked(Reasoning(_one_of(body.get(param), param, EFFORTS), param=param))
+    asked = _one_of(body.get(param), param, EFFORTS)
+    thinks = _thinks(object_field(body, _TEMPLATE))
+    if asked is None and thinks is False:
+        asked, param = "none", _TEMPLATE
+    return _asked(Reasoning(asked, param=param))
+
+
+def _thinks(variables: Body) -> bool | None:
+    """Whether a template is told to have the model think; None if it is told nothing."""
+    found = None
+    for name, value in variables.items():
+        if name not in _SWITCHES:
+            raise errors.unsupported_parameter(f"{_TEMPLATE}.{name}")
+        if value is not None and not isinstance(value, bool):
+            raise errors.invalid_type(f"{_TEMPLATE}.{name}", "a boolean")
+        found = value if value is not None else found
+    return found
 
 
 def verbosity(value: Any, where: str) -> str | None:

@@ -14,6 +14,7 @@ from gateway.parsing import (
     sampling,
     shared_fields,
     tools,
+    unserved,
 )
 from gateway.parsing.command import Create, body_digest
 from gateway.parsing.json_body import Body, object_field
@@ -61,6 +62,7 @@ def parse(
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
     pool, model = shared_fields.pool_and_model(body, pools)
+    unserved.check(body)
     _refuse_unsupported(body, websocket=websocket)
     turn: HttpFields | EventFields
     background, stream, generate, key = False, True, True, None
