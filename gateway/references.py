@@ -13,6 +13,9 @@ from tailrace.delivery import delivery
 from tailrace.protocol import errors, ids, records, seals
 
 MAX_RESPONSES: Final = 16  # that the references of one request may name: each is a look-up
+# Of the items that references stand for, as often as they are named. More fit into no record; a
+# short body that names one long item often must not be written out to find that out.
+MAX_CHARACTERS: Final = records.MAX_RECORD_BYTES
 _ITEM_ID: Final = re.compile(r"[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
 
 
@@ -30,17 +33,23 @@ class References:
 
         Raises:
             errors.ApiError: 404 for an item that the owner has not stored; 400 for content that
-                was not sealed for the owner, or for references to too many responses.
+                was not sealed for the owner, for references to too many responses, or to more
+                than a record holds.
             log.LogUnavailable
         """
         if not conversation.unresolved(create.turn):
             return create
         known: dict[str, dict[str, conversation.Item]] = {}
         turn: list[conversation.Item] = []
+        characters = 0
         for item in create.turn:
             match item:
                 case conversation.Reference():
-                    turn.append(await self._referenced(item, owner, known))
+                    named = await self._referenced(item, owner, known)
+                    characters += _length(named)
+                    if characters > MAX_CHARACTERS:
+                        raise errors.record_too_large()
+                    turn.append(named)
                 case conversation.Reasoning(sealed=str(sealed)):
                     text = self._opened(item, sealed, "rs_", owner) or item.text
                     turn.append(dataclasses.replace(item, text=text))
@@ -106,6 +115,16 @@ class References:
             for each in response["output"]
             if each["status"] != "in_progress" and (item := context.said(each)) is not None
         }
+
+
+def _length(item: conversation.Item) -> int:
+    """Characters of an output item."""
+    match item:
+        case conversation.Message(content=str(text)):
+            return len(text)
+        case conversation.Reasoning(text=text) | conversation.Call(input=text):
+            return len(text)
+    return 0
 
 
 def _not_opened(where: str) -> errors.ApiError:

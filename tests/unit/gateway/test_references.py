@@ -181,6 +181,29 @@ async def test_the_references_of_a_request_name_a_bounded_number_of_responses(
         assert (error.status, error.param) == (400, "input")
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_items_that_fit_into_no_record_are_not_written_out(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One item, named again and again: the body is small, what it stands for is not."""
+    async with gateway_parts.running() as parts:
+        item = (await answered(parts))["output"][which]
+        named = {"type": "item_reference", "id": item["id"]}
+        text = ("hm", "hello", '{"a":1}')[which]
+        monkeypatch.setattr(references, "MAX_CHARACTERS", 3 * len(text))
+        error = await refused(parts, *[named] * 4)
+        assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+async def test_items_that_are_named_often_may_be_as_long_as_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(references, "MAX_CHARACTERS", 3 * len("hello"))
+    async with gateway_parts.running() as parts:
+        named = {"type": "item_reference", "id": (await answered(parts))["output"][1]["id"]}
+        assert len(await prompt(parts, *[named] * 3)) == 3
+
+
 def test_the_longest_seal_can_be_sent_back() -> None:
     item = ids.item_id("resp_" + "a" * 32, "rs_", 9)
     sealed = KEYS.of_response("resp_" + "a" * 32, access.owner_of(ALICE)).close(
