@@ -100,8 +100,9 @@ class Choices:
             return []
         await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
         arrived = {i: task for i, task in self._waiting.items() if task.done()}
-        for index in arrived:
+        for index, task in arrived.items():
             del self._waiting[index]
+            submission.consume_exception(task)  # two may fail at once, and one error is raised
         return [(index, event) for index, task in arrived.items() for event in task.result()]
 
     async def to_end(self) -> None:

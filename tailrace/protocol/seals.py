@@ -84,6 +84,8 @@ class Seal:
             raw = AESSIV(self._key).decrypt(sealed, [item_id.encode()])
         except (InvalidTag, ValueError) as error:
             raise InvalidSeal("not sealed here") from error
+        if not raw.startswith(_FORMAT):
+            raise InvalidSeal("of another version")
         return raw.removeprefix(_FORMAT).decode()
 
 

@@ -87,6 +87,15 @@ def test_an_older_key_opens_and_seals_no_more() -> None:
         KEYS.open(before, "rs_", ALICE)
 
 
+def test_a_seal_of_another_version_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seals, "_FORMAT", b"2")
+    sealed = KEYS.of_response(RID, ALICE).close(ITEM, "thought")
+    monkeypatch.undo()
+    assert sealed is not None
+    with pytest.raises(seals.InvalidSeal):
+        KEYS.open(sealed, "rs_", ALICE)
+
+
 def test_what_could_not_be_sent_back_is_not_sealed() -> None:
     seal = KEYS.of_response(RID, ALICE)
     assert seal.close(ITEM, "x" * seals.MAX_TEXT_BYTES) is not None
