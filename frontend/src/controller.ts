@@ -192,14 +192,14 @@ export class Controller {
   }
 
   private async submit(conversation: Conversation, turn: Turn): Promise<string> {
-    const previous = conversations.previousResponse(conversation, turn.id);
+    const context = conversations.context(conversation, turn.id);
     const key = conversations.idempotencyKey(turn);
     const ask = { model: turn.model, key, metadata: { conversation: conversation.id, turn: turn.id } };
     try {
-      return await this.parts.api.ask({ ...ask, input: turn.question, previousResponseId: previous });
+      return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
       // The log may have forgotten the answer that this question continues; this browser has not.
-      if (previous === null || !(error instanceof ApiError) || !isForgotten(error)) throw error;
+      if (context.previousResponseId === null || !(error instanceof ApiError) || !isForgotten(error)) throw error;
       const input = conversations.wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
     }

@@ -23,6 +23,8 @@ export interface Item {
   readonly at: number;
   /** The tool that is called; empty for what is no call. */
   readonly name: string;
+  /** The id that an output of the call names; absent in what is no call and in what an older version of this page kept. */
+  readonly call?: string;
   /** cut: the answer ended in the middle of it. */
   readonly state: "open" | "whole" | "cut";
   /** So many of its characters are not kept. */
@@ -104,6 +106,19 @@ export function said(answer: Answer): string {
   return parts(answer).flatMap(({ kind, text }) => (kind === "message" && text.trim() !== "" ? [text] : [])).join("\n\n");
 }
 
+/** Its calls, all of which the server wants an output for before the answer is continued. Null where not all are known. */
+export function calls(answer: Answer): { readonly kind: "function" | "custom"; readonly call: string }[] | null {
+  if (answer.status !== "completed") return []; // of one that was cut short the server wants none
+  if (answer.more > 0) return null;
+  const found = [];
+  for (const { kind, call } of answer.items) {
+    if (kind !== "function" && kind !== "custom") continue;
+    if (call === undefined) return null;
+    found.push({ kind, call });
+  }
+  return found;
+}
+
 /** `seenAt` is the time the event was seen to arrive, or null in a replay. */
 export function apply(answer: Answer, event: ResponseEvent, seenAt: number | null): Applied {
   if (!isRunning(answer) || event.seq <= answer.lastSeq) return { answer, verdict: "duplicate", corrected: false };
@@ -113,7 +128,7 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
     case "status":
       return applied({ ...next, status: event.status });
     case "opened":
-      return applied(opened(next, event.item, event.name));
+      return applied(opened(next, event.item, event.name, event.call));
     case "delta":
       return applied({
         ...grown(fitting(next, event.item), event.delta),
@@ -144,14 +159,14 @@ function applied(answer: Answer): Applied {
   return { answer, verdict: "applied", corrected: false };
 }
 
-function opened(answer: Answer, kind: ItemKind, name: string): Answer {
+function opened(answer: Answer, kind: ItemKind, name: string, call: string): Answer {
   if (answer.items.length >= ITEMS_KEPT) return { ...answer, more: answer.more + 1 };
-  return { ...answer, items: [...answer.items, { kind, at: answer.text.length, name, state: "open", left: 0 }] };
+  return { ...answer, items: [...answer.items, { kind, at: answer.text.length, name, ...(call === "" ? {} : { call }), state: "open", left: 0 }] };
 }
 
 /** The answer with an open item that characters of this kind can belong to. */
 function fitting(answer: Answer, kind: ItemKind): Answer {
-  return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : opened(answer, kind, "");
+  return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : opened(answer, kind, "", "");
 }
 
 function withLast(answer: Answer, changes: Partial<Item>): Answer {

@@ -1,7 +1,7 @@
 /* A conversation as this browser keeps it. Every tab holds one, works on it alone and joins what others wrote:
    `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other. */
 
-import { further, isRunning, readAnswer, said, type Answer } from "./answer";
+import { calls, further, isRunning, readAnswer, said, type Answer } from "./answer";
 
 /** sending: the question is on its way · unsent: it was not accepted, `problem` says why · accepted: it has an answer ·
     withdrawn: taken back into the composer, no longer shown. */
@@ -104,14 +104,40 @@ export function idempotencyKey(turn: Turn): string {
   return `${turn.id}.${turn.attempt}`;
 }
 
-/** The answer that the question continues: the nearest earlier one that has an end worth continuing. */
-export function previousResponse(conversation: Conversation, turnId: string): string | null {
-  return continued(conversation, turnId).at(-1)?.answer?.responseId ?? null;
+export interface Message {
+  readonly role: "user" | "assistant";
+  readonly content: string;
 }
 
-export interface Message {
-  role: "user" | "assistant";
-  content: string;
+/** Says what became of a call. */
+export interface CallOutput {
+  readonly type: "function_call_output" | "custom_tool_call_output";
+  readonly call_id: string;
+  readonly output: string;
+}
+
+export interface Context {
+  readonly input: string | readonly (Message | CallOutput)[];
+  readonly previousResponseId: string | null;
+}
+
+// This page runs no tools: who goes on writing leaves the calls without a result, and the model is told so.
+const NOT_RUN = "This tool was not run. The user went on without it.";
+
+/** What is sent for a question: it continues the nearest earlier answer that has an end worth continuing. */
+export function context(conversation: Conversation, turnId: string): Context {
+  const previous = continued(conversation, turnId).at(-1)?.answer ?? null;
+  const question = conversation.turns.find((turn) => turn.id === turnId)?.question ?? "";
+  if (previous === null) return { input: question, previousResponseId: null };
+  const open = calls(previous);
+  if (open === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
+  const outputs = open.map(({ kind, call }): CallOutput => ({
+    type: kind === "function" ? "function_call_output" : "custom_tool_call_output",
+    call_id: call,
+    output: NOT_RUN,
+  }));
+  const input = outputs.length === 0 ? question : [...outputs, { role: "user" as const, content: question }];
+  return { input, previousResponseId: previous.responseId };
 }
 
 /** Everything said so far, for when the server no longer knows the answer that the question continues. */

@@ -20,7 +20,7 @@ export type ItemKind = "message" | "reasoning" | "function" | "custom";
 /** Only the newest item is open: `opened` begins one, the others are about it. */
 export type ResponseEvent =
   | { kind: "status"; seq: number; status: "queued" | "in_progress" }
-  | { kind: "opened"; seq: number; item: ItemKind; name: string }
+  | { kind: "opened"; seq: number; item: ItemKind; name: string; call: string }
   | { kind: "delta"; seq: number; item: ItemKind; delta: string }
   | { kind: "text"; seq: number; item: ItemKind; text: string }
   | { kind: "closed"; seq: number; whole: boolean }
@@ -113,6 +113,7 @@ const WHOLE = new Map<unknown, { item: ItemKind; member: string }>([
   ["response.custom_tool_call_input.done", { item: "custom", member: "input" }],
 ]);
 const LONGEST_NAME = 200;
+const LONGEST_CALL_ID = 64; // characters: what the server takes back
 
 export function readEvent(value: unknown): ResponseEvent | null {
   const event = fields(value);
@@ -152,8 +153,10 @@ export function readEvent(value: unknown): ResponseEvent | null {
 function readOpened(seq: number, item: Fields | null): ResponseEvent {
   const kind = KINDS.get(item?.["type"]);
   if (kind === undefined) return { kind: "other", seq };
+  if (kind !== "function" && kind !== "custom") return { kind: "opened", seq, item: kind, name: "", call: "" };
   const names = [text(item?.["namespace"]), text(item?.["name"])].filter((name) => name !== null && name !== "");
-  return { kind: "opened", seq, item: kind, name: kind === "function" || kind === "custom" ? names.join(".").slice(0, LONGEST_NAME) : "" };
+  const call = text(item?.["call_id"]) ?? "";
+  return { kind: "opened", seq, item: kind, name: names.join(".").slice(0, LONGEST_NAME), call: call.length <= LONGEST_CALL_ID ? call : "" };
 }
 
 function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {

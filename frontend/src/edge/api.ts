@@ -1,5 +1,6 @@
 /* The gateway over HTTP. Every refusal becomes one ApiError, whatever its cause. */
 
+import type { Context } from "../core/conversation";
 import { readFault, type Fault } from "../core/protocol";
 
 export interface Config {
@@ -16,7 +17,7 @@ export interface Engine {
 
 export interface Ask {
   model: string | null;
-  input: string | { role: string; content: string }[];
+  input: Context["input"];
   previousResponseId: string | null;
   /** The same key for the same question, so that asking twice is answered once. */
   key: string;

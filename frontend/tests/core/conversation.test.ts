@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { apply, newAnswer, type Answer } from "../../src/core/answer";
-import { read, recorded } from "../events";
+import { read, recorded, type Raw } from "../events";
 import * as conversations from "../../src/core/conversation";
 import type { Conversation, Turn } from "../../src/core/conversation";
 
@@ -83,10 +83,44 @@ describe("a question continues", () => {
       turn("5", { phase: "unsent" }),
       turn("6"),
     );
-    expect(conversations.previousResponse(talk, "6")).toBe("r2");
-    expect(conversations.previousResponse(talk, "2")).toBe("r1");
-    expect(conversations.previousResponse(talk, "1")).toBeNull();
+    expect(conversations.context(talk, "6")).toEqual({ input: "question 6", previousResponseId: "r2" });
+    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+    expect(conversations.context(talk, "1")).toEqual({ input: "question 1", previousResponseId: null });
     expect(conversations.wholeContext(talk, "6").map((message) => message.content)).toEqual(["question 1", "first", "question 2", "half", "question 6"]);
+  });
+});
+
+describe("a question behind calls of tools", () => {
+  const events = { function: recorded("items"), custom: recorded("custom") };
+  const fold = (raws: readonly Raw[]) => raws.reduce((before, raw) => apply(before, read(raw), null).answer, newAnswer("r1"));
+
+  it.each(["function", "custom"] as const)("says of each call of a %s that it was not run", (kind) => {
+    const ids = events[kind].flatMap(({ type, item }) => {
+      const id = (item as { call_id?: string } | undefined)?.call_id;
+      return type === "response.output_item.added" && id !== undefined ? [id] : [];
+    });
+    expect(ids.length).toBeGreaterThan(0);
+    const talk = conversation(turn("1", { answer: fold(events[kind]) }), turn("2"));
+    const { input, previousResponseId } = conversations.context(talk, "2");
+    expect(previousResponseId).toBe("r1");
+    expect(input).toEqual([
+      ...ids.map((id) => ({ type: `${kind === "custom" ? "custom_tool" : kind}_call_output`, call_id: id, output: expect.stringContaining("not run") as string })),
+      { role: "user", content: "question 2" },
+    ]);
+  });
+
+  it("says nothing of those of an answer that was cut short", () => {
+    const talk = conversation(turn("1", { answer: { ...fold(events.function), status: "cancelled" } }), turn("2"));
+    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+  });
+
+  it("tells what was said where the ids of calls are not known", () => {
+    const answer = fold(events.function);
+    const older = { ...answer, items: answer.items.map(({ kind, at, name, state, left }) => ({ kind, at, name, state, left })) };
+    for (const unknown of [older, { ...answer, more: 1 }]) {
+      const talk = conversation(turn("1", { answer: unknown }), turn("2"));
+      expect(conversations.context(talk, "2")).toEqual({ input: conversations.wholeContext(talk, "2"), previousResponseId: null });
+    }
   });
 });
 

@@ -82,7 +82,8 @@ describe("an item", () => {
 
   it("with a name that is no name, or a very long one, is bounded", () => {
     const item = { type: "function_call", name: "n".repeat(5000), namespace: 7 };
-    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item })).toMatchObject({ kind: "opened", name: "n".repeat(200) });
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item })).toMatchObject({ kind: "opened", name: "n".repeat(200), call: "" });
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 3, item: { ...item, call_id: "c".repeat(65) } })).toMatchObject({ call: "" });
   });
 
   it("whose whole text differs from its pieces becomes the server's, and no other does", () => {
