@@ -20,6 +20,7 @@ from gateway import (
     completion_routes,
     create_routes,
     endpoint,
+    files,
     http,
     idempotency,
     idempotency_index,
@@ -151,7 +152,10 @@ class Gateway:
             config.origins,
             sessions=sessions,
         )
-        operations = response_operations.ResponseOperations(self.delivery, self.writer, cached)
+        kept_files = files.Files(self.writer, clients.delivery.replays)
+        operations = response_operations.ResponseOperations(
+            self.delivery, self.writer, cached, kept_files
+        )
         rates = rate_limits.RateLimiter(cached, config.limits, self.spawn)
         streams = stream_keeper.StreamKeeper(
             self.delivery,
@@ -187,6 +191,7 @@ class Gateway:
             self.counts,
             gate.permit,
             withdrawn,
+            kept_files,
         )
         self.sockets = endpoint.Sockets(
             config,

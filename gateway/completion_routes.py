@@ -45,10 +45,10 @@ class CompletionRoutes:
         """`GET /v1/chat/completions/{id}/messages`: those it was asked with."""
         name, owner = await self._addressed(request, CredentialScope.READ)
         first = (await self._found(name, owner))[0].response["id"]
-        asked = (await _answered(name, [self._delivery.request_of(first, owner)]))[0]
+        asked = (await _answered(name, [self._operations.messages(first, owner)]))[0]
         items = [
             {"id": f"{name}-{i}", **chat_completions.stored_message(message)}
-            for i, message in enumerate(asked.messages)
+            for i, message in enumerate(asked)
         ]
         query = request.query_params
         order = query.get("order") or "asc"

@@ -57,6 +57,7 @@ class _Part(TypedDict):
     height: NotRequired[int]
     detail: NotRequired[str]
     data: NotRequired[str]
+    file: NotRequired[dict[str, Any]]
 
 
 class _Message(TypedDict):

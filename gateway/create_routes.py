@@ -205,10 +205,18 @@ class CreateRoutes:
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
-            body = await request_body.read(request, self._config.max_http_bytes, account)
-            create = command.with_key(
-                parse(body, self._config.pools), request.headers.get("idempotency-key"), body
+            body = await request_body.arrived(
+                request,
+                self._config.max_http_bytes,
+                account,
+                for_images=request_body.IMAGES_BYTES,
             )
+            key = request.headers.get("idempotency-key")
+            create = await request_body.parsed(
+                body,
+                lambda given: command.with_key(parse(given, self._config.pools), key, given),
+            )
+            del body  # an image's bytes are held once from here on
             asked = choices.split(create, prompts(create))
             chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
         for headers in (chosen.headers, chosen.streams[0].headers):

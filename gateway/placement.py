@@ -103,7 +103,7 @@ def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[s
 
 
 def _said(content: Any) -> Any:
-    """A message's content, with images by their digests only."""
+    """A message's content, with images by their digests only, wherever their files are."""
     if isinstance(content, str):
         return content
-    return [{k: v for k, v in part.items() if k != "data"} for part in content]
+    return [{k: v for k, v in part.items() if k not in ("data", "file")} for part in content]

@@ -1,37 +1,66 @@
-"""The JSON body of an HTTP request, bounded in size and time."""
+"""The JSON body of an HTTP request, bounded in size and time.
+
+A body may be larger than its limit by the images in it. Each is one long text, which costs little
+to read; everything else in it may become many objects.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.parsing import json_body
+from gateway.parsing import images, json_body
 from tailrace.delivery import kept_bytes
-from tailrace.protocol import errors
+from tailrace.protocol import errors, files
+
+T = TypeVar("T")
 
 DEADLINE_S: Final = 60.0
+# What images may add, in base64.
+IMAGES_BYTES: Final = files.MAX_BYTES // 3 * 4 + 4 * images.MAX_IMAGES
+# A larger body is read in a thread.
+IN_THREAD_BYTES: Final = 262_144
+
+_DATA_URL: Final = b'"data:'
+_FEW: Final = 2 * images.MAX_IMAGES  # so many are looked for
 
 
-async def read(
-    request: Request, limit: int, account: kept_bytes.Account | None = None
-) -> dict[str, Any]:
-    """The body's object. What arrives is charged to `account`.
+async def read(request: Request, limit: int) -> dict[str, Any]:
+    """The object that a small body is.
 
     Raises:
-        errors.ApiError: larger than `limit` bytes, too slow, too much for the account, no JSON
-            object, or the client left.
+        errors.ApiError: as `arrived` does, or no JSON object.
     """
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise errors.payload_too_large(limit)
+    return json_body.decode(await arrived(request, limit))
+
+
+async def arrived(
+    request: Request,
+    limit: int,
+    account: kept_bytes.Account | None = None,
+    *,
+    for_images: int = 0,
+) -> bytes:
+    """The body. What arrives is charged to `account`; images may add `for_images` bytes.
+
+    Raises:
+        errors.ApiError: larger than `limit` bytes without its images, too slow, too much for the
+            account, or the client left.
+    """
+    most = limit + for_images
+    too_large = errors.payload_too_large(limit, without="its images" if for_images else "")
+    if int(request.headers.get("content-length") or 0) > most:
+        raise too_large
     parts, size = [], 0
     try:
         async with asyncio.timeout(DEADLINE_S):
             async for part in request.stream():
                 size += len(part)
-                if size > limit:
-                    raise errors.payload_too_large(limit)
+                if size > most:
+                    raise too_large
                 if account is not None:
                     account.take(len(part))
                 parts.append(part)
@@ -42,4 +71,35 @@ async def read(
     except ClientDisconnect as error:
         # No client reads this answer; it shows in the metrics.
         raise errors.invalid_request("The client left.") from error
-    return json_body.decode(b"".join(parts))
+    body = b"".join(parts)
+    if size > limit and size - of_images(body) > limit:
+        raise too_large
+    return body
+
+
+def of_images(body: bytes) -> int:
+    """How many bytes of a JSON text are data URLs; only the first ones count.
+
+    Between a quote and the next one there is a text, or the whole is no JSON. So what is counted
+    here holds no objects.
+    """
+    counted = at = 0
+    for _ in range(_FEW):
+        at = body.find(_DATA_URL, at)
+        end = body.find(b'"', at + len(_DATA_URL))
+        if at < 0 or end < 0:
+            break
+        counted += end - at
+        at = end
+    return counted
+
+
+async def parsed(body: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of the body's object.
+
+    Raises:
+        errors.ApiError: no JSON object, or what `parse` raises.
+    """
+    if len(body) <= IN_THREAD_BYTES:
+        return parse(json_body.decode(body))
+    return await asyncio.to_thread(lambda: parse(json_body.decode(body)))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from typing import Any, Final
 
-from gateway import cache
+from gateway import cache, files
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.log import interfaces
@@ -24,11 +24,16 @@ class ResponseOperations:
     """Cancels, deletes and lists responses for their owner. Other principals get `NotFound`."""
 
     def __init__(
-        self, deliver: delivery.Delivery, writer: interfaces.RecordWriter, cached: cache.Cache
+        self,
+        deliver: delivery.Delivery,
+        writer: interfaces.RecordWriter,
+        cached: cache.Cache,
+        kept_files: files.Files,
     ) -> None:
         self._delivery = deliver
         self._writer = writer
         self._cache = cached
+        self._files = kept_files
 
     async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
         """Cancel a response and return its final Response object.
@@ -102,10 +107,16 @@ class ResponseOperations:
         if not found.response["store"]:
             raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
+        messages = await self._files.whole(request.messages)
         return [
             {"id": ids.item_id(rid, f"msg_{i}_"), **item}
-            for i, item in enumerate(images.restored(request.input, request.messages))
+            for i, item in enumerate(images.restored(request.input, messages))
         ]
+
+    async def messages(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
+        """The messages that the model was given, with their files. Raises like `cancel`."""
+        request = await self._delivery.request_of(rid, owner)
+        return await self._files.whole(request.messages)
 
 
 _CONVERSATION_PARTITIONS: Final = topics.partitions_of(topics.CONVERSATIONS)

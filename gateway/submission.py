@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gateway import (
     admission,
+    files,
     idempotency,
     lanes,
     principal_counts,
@@ -60,6 +61,7 @@ class Submission:
         counts: principal_counts.PrincipalCounts,
         permit: Callable[[Principal], None],
         withdrawn: withdrawals.Withdrawals,
+        kept_files: files.Files,
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
@@ -71,6 +73,7 @@ class Submission:
         self._counts = counts
         self._permit = permit
         self._withdrawals = withdrawn
+        self._files = kept_files
         self.streams = streams
         self.leaving = False
         self.refusing = False
@@ -130,6 +133,7 @@ class Submission:
                 charge = await charged
                 if looks_up:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
+                request = await self._files.apart(request)
                 self._permit(principal)  # what came before may have taken seconds
                 appended = await self._append(create, principal, request, partition, preparing)
         except (log.LogUnavailable, TimeoutError) as error:

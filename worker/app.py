@@ -207,6 +207,7 @@ class App:
             scheduler=FlushScheduler(lambda: engine_slots.running),
             metering=self._metering,
             stall_detector=StallDetector(s.stall_s),
+            ranges=connections.replays,
         )
         servings = Servings(context, tasks)
         consumer = RequestConsumer(

@@ -180,13 +180,19 @@ class ClaimRunner:
         request = self._response.request
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
         so_far = list(self._entry.fold.ids) if self._plan.prev else ()
-        job = base.GenerationInput(request, self.fencing_token, self._plan.prompt_ids, so_far, left)
         trial = (
             asyncio.create_task(self._trial()) if self._plan.last and not self._plan.alone else None
         )
         try:
             with telemetry.span("generate", so_far=len(so_far)):
                 last = self._plan.last or self._plan.alone
+                job = base.GenerationInput(
+                    await self._context.whole(request),
+                    self.fencing_token,
+                    self._plan.prompt_ids,
+                    so_far,
+                    left,
+                )
                 await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:
             return await self._engine_failed(error)

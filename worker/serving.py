@@ -186,7 +186,8 @@ class Serving:
         base.check_features(response.request, context.engine.features)
         if response.prompt_ids is None:
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
-                response.prompt_ids = await context.engine.encode(response.request)
+                whole = await context.whole(response.request)
+                response.prompt_ids = await context.engine.encode(whole)
 
     async def _acquire_slot(
         self, held: slots.HeldSlots, pool: slots.Slots, rank: int, entry: Entry

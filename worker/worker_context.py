@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from tailrace.log import interfaces
+import msgspec
+
+from tailrace import log
+from tailrace.log import files, interfaces
 from tailrace.log.identity import LogIdentity
+from tailrace.protocol import images, records
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import flush_scheduler, metering, replays, slots, stall_detector, tail, takeover
 from worker.engines import base
@@ -32,6 +36,7 @@ class WorkerContext:
         engine_slots: slots of the engine.
         trials: the one place for a trial (see `takeover`).
         replays: reads again what former owners wrote.
+        ranges: reads files out of the log.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
@@ -52,6 +57,7 @@ class WorkerContext:
     scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
     stall_detector: stall_detector.StallDetector
+    ranges: interfaces.RangeReader
     replays: replays.Replays = field(default_factory=replays.Replays)
     draining: bool = False
     drainers: Callable[[], Collection[str]] = frozenset
@@ -62,6 +68,23 @@ class WorkerContext:
     def leaving(self) -> bool:
         """No new claims: the worker drains, or its engine is gone."""
         return self.draining or self.engine.dead.is_set()
+
+    async def whole(self, request: records.Request) -> records.Request:
+        """The request with the files that it names.
+
+        Raises:
+            Refused: a file is gone.
+            Transient: the log does not answer.
+        """
+        if not images.kept_apart(request.messages):
+            return request
+        try:
+            messages = await files.whole(self.ranges, request.messages)
+        except log.HistoryLost as error:
+            raise base.Refused("file_lost", "A file of this request is no longer kept.") from error
+        except log.LogUnavailable as error:
+            raise base.Transient("the log does not answer") from error
+        return msgspec.structs.replace(request, messages=messages)
 
     def broker_now_ms(self) -> float:
         """Lower bound of the broker's time in ms."""

@@ -8,18 +8,15 @@ pixels, which bounds what decoding it can cost. A text file becomes text.
 from __future__ import annotations
 
 import binascii
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gateway.parsing import conversation
-from tailrace.protocol import errors, images
+from tailrace.protocol import errors, files, images
 
 MAX_IMAGES: Final = 16
-# A request is one record of the log, of at most `request_writer.MAX_BODY_BYTES`. In base64 this
-# many bytes leave a tenth of it for text.
-MAX_BYTES: Final = 655_360
+MAX_BYTES: Final = files.MAX_BYTES  # of all images of a request
 MAX_SIDE: Final = 8_192
 MAX_PIXELS: Final = 16_777_216  # 48 MiB in a worker's memory
 MAX_PIXELS_TOGETHER: Final = 2 * MAX_PIXELS
@@ -107,7 +104,7 @@ def check_count(items: list[dict[str, Any]], param: str) -> None:
     shown = list(images.parts(items))
     if len(shown) > MAX_IMAGES:
         raise errors.invalid_value(param, f"A request has at most {MAX_IMAGES} images.")
-    if sum(_bytes(part.get("data", "")) for part in shown) > MAX_BYTES:
+    if sum(_bytes(part) for part in shown) > MAX_BYTES:
         raise errors.invalid_value(
             param, f"The images of a request have at most {MAX_BYTES} bytes together."
         )
@@ -145,7 +142,10 @@ def size(data: bytes) -> Size | None:
     return None
 
 
-def _bytes(base64: str) -> int:
+def _bytes(part: Mapping[str, Any]) -> int:
+    if "file" in part:
+        return files.place(part["file"]).bytes
+    base64: str = part["data"]
     return len(base64) // 4 * 3 - base64[-2:].count("=")
 
 
@@ -184,7 +184,7 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
         raise errors.invalid_value(path, f"An image has at most {MAX_PIXELS} pixels.")
     return {
         "type": "image",
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": files.digest(data),
         "media": found.media,
         "width": found.width,
         "height": found.height,

@@ -325,8 +325,9 @@ def request_head_too_large(limit_bytes: int) -> ApiError:
     return ApiError(431, INVALID_REQUEST, "request_head_too_large", message)
 
 
-def payload_too_large(limit_bytes: int) -> ApiError:
-    message = f"The request is larger than the limit of {limit_bytes} bytes."
+def payload_too_large(limit_bytes: int, without: str = "") -> ApiError:
+    counted = f" without {without}" if without else ""
+    message = f"The request{counted} is larger than the limit of {limit_bytes} bytes."
     return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
 
 

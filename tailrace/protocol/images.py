@@ -3,15 +3,15 @@
 A message's `content` is a text, or a list of parts where it shows images:
 
     {"type": "text", "text"}
-    {"type": "image", "sha256", "media", "width", "height", "detail"?, "data"?}
+    {"type": "image", "sha256", "media", "width", "height", "detail"?, "data" | "file"}
 
-`sha256` is the digest of the image file in hexadecimal, `data` the file in base64. A part without
-`data` stands for a file that is kept apart, under its digest; nothing writes such parts yet.
+`sha256` is the digest of the image file in hexadecimal, `data` the file in base64. A large file is
+kept apart, and `file` says where (`tailrace.protocol.files`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 # An image of this many pixels in each direction is about one token. No model's own figure: the
@@ -35,6 +35,28 @@ def parts(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def any_in(messages: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the messages show an image."""
     return next(parts(messages), None) is not None
+
+
+def kept_apart(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a file of the messages is kept apart."""
+    return any("file" in part for part in parts(messages))
+
+
+def changed(
+    messages: Iterable[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Messages with `change` of each image part in its place."""
+    return [
+        {
+            **message,
+            "content": [
+                change(part) if part.get("type") == "image" else part for part in message["content"]
+            ],
+        }
+        if type(message.get("content")) is list
+        else message
+        for message in messages
+    ]
 
 
 def tokens(messages: Iterable[Mapping[str, Any]]) -> int:

@@ -18,6 +18,7 @@ PriorityClass = Literal["interactive", "batch"]
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
 REVOCATIONS = "llm.revocations"
+FILES = "llm.files"
 DLQ = "llm.dlq"
 AUDIT = "llm.audit"
 USAGE = "llm.usage"
@@ -25,6 +26,8 @@ META = "llm.meta"
 
 # A revocation reaches at most a year ahead, and its credentials may live for a day and a minute.
 REVOCATION_DAYS = 365 + 2
+# For how long after it was written a chunk of a file may be named by a new request.
+FILE_REUSE_MS = 12 * HOUR_MS
 
 _POOL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
@@ -78,7 +81,8 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
     """All topics of a deployment with these pools.
 
     Tokens are kept an hour longer than requests. Otherwise a redelivered request could look new,
-    because its first token records had expired before it.
+    because its first token records had expired before it. Files are kept for as long as the last
+    request that may name them.
     """
     rows = [
         Topic(
@@ -108,6 +112,15 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             ),
             frozenset({"gateway", "worker"}),
             frozenset({"gateway", "push", "worker", "operator"}),
+        ),
+        Topic(
+            FILES,
+            6,
+            _deleted_after(
+                2 * DAY_MS, **{"segment.ms": "3600000", "segment.bytes": str(256 * 2**20)}
+            ),
+            frozenset({"gateway"}),
+            frozenset({"gateway", "worker"}),
         ),
         Topic(
             CONVERSATIONS,

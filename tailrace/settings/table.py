@@ -266,7 +266,7 @@ VARIABLES: Final = (
         "max_http_bytes",
         (GATEWAY,),
         kinds.Integer(1024, 2**24),
-        "largest body of a request",
+        "largest body of a request, without its images",
         str(MAX_HTTP_BYTES),
         "bytes",
     ),

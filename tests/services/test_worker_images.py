@@ -3,6 +3,7 @@ real engine, a toy model (tests/support/toy_vision.py)."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from gateway.parsing import images
-from tailrace.protocol import records
+from tailrace.protocol import files, records, topics
 from tests.support import engine_environment, pictures, workers
 
 BOOT_S = 300.0
 ANSWER_S = 90.0
 TOKENS = 300
+APART = 2  # the picture whose file is kept beside its request
 
 pytestmark = [
     pytest.mark.engine,
@@ -48,8 +50,25 @@ def model(tmp_path: Path) -> Path:
     return made
 
 
+async def written(bench: workers.Bench, data: bytes) -> dict[str, Any]:
+    """Where a file is in the log from now on."""
+    name = files.digest(data)
+    chunks = [
+        await bench.writer.append(topics.FILES, 0, files.key(name, n), piece)
+        for n, piece in enumerate(files.chunks(data))
+    ]
+    place = files.Place(0, tuple(c.offset for c in chunks), len(data), chunks[0].timestamp)
+    return place.shown()
+
+
 async def ask(bench: workers.Bench, picture: int, **more: Any) -> records.Request:
-    part = images.of_responses({"image_url": pictures.url(pictures.png(picture))}, "input")
+    data = pictures.png(picture)
+    if picture == APART:
+        data += random.Random(picture).randbytes(1_000_000)
+    part = images.of_responses({"image_url": pictures.url(data)}, "input")
+    if picture == APART:
+        del part["data"]
+        part["file"] = await written(bench, data)
     content = [{"type": "text", "text": "What is it?"}, part]
     return await bench.ask(
         messages=[{"role": "user", "content": content}],

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway import (
     cache,
+    files,
     idempotency,
     idempotency_index,
     principal_counts,
@@ -49,7 +50,9 @@ def configuration(**more: str) -> settings.GatewaySettings:
     )
 
 
-def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
+def create(
+    text: str | list[dict[str, Any]] = "hi", key: str | None = None, **fields: Any
+) -> command.Create:
     """A parsed `POST /v1/responses`."""
     body = {"input": text, **fields}
     return command.with_key(responses_api.parse(body, [POOL]), key, body)
@@ -82,8 +85,9 @@ class Parts:
         self.index = idempotency_index.IdempotencyIndex(
             self.broker.offsets(), self.broker.replays()
         )
+        self.files = files.Files(self.writer, self.broker.replays())
         self.operations = response_operations.ResponseOperations(
-            self.delivery, self.writer, self.cache
+            self.delivery, self.writer, self.cache, self.files
         )
         self.rates = rate_limits.RateLimiter(self.cache, self.limits, self.spawn)
         self.streams = stream_keeper.StreamKeeper(
@@ -125,6 +129,7 @@ class Parts:
             self.counts,
             self.permit,
             self.withdrawals,
+            self.files,
         )
 
     def permit(self, principal: Principal) -> None:

@@ -258,6 +258,7 @@ def make_context(
         scheduler=FlushScheduler(lambda: engine_slots.running),
         metering=Metering(writer, None, pool=POOL, worker=name),
         stall_detector=StallDetector(stall_s),
+        ranges=memory.replays(),
         monotonic=time,
     )
 

@@ -28,6 +28,7 @@ An id says which bytes it stands for. Its upper four bits are the kind, the othe
 from __future__ import annotations
 
 import asyncio
+import base64
 import codecs
 import hashlib
 import itertools
@@ -38,7 +39,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tailrace import settings
-from tailrace.protocol import features, fold, images, records
+from tailrace.protocol import features, files, fold, images, records
 from worker import generation
 from worker.engines import base, scripted_answers, scripted_markers
 from worker.messages import plain
@@ -136,12 +137,22 @@ def readable_text(messages: list[dict[str, Any]]) -> str:
         (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
     ).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
-    digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
+    digests = ", ".join(_digest(part)[:8] for part in images.parts(messages))
     seen = f" with images {digests}" if digests else ""
     return (
         f"You asked: “{quoted}”{seen} — this is the scripted engine: it answers in order, but it "
         f"does not think."
     )
+
+
+def _digest(part: dict[str, Any]) -> str:
+    """Of the file that it was shown; in a record that only names the file, as it says."""
+    return files.digest(base64.b64decode(part["data"])) if "data" in part else part["sha256"]
+
+
+def _check_images(request: records.Request) -> None:
+    if images.kept_apart(request.messages):
+        raise base.Refused("invalid_image", "An image is not in the request.")
 
 
 def readable(messages: list[dict[str, Any]]) -> list[int]:
@@ -267,12 +278,14 @@ class Scripted:
     async def encode(self, request: records.Request) -> list[int]:
         """One id for each four bytes, which is enough to count with."""
         answer(request)  # refuses what it cannot write
+        _check_images(request)
         raw = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages)).encode()
         ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
         base.check_length(len(ids), self._max_model_len)
         return ids
 
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
+        _check_images(job.request)
         await base.call_with_each(self._steps(job), on_step)
 
     async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:

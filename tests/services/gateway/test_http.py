@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import random
 from typing import Any
 
 import httpx
@@ -34,6 +36,12 @@ async def until(client: httpx.AsyncClient, rid: str, *statuses: str) -> dict[str
     )
     assert found is not None
     return found
+
+
+def said(response: dict[str, Any]) -> str:
+    """The text of a response's message."""
+    text: str = response["output"][0]["content"][0]["text"]
+    return text
 
 
 async def speaks(client: httpx.AsyncClient, rid: str) -> None:
@@ -251,6 +259,69 @@ class TestChains:
         assert seen == await self.messages_of(kafka, pool, rebuilt)
         [shown] = images.parts(seen)
         assert (images.url(shown), shown["detail"]) == (url, "low")
+
+    async def test_a_photograph_is_kept_beside_its_request_and_seen_in_every_turn(
+        self, client: httpx.AsyncClient, kafka: str, pool: str, redis_url: str
+    ) -> None:
+        import redis.asyncio as redis
+
+        data = pictures.png(7) + random.Random(7).randbytes(5_000_000)
+        name = hashlib.sha256(data).hexdigest()
+        image = {"type": "input_image", "detail": "auto", "image_url": pictures.url(data)}
+        shows = {"input": [{"role": "user", "content": [image]}]}
+        done = await client.post("/v1/responses", json=shows, timeout=60)
+        assert done.status_code == 200, done.text[:300]
+        first = done.json()
+        assert f"with images {name[:8]}" in said(first)  # the engine hashed what it was given
+        items = (await client.get(f"/v1/responses/{first['id']}/input_items")).json()
+        assert items["data"][0]["content"] == [image]
+        seen = await self.messages_of(kafka, pool, first["id"])
+        [part] = images.parts(seen)
+        assert "data" not in part
+        async with redis.from_url(redis_url) as store:
+            await store.flushall()
+        again = {"input": "And now?", "previous_response_id": first["id"]}
+        second = (await client.post("/v1/responses", json=again)).json()
+        assert f"with images {name[:8]}" in said(second)
+        assert next(images.parts(await self.messages_of(kafka, pool, second["id"]))) == part
+        chat = {
+            "model": gp.MODEL,
+            "store": True,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": image["image_url"]}}],
+                }
+            ],
+        }
+        completion = (await client.post("/v1/chat/completions", json=chat, timeout=60)).json()
+        assert f"with images {name[:8]}" in completion["choices"][0]["message"]["content"]
+        path = f"/v1/chat/completions/{completion['id']}/messages"
+        chatted = "resp_" + completion["id"].removeprefix("chatcmpl-")
+        [message] = (await client.get(path)).json()["data"]
+        assert message["content_parts"][0]["image_url"]["url"] == image["image_url"]
+        assert next(images.parts(await self.messages_of(kafka, pool, chatted))) == part
+
+    async def test_several_photographs_at_once_and_one_too_many(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        def asked(seed: int, size: int, count: int = 1) -> dict[str, Any]:
+            shown = [
+                {
+                    "type": "input_image",
+                    "image_url": pictures.url(pictures.png(n) + random.Random(n).randbytes(size)),
+                }
+                for n in range(seed, seed + count)
+            ]
+            return {"input": [{"role": "user", "content": shown}]}
+
+        sent = [client.post("/v1/responses", json=asked(n, 2_000_000), timeout=60) for n in (1, 2)]
+        for answer in await asyncio.gather(*sent):
+            assert answer.json()["status"] == "completed", answer.text[:300]
+        refused = await client.post("/v1/responses", json=asked(9, 1_700_000, 4), timeout=60)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "payload_too_large")
+        refused = await client.post("/v1/responses", json=asked(9, 1_573_000, 4), timeout=60)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
 
     async def test_images_that_a_tool_shows_are_given_back(
         self, client: httpx.AsyncClient, kafka: str, pool: str

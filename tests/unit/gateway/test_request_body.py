@@ -9,6 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from gateway import request_body
+from gateway.parsing import images
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
 
@@ -34,9 +35,10 @@ LAST = {"type": "http.request", "body": b"", "more_body": False}
 async def test_the_parts_are_one_object_and_count_for_the_account() -> None:
     kept = kept_bytes.KeptBytes(100)
     with kept.account("alice") as account:
-        assert await request_body.read(request(b'{"a":', b"1}", end=LAST), 7, account) == {"a": 1}
+        body = await request_body.arrived(request(b'{"a":', b"1}", end=LAST), 7, account)
+        assert await request_body.parsed(body, dict) == {"a": 1}
         with pytest.raises(errors.ApiError) as refused:
-            await request_body.read(request(b"x" * 101, end=LAST), 1000, account)
+            await request_body.arrived(request(b"x" * 101, end=LAST), 1000, account)
         assert refused.value.status == 429
 
 
@@ -64,3 +66,58 @@ async def test_a_body_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(errors.ApiError) as refused:
         await asyncio.wait_for(request_body.read(request(b"{"), 7), 5)
     assert refused.value.code == "request_timeout"
+
+
+IMAGE = b'"data:image/png;base64,' + b"A" * 600 + b'"'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":' + IMAGE + b"}",
+        b'{"a":[' + IMAGE + b"," + IMAGE + b"]}",
+        b'{"a":"\\"data:' + b"[" * 600 + b'"}',  # still a text
+    ],
+)
+async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None:
+    sent = request(body, end=LAST)
+    assert await request_body.arrived(sent, 100, for_images=2_000) == body
+    with pytest.raises(errors.ApiError) as refused:
+        await request_body.arrived(request(body, end=LAST), 100)
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"{}," * 200 + b"]",
+        b'{"a":' + IMAGE + b',"b":[' + b"{}," * 200 + b"]}",
+        b'{"a":"data:\\"' + b"[],[],[]," * 80 + b'"}',
+        b"[" + b'"data:",' * 400 + b"]",
+        b'"data:' + b"[" * 600,  # no end
+        b'{"a":' + IMAGE * 5 + b"}",
+    ],
+    ids=["objects", "beside an image", "behind an escape", "many", "no end", "too large together"],
+)
+async def test_nothing_but_images_may(body: bytes) -> None:
+    """A body of objects costs many times its bytes."""
+    with pytest.raises(errors.ApiError) as refused:
+        await request_body.arrived(request(body, end=LAST), 100, for_images=2_000)
+    assert refused.value.status == 413
+    assert "without its images" in refused.value.message
+
+
+def test_only_the_first_images_are_looked_for() -> None:
+    """Symptom: a body of nothing but beginnings of data URLs took half a second to look through."""
+    assert request_body.of_images(b'"data:",' * 1_000) == 6 * 2 * images.MAX_IMAGES
+
+
+async def test_a_large_body_is_read_in_a_thread() -> None:
+    import threading
+
+    def thread(_: dict[str, Any]) -> int:
+        return threading.get_ident()
+
+    small, large = (b'{"a":"%s"}' % (b"x" * n) for n in (9, request_body.IN_THREAD_BYTES))
+    assert await request_body.parsed(small, thread) == threading.get_ident()
+    assert await request_body.parsed(large, thread) != threading.get_ident()

@@ -24,7 +24,7 @@ def test_the_table_holds_each_topic_once() -> None:
         [
             *request_topics(),
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
-            *("llm.usage", "llm.meta"),
+            *("llm.usage", "llm.meta", "llm.files"),
         ]
     )
 
@@ -61,8 +61,18 @@ def test_tokens_outlive_requests(name: str) -> None:
     assert int(tokens["segment.ms"]) * 10 <= int(tokens["retention.ms"])
 
 
+def test_files_outlive_the_requests_that_name_them() -> None:
+    """A file is named until it is half a day old, and that request may stay a segment longer than
+    its retention says."""
+    kept = int(rows()[topics.FILES].config["retention.ms"])
+    for name in request_topics():
+        requests = rows()[name].config
+        named = int(requests["retention.ms"]) + int(requests["segment.ms"])
+        assert topics.FILE_REUSE_MS + named <= kept
+
+
 def test_deadlines_and_freshness_depend_on_the_brokers_clock() -> None:
-    for name in (*request_topics(), topics.TOKENS, topics.USAGE, topics.AUDIT):
+    for name in (*request_topics(), topics.TOKENS, topics.FILES, topics.USAGE, topics.AUDIT):
         assert rows()[name].config["message.timestamp.type"] == "LogAppendTime"
 
 
@@ -75,11 +85,13 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.TOKENS: BOTH,
         topics.CONVERSATIONS: BOTH,
         topics.REVOCATIONS: BOTH,
+        topics.FILES: BOTH,
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
     },
     "worker": {
         "llm.requests": {READ},
+        topics.FILES: {READ},
         topics.TOKENS: BOTH,
         topics.DLQ: {WRITE},
         topics.AUDIT: {WRITE},

@@ -1,0 +1,143 @@
+"""Large files of requests are written apart, before the request that names them.
+
+A chunk that no request names harms nobody, so a failure on the way leaves nothing to be undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import collections
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from tailrace import log
+from tailrace.log import files as log_files
+from tailrace.log import interfaces
+from tailrace.protocol import errors, files, images, records, topics
+
+# Files whose place is remembered, so that a client that sends its conversation again and again does
+# not have its images written each time. About 400 bytes each.
+REMEMBERED: Final = 10_000
+_PARTITIONS: Final = topics.partitions_of(topics.FILES)
+
+
+class Files:
+    """Writes and reads the files of requests.
+
+    Attributes:
+        _places: by scope and digest, the last used one last. A scope is part of the key, because
+            the time an answer takes would tell what others have sent.
+        _one: one file is written at a time: the records of requests do not wait behind several.
+    """
+
+    def __init__(
+        self,
+        writer: interfaces.RecordWriter,
+        ranges: interfaces.RangeReader,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._writer = writer
+        self._ranges = ranges
+        self._clock = clock
+        self._places: collections.OrderedDict[tuple[str, str], files.Place] = (
+            collections.OrderedDict()
+        )
+        self._one = asyncio.Lock()
+
+    async def apart(self, request: records.Request) -> records.Request:
+        """The request, which now names its large files. A file that was written too long ago to be
+        named again is written again.
+
+        Raises:
+            errors.ApiError: 400, a file of an earlier turn is gone.
+            log.LogUnavailable: nothing was written that matters.
+        """
+        named: dict[str, files.Place] = {}
+        scope = request.owner.cache_scope
+        for part in images.parts(request.messages):
+            if part["sha256"] in named:
+                continue
+            if "file" in part:
+                named[part["sha256"]] = await self._fresh(part, scope)
+            elif len(part["data"]) // 4 * 3 > files.APART_BYTES:
+                named[part["sha256"]] = await self._written(part, scope)
+        if not named:
+            return request
+
+        def change(part: dict[str, Any]) -> dict[str, Any]:
+            place = named.get(part["sha256"])
+            if place is None:
+                return part
+            kept = {name: value for name, value in part.items() if name not in ("data", "file")}
+            return {**kept, "file": place.shown()}
+
+        messages = images.changed(request.messages, change)
+        return msgspec.structs.replace(request, messages=messages)
+
+    async def whole(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Messages with the files that they name. Raises log.HistoryLost, log.LogUnavailable."""
+        return await log_files.whole(self._ranges, messages)
+
+    async def _fresh(self, part: dict[str, Any], scope: str) -> files.Place:
+        place = files.place(part["file"])
+        if place.reusable(self._now_ms()):
+            return place
+        sha256 = part["sha256"]
+        async with self._one:
+            if (known := self._known(scope, sha256)) is not None:
+                return known
+            try:
+                data = await log_files.read(self._ranges, sha256, place)
+            except log.HistoryLost as error:
+                raise errors.invalid_value(
+                    "previous_response_id", "An image of this conversation is no longer kept."
+                ) from error
+            return await self._write(scope, sha256, data)
+
+    async def _written(self, part: dict[str, Any], scope: str) -> files.Place:
+        async with self._one:
+            if (known := self._known(scope, part["sha256"])) is not None:
+                return known
+            data = await asyncio.to_thread(binascii.a2b_base64, part["data"])
+            return await self._write(scope, part["sha256"], data)
+
+    def _known(self, scope: str, sha256: str) -> files.Place | None:
+        place = self._places.get((scope, sha256))
+        if place is None or not place.reusable(self._now_ms()):
+            return None
+        self._places.move_to_end((scope, sha256))
+        return place
+
+    async def _write(self, scope: str, sha256: str, data: bytes) -> files.Place:
+        partition = files.partition(sha256, _PARTITIONS)
+        offsets, written = [], []
+        # One after another, so that the records of requests need not wait for all of them.
+        for number, chunk in enumerate(files.chunks(data)):
+            key = files.key(sha256, number)
+            appended = await self._append(partition, key, chunk)
+            offsets.append(appended.offset)
+            written.append(appended.timestamp or int(self._now_ms()))
+        place = files.Place(partition, tuple(offsets), len(data), min(written))
+        self._places[scope, sha256] = place
+        while len(self._places) > REMEMBERED:
+            self._places.popitem(last=False)
+        return place
+
+    async def _append(self, partition: int, key: str, chunk: bytes) -> log.Appended:
+        """Append a chunk; once more where it failed, or where nobody knows its offset."""
+        try:
+            appended = await self._writer.append(topics.FILES, partition, key, chunk)
+        except log.AppendFailed:
+            appended = log.Appended(-1, 0)
+        if appended.offset < 0:
+            appended = await self._writer.append(topics.FILES, partition, key, chunk)
+        if appended.offset < 0:
+            raise log.LogUnavailable("the broker does not say where it wrote a file")
+        return appended
+
+    def _now_ms(self) -> float:
+        return self._clock() * 1000
