@@ -19,13 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import (
     chat_completions,
     choices,
+    embeddings,
     request_body,
     response_stream,
     submission,
     text_completions,
     withdrawals,
 )
-from gateway.parsing import chat_api, command, completions_api, responses_api
+from gateway.parsing import chat_api, command, completions_api, embeddings_api, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
@@ -60,7 +61,7 @@ class Followed(event_stream.Source[E_co], Protocol[E_co]):
 
 
 class CreateRoutes:
-    """`POST /v1/responses` and `POST /v1/chat/completions`."""
+    """`POST` of responses, completions and embeddings."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class CreateRoutes:
             "/v1/responses": self.create,
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.text,
+            "/v1/embeddings": self.embeddings,
         }
 
         async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,6 +171,32 @@ class CreateRoutes:
         await self._whole(principal, chosen, request)
         whole = text_completions.completion(chosen.finals, texts, echo=echo)
         return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+
+    async def embeddings(self, request: Request) -> Response:
+        """`POST /v1/embeddings`."""
+        asked: list[embeddings_api.Asked] = []
+
+        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
+            asked.append(embeddings_api.parse(body, pools))
+            return asked[0].creates[0]
+
+        def parts(first: command.Create) -> list[command.Create]:
+            key, digest = first.idempotency_key, first.body_digest
+            return [
+                dataclasses.replace(each, idempotency_key=key, body_digest=digest)
+                for each in asked[0].creates
+            ]
+
+        principal, _, chosen = await self._chosen(request, parse, parts)
+        await self._whole(principal, chosen, request)
+        finals = [stream.final for stream in chosen.streams if stream.final is not None]
+        embeddings.check(finals)
+        vectors = [stream.subscription.vectors for stream in chosen.streams]
+        pieces = []
+        for piece in embeddings.body(finals, vectors, asked[0].encoding):
+            pieces.append(piece)
+            await asyncio.sleep(0)  # others have their turn in between
+        return Response(b"".join(pieces), media_type="application/json", headers=chosen.headers)
 
     def _body_of(
         self,

@@ -81,6 +81,7 @@ class Api:
             ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),
             ("POST", "/v1/chat/completions", self._create.chat),
             ("POST", "/v1/completions", self._create.text),
+            ("POST", "/v1/embeddings", self._create.embeddings),
             ("GET", "/v1/chat/completions/{completion_id}", self._completions.show),
             ("DELETE", "/v1/chat/completions/{completion_id}", self._completions.delete),
             ("GET", "/v1/chat/completions/{completion_id}/messages", self._completions.messages),

@@ -252,4 +252,5 @@ class Idempotency:
         digest = await self._operations.body_digest(rid, owner)
         if digest is not None and digest != asked.request.body_digest:
             raise _OtherBody(rid)
-        return await self._streams.follow(rid, owner)
+        embeddings = asked.request.embed is not None
+        return await self._streams.follow(rid, owner, embeddings=embeddings)

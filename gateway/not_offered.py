@@ -14,7 +14,7 @@ from tailrace.web import error_mapping
 
 GENERATES: Final = (
     "It generates text: POST /v1/responses, WS /v1/responses, POST /v1/chat/completions and "
-    "POST /v1/completions."
+    "POST /v1/completions; and embeds it: POST /v1/embeddings."
 )
 # By the path below /v1.
 INSTEAD: Final = {
@@ -23,7 +23,6 @@ INSTEAD: Final = {
     "chat/completions": (
         "Completions are found by their id: GET /v1/chat/completions/{id}. They do not change."
     ),
-    "embeddings": GENERATES,
     "files": "Send text in the request itself.",
     "uploads": "Send text in the request itself.",
     "containers": GENERATES,

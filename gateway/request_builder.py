@@ -77,6 +77,8 @@ class RequestBuilder:
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
+        if create.embed is not None:
+            return await self._embeddings(create, principal, owner)
         history = await self._resolver.resolve(create.previous, owner, remembered)
         resolved = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
@@ -115,13 +117,38 @@ class RequestBuilder:
             body_digest=create.body_digest,
             **self._extension(create),
         )
+        self._require(create, request)
+        return request, partition
+
+    async def _embeddings(
+        self, create: command.Create, principal: Principal, owner: records.Owner
+    ) -> tuple[records.Request, int]:
+        """Like `build`. The request has no messages, and nobody continues it."""
+        partition = await self._place(create, principal, context.NO_HISTORY, ())
+        rid = await self._delivery.mint(partition)
+        request = records.Request(
+            rid=rid,
+            owner=owner,
+            model=create.model,
+            messages=[],
+            sampling=create.sampling,
+            echo=events.embeddings_echo(rid, int(self._clock()), create.model, create.metadata),
+            store=False,
+            ttl_ms=TTL_MS,
+            idempotency_key=key_digest(create.idempotency_key),
+            body_digest=create.body_digest,
+            embed=create.embed,
+        )
+        self._require(create, request)
+        return request, partition
+
+    def _require(self, create: command.Create, request: records.Request) -> None:
         requirements.check(
             create,
             request,
             newest=self._records_version,
             workers=self._workers.workers(create.pool),
         )
-        return request, partition
 
     def _extension(self, create: command.Create) -> dict[str, Any]:
         """Members of version 2, where they are used: a plain request keeps its bytes."""
@@ -150,7 +177,7 @@ class RequestBuilder:
     ) -> int:
         if create.idempotency_key is not None:
             return placement.of_key(principal.key, create.idempotency_key, self._partitions)
-        warm = await self._cache.warm_partition(create.pool, prefix)
+        warm = await self._cache.warm_partition(create.pool, prefix) if prefix else None
         chosen = placement.choose(
             self._delivery.preferred,
             self._partitions,

@@ -74,7 +74,9 @@ class RequestWriter:
             raise errors.record_too_large()
         self._delivery.open(request, value)
         try:
-            subscription = await self._delivery.watch(request.rid, request.owner)
+            subscription = await self._delivery.watch(
+                request.rid, request.owner, embeddings=request.embed is not None
+            )
             offset = await self._append_or_find(request, topic, partition, value)
         except BaseException:
             self._delivery.discard(request.rid)

@@ -18,6 +18,8 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "images": "Images are",
     "tool_images": "Images in the output of a tool are",
     "raw_prompts": "Prompts without a chat template are",
+    "embeddings": "Embeddings are",
+    "dimensions": "Fewer dimensions than it has are",
 }
 
 
@@ -46,14 +48,14 @@ def check(
             f"'{param}' is not supported here yet: it needs records of version "
             f"{request.version} ({VARIABLE}).",
         )
+    if request.embed is None and _embed_only(workers):
+        raise errors.unsupported_value(
+            "model",
+            f"The model '{create.model}' generates no text. It makes embeddings: POST "
+            "/v1/embeddings.",
+        )
     needs = features.needed(request)
-    if not needs:
-        return
-    known = [
-        frozenset(worker["features"])
-        for worker in workers
-        if worker.get("state") != "loading" and isinstance(worker.get("features"), list)
-    ]
+    known = list(_told(workers)) if needs else []
     if not known:
         return
     for need in needs:
@@ -62,6 +64,24 @@ def check(
             raise errors.unsupported_parameter(
                 _param(create, need.field), f"{what} not supported by the model '{create.model}'."
             )
+
+
+def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """The features of each worker that tells them."""
+    for worker in workers:
+        told = worker.get("features")
+        if worker.get("state") != "loading" and isinstance(told, list):
+            yield told
+
+
+def _embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is known that none of them generates text."""
+    some = False
+    for told in _told(workers):
+        if features.generates_text(told):
+            return False
+        some = True
+    return some
 
 
 def _param(create: command.Create, member: str) -> str:

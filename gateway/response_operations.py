@@ -93,10 +93,11 @@ class ResponseOperations:
     async def body_digest(self, rid: str, owner: records.Owner) -> str | None:
         """Digest of the body that asked for a response; None where the log does not tell. Raises
         like `cancel`, and Withdrawn."""
-        if (await self._delivery.find(rid, owner)).withdrawn:
+        if (await self._delivery.find(rid, owner, embeddings=True)).withdrawn:
             raise Withdrawn(rid)
         try:
-            return (await self._delivery.request_of(rid, owner)).body_digest
+            found = await self._delivery.request_of(rid, owner, embeddings=True)
+            return found.body_digest
         except log.HistoryLost:
             return None
 

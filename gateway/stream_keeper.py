@@ -112,10 +112,15 @@ class StreamKeeper:
         return stream
 
     async def follow(
-        self, rid: str, owner: records.Owner, starting_after: int = -1
+        self,
+        rid: str,
+        owner: records.Owner,
+        starting_after: int = -1,
+        *,
+        embeddings: bool = False,
     ) -> response_stream.ResponseStream:
         """The stream of a response that was submitted before. Raises like `Delivery.watch`."""
-        subscription = await self._delivery.watch(rid, owner, starting_after)
+        subscription = await self._delivery.watch(rid, owner, starting_after, embeddings=embeddings)
         self.active_streams += 1
         return response_stream.ResponseStream(
             rid,

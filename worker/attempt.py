@@ -197,7 +197,7 @@ class Attempt:
             self.cached_tokens = step.cached_tokens
         self.usage = step.usage or self.usage
         waiting = self.generation.pending
-        self.generation.push(step.ids, step.finish, step.logprobs)
+        self.generation.push(step.ids, step.finish, step.logprobs, step.vectors)
         if not self.generation.pending:
             return
         if not waiting:

@@ -62,6 +62,7 @@ class ClaimPlan:
     Attributes:
         prev: fencing token of the owner it replaces; None for a first claim.
         prompt_ids: ids of the prompt; empty when the response ends before the prompt was encoded.
+        inputs: ids of each input, where inputs are to be embedded. The prompt is all of them.
         ending: how to end the response at once; None to generate.
         last: no further attempt that counts is left.
         alone: it holds the place of a trial to its end.
@@ -69,6 +70,7 @@ class ClaimPlan:
 
     prev: str | None
     prompt_ids: Sequence[int] = ()
+    inputs: Sequence[Sequence[int]] = ()
     ending: Ending | None = None
     last: bool = False
     alone: bool = False
@@ -133,5 +135,5 @@ def dead_letter(
         takeover.attempts(state, claims).counted,
         delivery.topic,
         delivery.offset,
-        records.prompt_digest(request.messages),
+        request.prompt_digest,
     )

@@ -112,6 +112,7 @@ class ClaimRunner:
             max_tokens=request.sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
             stop_ids=engine.stop_ids,
             logprobs=request.sampling.logprobs is not None,
+            vectors=len(self._plan.inputs),
         )
 
     async def _visible(self) -> visible.Visible:
@@ -121,6 +122,8 @@ class ClaimRunner:
         if self._ending is not None and (
             self._plan.prev is None or self._ending is claim_plan.MODEL_CHANGED
         ):
+            return visible.Nothing()
+        if request.embed is not None:
             return visible.Nothing()
         if not engine.parser_name(request):
             return visible.PlainText(engine.detokenizer(), stop)
@@ -192,6 +195,7 @@ class ClaimRunner:
                     self._plan.prompt_ids,
                     so_far,
                     left,
+                    self._plan.inputs,
                 )
                 await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:

@@ -56,6 +56,7 @@ class Generation:
         _ids: ids of the next frame; empty right after `frames`.
         _lp: their log probabilities, if the client asked for them.
         _lp_characters: length of the tokens in `_lp`.
+        _vectors: of the inputs that were embedded so far. Only END holds them.
         _closed: frames that were cut because they were full.
         _tail: text and marks left for END; empty until FINISHED.
     """
@@ -69,8 +70,10 @@ class Generation:
         max_tokens: int,
         stop_ids: Collection[int] = (),
         logprobs: bool = False,
+        vectors: int = 0,
     ) -> None:
-        """`logprobs`: the client asked for log probabilities."""
+        """`logprobs`: the client asked for log probabilities. `vectors`: how many inputs are to be
+        embedded."""
         self.rid = rid
         self.fencing_token = fencing_token
         self.phase = Phase.RUNNING
@@ -80,6 +83,8 @@ class Generation:
         self._stop_ids = frozenset(stop_ids)
         self._max_tokens = max_tokens
         self._logprobs = logprobs
+        self._wanted_vectors = vectors
+        self._vectors: list[bytes] = []
         self._most_ids = MAX_LP_IDS if logprobs else MAX_FRAME_IDS
         self._next = 0
         self._h = fold.H0
@@ -126,14 +131,18 @@ class Generation:
         ids: Sequence[int],
         finish: str | None = None,
         logprobs: Sequence[records.Lp] = (),
+        vectors: Sequence[bytes] = (),
     ) -> None:
-        """The engine's next ids, with log probabilities if they were asked for, and why it stopped
-        if it did. No effect once the attempt is over.
+        """The engine's next ids or vectors, with log probabilities if they were asked for, and why
+        it stopped if it did. No effect once the attempt is over.
 
         Raises:
             ParserFailed: what came before stays.
-            BadOutput: log probabilities are missing.
+            BadOutput: log probabilities or vectors are missing.
         """
+        self._vectors.extend(vectors)
+        if finish is not None and len(self._vectors) != self._wanted_vectors:
+            raise BadOutput(f"{len(self._vectors)} vectors for {self._wanted_vectors} inputs")
         if self._logprobs and len(logprobs) != len(ids):
             raise BadOutput(f"{len(logprobs)} log probabilities for {len(ids)} ids")
         for at, token in enumerate(ids):
@@ -178,6 +187,7 @@ class Generation:
             usage,
             error,
             marks,
+            tuple(self._vectors) if self.reason == "stop" else (),
         )
 
     def close(self, reason: str) -> None:

@@ -50,7 +50,7 @@ class Metering:
             claims=state.epoch,
             worker=state.claims[-1][1],
             ts=state.ended.timestamp,
-            prompt_digest=records.prompt_digest(request.messages),
+            prompt_digest=request.prompt_digest,
             ids_digest=state.h,
         )
         key, value = request.owner.key, records.encode(metered)

@@ -13,7 +13,7 @@ from worker.slots import HeldSlots
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
-CHARACTERS_PER_TOKEN = 4  # before the prompt is encoded
+CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
 
@@ -30,6 +30,7 @@ class ServedResponse:
         fencing_tokens: every token this process has claimed it with.
         abandoned: those of them that write nothing more.
         prompt_ids: None before the prompt was encoded.
+        inputs: what is to be embedded, as ids; empty for every other request.
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
     """
@@ -42,6 +43,7 @@ class ServedResponse:
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
     prompt_ids: Sequence[int] | None = None
+    inputs: Sequence[Sequence[int]] = ()
     cached_tokens: int = 0
     engine_failures: int = 0
 
@@ -64,8 +66,10 @@ class ServedResponse:
     def asked(self) -> float:
         """Tokens that it may take: its prompt, estimated, and its longest answer."""
         request = self.request
-        prompt = characters(request.messages, request.tools) / CHARACTERS_PER_TOKEN
-        return prompt + request.sampling.max_tokens
+        said = characters(request.messages, request.tools)
+        if request.embed is not None:
+            said += request.embed.characters
+        return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
 
     @property
     def partition(self) -> int:

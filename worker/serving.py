@@ -10,6 +10,7 @@ of the same request join it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, ids, records
@@ -169,7 +170,11 @@ class Serving:
         if not response.request.generate:
             return ClaimPlan(decision.prev, response.prompt_ids, ending=claim_plan.WARM_UP)
         return ClaimPlan(
-            decision.prev, response.prompt_ids, last=decision.last, alone=decision.alone
+            decision.prev,
+            response.prompt_ids,
+            response.inputs,
+            last=decision.last,
+            alone=decision.alone,
         )
 
     async def _encode(self) -> None:
@@ -186,8 +191,12 @@ class Serving:
         base.check_features(response.request, context.engine.features)
         if response.prompt_ids is None:
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
-                whole = await context.whole(response.request)
-                response.prompt_ids = await context.engine.encode(whole)
+                if response.request.embed is None:
+                    whole = await context.whole(response.request)
+                    response.prompt_ids = await context.engine.encode(whole)
+                else:
+                    response.inputs = await context.engine.encode_inputs(response.request)
+                    response.prompt_ids = list(itertools.chain(*response.inputs))
 
     async def _acquire_slot(
         self, held: slots.HeldSlots, pool: slots.Slots, rank: int, entry: Entry

@@ -15,7 +15,7 @@ from gateway.parsing.json_body import Body
 from gateway.parsing.reasoning import Reasoning
 from gateway.parsing.scalars import MAX_LABEL_CHARS
 from gateway.parsing.tools import NO_TOOLS, Tools
-from tailrace.protocol import errors, records, topics
+from tailrace.protocol import errors, events, records, topics
 
 LEFT_OUT: Final = "x-tailrace-tools-left-out"
 
@@ -47,6 +47,7 @@ class Create:
         choices: how many answers.
         sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
+        embed: what is to be embedded; nothing is generated then.
         body_digest: of what the client sent; None without an idempotency key.
     """
 
@@ -76,14 +77,17 @@ class Create:
     choices: int = 1
     sealed: bool = False
     raw: bool = False
+    embed: records.Embed | None = None
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None
 
     @property
     def characters(self) -> int:
-        """Length of this turn's text and of its tools, for admission."""
+        """Length of this turn's text and of its tools, or of its inputs, for admission."""
         said = conversation.characters(self.input) + len(self.instructions or "")
+        if self.embed is not None:
+            said += self.embed.characters
         return said + self.tools.characters
 
     @property
@@ -127,7 +131,9 @@ def with_key(create: Create, key: str | None, body: Body) -> Create:
         raise errors.invalid_value(
             "Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters."
         )
-    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(body))
+    # The same body may ask for a response, by another path.
+    asked = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
+    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(asked))
 
 
 # How an answer is delivered. A request that differs only in these asks for the same response.

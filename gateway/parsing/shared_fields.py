@@ -115,7 +115,7 @@ def create(
         format=form,
         max_output_tokens=max_tokens,
         store=or_default(fields.store, True),
-        metadata=_metadata(body),
+        metadata=metadata(body),
         user=fields.user,
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
@@ -130,7 +130,11 @@ def _check_beside(form: Format, **fields: object) -> None:
             raise errors.invalid_value(name, f"'{name}' cannot be used with '{form.param}'.")
 
 
-def _metadata(body: Body) -> dict[str, str] | None:
+def metadata(body: Body) -> dict[str, str] | None:
+    """
+    Raises:
+        errors.ApiError: 400 naming it.
+    """
     value = body.get("metadata")
     if value is None:
         return None

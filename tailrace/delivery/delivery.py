@@ -176,19 +176,22 @@ class Delivery:
         owner: records.Owner,
         starting_after: int = -1,
         on_ready: Callable[[], None] | None = None,
+        *,
+        embeddings: bool = False,
     ) -> Subscription:
-        """Subscribe to everything after `starting_after`.
+        """Subscribe to everything after `starting_after`. `embeddings`: also to a request for
+        embeddings, which clients read nowhere but in its answer.
 
         Raises:
             NotFound, log.HistoryLost, log.LogUnavailable
             errors.ApiError: 429, this principal has too many look-ups under way.
         """
-        async with self._stream(rid, owner) as stream:
+        async with self._stream(rid, owner, embeddings=embeddings) as stream:
             return Subscription(stream, starting_after, on_ready)
 
-    async def find(self, rid: str, owner: records.Owner) -> Found:
-        """The response as it stands; raises like `watch`."""
-        async with self._stream(rid, owner) as stream:
+    async def find(self, rid: str, owner: records.Owner, *, embeddings: bool = False) -> Found:
+        """The response as it stands; arguments and errors of `watch`."""
+        async with self._stream(rid, owner, embeddings=embeddings) as stream:
             if stream.series is None or stream.owner is None:  # a look-up identifies its stream
                 raise NotFound(rid)
             state = stream.state
@@ -201,13 +204,17 @@ class Delivery:
                 withdrawn=state.ended is not None and state.ended.reason == "withdrawn",
             )
 
-    async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
-        """The request record; raises like `watch`."""
-        async with self._stream(rid, owner) as stream:
+    async def request_of(
+        self, rid: str, owner: records.Owner, *, embeddings: bool = False
+    ) -> records.Request:
+        """The request record; arguments and errors of `watch`."""
+        async with self._stream(rid, owner, embeddings=embeddings) as stream:
             return await self._look_up.request_of(stream)
 
     @contextlib.asynccontextmanager
-    async def _stream(self, rid: str, owner: records.Owner) -> AsyncIterator[hub.Stream]:
+    async def _stream(
+        self, rid: str, owner: records.Owner, *, embeddings: bool
+    ) -> AsyncIterator[hub.Stream]:
         """The stream of `rid`, complete up to now, for its owner only. It is not dropped inside."""
         try:
             address = ids.parse(rid, self._layout.partitions)
@@ -219,7 +226,7 @@ class Delivery:
         if self._deletions.by(rid, owner):
             await self._look_up.miss(rid, address, owner)
         stream = await self._look_up.stream(rid, address, owner)
-        if self._deletions.by(rid, owner):
+        if self._deletions.by(rid, owner) or not (stream.shown or embeddings):
             raise NotFound(rid)
         with stream.held_by(self._clock):
             yield stream

@@ -79,7 +79,18 @@ class Stream:
     def memory(self) -> int:
         """What it takes, in bytes, by estimate."""
         logprobs = self.series.logprob_bytes if self.series is not None else 0
-        return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size + logprobs
+        vectors = sum(map(len, self.vectors))
+        return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size + logprobs + vectors
+
+    @property
+    def vectors(self) -> tuple[bytes, ...]:
+        """Those of an embeddings request that has ended; else none."""
+        return self.state.ended.vectors if self.state.ended is not None else ()
+
+    @property
+    def shown(self) -> bool:
+        """Whether clients may read it as a response."""
+        return self.series is None or events.shown(self.series.base)
 
     def identify(self, owner: records.Owner, echo: dict[str, Any]) -> None:
         """Owner and static part are known now: the series can start."""

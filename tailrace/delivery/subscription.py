@@ -88,6 +88,11 @@ class Subscription:
         return self._stream.request
 
     @property
+    def vectors(self) -> tuple[bytes, ...]:
+        """Those of an embeddings request that has ended; else none."""
+        return self._stream.vectors
+
+    @property
     def response(self) -> dict[str, Any]:
         """The Response object as it stands."""
         return self._series.snapshot()

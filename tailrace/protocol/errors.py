@@ -304,6 +304,18 @@ def completion_not_finished(completion_id: str) -> ApiError:
     )
 
 
+def embeddings_cancelled() -> ApiError:
+    """An idempotency key led to a request that was cancelled: its client had left. SDKs repeat a
+    409 unless the header says that it will stay one."""
+    return ApiError(
+        409,
+        INVALID_REQUEST,
+        "cancelled",
+        "These embeddings were cancelled. Ask for them again with a new idempotency key.",
+        headers={"x-should-retry": "false"},
+    )
+
+
 def method_not_allowed(method: str, allow: str = "") -> ApiError:
     message = f"Not allowed to {_shown(method)} on this path."
     return ApiError(

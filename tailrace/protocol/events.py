@@ -124,6 +124,29 @@ def is_echo(found: dict[str, Any], rid: str) -> bool:
     return found.get("id") == rid and found.keys() >= ESSENTIAL
 
 
+EMBEDDINGS: Final = "embeddings"  # `object` in the echo of an embeddings request
+
+
+def embeddings_echo(
+    rid: str, created_at: int, model: str, metadata: dict[str, str] | None
+) -> dict[str, Any]:
+    """The static part of an embeddings request. Clients are shown no object of it."""
+    return {
+        "id": rid,
+        "object": EMBEDDINGS,
+        "created_at": created_at,
+        "model": model,
+        "store": False,
+        "background": False,
+        "metadata": metadata or {},
+    }
+
+
+def shown(found: dict[str, Any]) -> bool:
+    """Whether clients may read it as a response, by its echo."""
+    return found.get("object") != EMBEDDINGS
+
+
 def response_object(
     base: dict[str, Any],
     status: str,

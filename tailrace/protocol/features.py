@@ -6,6 +6,7 @@ can do. A worker refuses what it cannot do itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal, NamedTuple, get_args
 
 from tailrace.protocol import images, records
@@ -21,8 +22,17 @@ Feature = Literal[
     "images",
     "tool_images",  # in the output of a tool
     "raw_prompts",
+    "embeddings",
+    "dimensions",  # fewer than the model has, of embeddings
+    "text",  # generates it, although it makes embeddings (`generates_text`)
 ]
 ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
+
+
+def generates_text(features: Collection[str]) -> bool:
+    """Whether a worker with these features generates text. A model for embeddings does not, and
+    workers that know no embeddings do not say that they generate."""
+    return "embeddings" not in features or "text" in features
 
 
 class Need(NamedTuple):
@@ -35,6 +45,11 @@ class Need(NamedTuple):
 def needed(request: records.Request) -> list[Need]:
     """Without these features the request cannot be served."""
     found = []
+    if request.embed is not None:
+        found.append(Need("embeddings", "model"))
+        if request.embed.dimensions is not None:
+            found.append(Need("dimensions", "dimensions"))
+        return found
     if request.tools:
         found.append(Need("tools", "tools"))
     if any(tool.get("type") == "custom" for tool in request.tools):

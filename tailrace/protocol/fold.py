@@ -74,7 +74,7 @@ class Accepted:
 class Ended:
     """The end. `reason` is END's, or cancelled, or withdrawn. `status` is the one clients see:
     completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms. `marks` are
-    those in `text_tail`."""
+    those in `text_tail`. `vectors`: of the inputs that were to be embedded."""
 
     reason: str
     status: str
@@ -83,6 +83,7 @@ class Ended:
     error: tuple[str, str] | None
     timestamp: int
     marks: tuple[records.Mark, ...] = ()
+    vectors: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,7 @@ class Fold:
                 record.error,
                 timestamp,
                 record.marks,
+                record.vectors,
             )
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from tailrace.protocol import images
 VERSION: Final = 1
 VERSION_2: Final = 2
 MAX_RECORD_BYTES: Final = 1 << 20
+CHARACTERS_PER_TOKEN: Final = 4  # by estimate
 MAX_DEPTH: Final = 64  # nesting of arrays and objects in one record; a Response object needs five
 
 # Exact in every JSON reader, also in JavaScript. A client could not read a larger number.
@@ -111,6 +112,24 @@ class ToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...] = ()
 
 
+class Embed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Inputs to be embedded, each a text or token ids. `dimensions`: None for all that the model
+    has. `first`: the number that the first one has in the client's list, of which this may be a
+    part."""
+
+    inputs: list[str | list[TokenId]]
+    dimensions: Count | None = None
+    first: Count = 0
+
+    @property
+    def characters(self) -> int:
+        """Length of all inputs, for estimates. A token counts as four characters."""
+        return sum(
+            len(each) if isinstance(each, str) else CHARACTERS_PER_TOKEN * len(each)
+            for each in self.inputs
+        )
+
+
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
     """What to generate; on `llm.requests.<pool>.<class>[p]`, key = rid.
 
@@ -131,7 +150,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     `format` has a `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex`
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
     the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
-    as it is: no chat template is applied, and the answer is plain text.
+    as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
+    generated: the inputs become vectors (log rule §17), and there are no messages.
     """
 
     rid: str
@@ -156,7 +176,14 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     format: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     raw: bool = False
+    embed: Embed | None = None
     v: int = VERSION
+
+    @property
+    def prompt_digest(self) -> str:
+        """Digest of the prompt, for audit records and dead letters, which must not hold it."""
+        asked = self.messages if self.embed is None else self.embed.inputs
+        return prompt_digest(asked)
 
     @property
     def version(self) -> int:
@@ -169,6 +196,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.format is None
             and self.reasoning is None
             and not self.raw
+            and self.embed is None
             and not images.any_in(self.messages)
             and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )
@@ -280,7 +308,8 @@ class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=T
 
 class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=True):
     """The end, written once. `reason` is stop, length, expired, failed or warmup. `error` is (code,
-    message) for failed. `marks` are those in `text_tail`."""
+    message) for failed. `marks` are those in `text_tail`. `vectors`: one for each input that was to
+    be embedded, as 32-bit floats, little-endian (in JSON as base64)."""
 
     rid: str
     own: str
@@ -291,12 +320,13 @@ class End(msgspec.Struct, tag_field="t", tag="END", frozen=True, omit_defaults=T
     usage: Usage = Usage()
     error: tuple[str, str] | None = None
     marks: tuple[Mark, ...] = ()
+    vectors: tuple[bytes, ...] = ()
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        return VERSION_2 if self.marks else VERSION
+        return VERSION_2 if self.marks or self.vectors else VERSION
 
 
 class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defaults=True):
@@ -509,8 +539,8 @@ def decode_meta(value: bytes | None) -> Incarnation | None:
     return _decode(_meta, value)
 
 
-def prompt_digest(messages: list[dict[str, Any]]) -> str:
-    """Digest of a prompt, for audit records and dead letters, which must not hold the prompt."""
+def prompt_digest(messages: Sequence[Any]) -> str:
+    """Digest of a prompt: messages, or inputs to be embedded."""
     return hashlib.blake2b(
         msgspec.json.encode(messages, order="sorted"), digest_size=16
     ).hexdigest()

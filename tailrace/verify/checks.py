@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.protocol import fold, records
-from tailrace.verify import history, item_checks, reference_fold, response_checks
+from tailrace.verify import (
+    embedding_checks,
+    history,
+    item_checks,
+    reference_fold,
+    response_checks,
+)
 from tailrace.verify.outcome import Outcome, outcome_of
 from tailrace.verify.report import Counterexample, Report
 
@@ -86,6 +92,7 @@ def _response(
     response_checks.check_sequence(out, response, account, settled, options.fold_class)
     response_checks.check_text(out, response, account, options.content)
     item_checks.check_items(out, response, account)
+    embedding_checks.check_embeddings(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

@@ -148,6 +148,11 @@ class Account:
         return found[1:] if marks and not found[0].text else found
 
     @property
+    def vectors(self) -> tuple[bytes, ...]:
+        """Of the inputs that were to be embedded."""
+        return self.end.vectors if self.end is not None else ()
+
+    @property
     def reasoning(self) -> int:
         """Number of ids that belong to reasoning."""
         return sum(

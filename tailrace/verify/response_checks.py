@@ -97,7 +97,17 @@ def check_fold_agreement(
         return
     ended = real.ended.status if real.ended else None
     counted = real.mark_count + len(real.ended.marks if real.ended else ())
-    product = (real.ids, "".join(parts), ended, real.epoch, real.h, marks, counted, real.reasoning)
+    product = (
+        real.ids,
+        "".join(parts),
+        ended,
+        real.epoch,
+        real.h,
+        marks,
+        counted,
+        real.reasoning,
+        real.ended.vectors if real.ended else (),
+    )
     reference = (
         account.ids,
         account.text,
@@ -107,8 +117,19 @@ def check_fold_agreement(
         account.marks,
         len(account.marks),
         account.reasoning,
+        account.vectors,
     )
-    names = ("ids", "text", "status", "epoch", "hash", "marks", "number of marks", "reasoning")
+    names = (
+        "ids",
+        "text",
+        "status",
+        "epoch",
+        "hash",
+        "marks",
+        "number of marks",
+        "reasoning",
+        "vectors",
+    )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
         out.fail("L1", counterexample(response, f"the folds differ in {', '.join(differing)}"))

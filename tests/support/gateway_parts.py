@@ -202,6 +202,25 @@ def put_answer(
         broker.put_record(topics.TOKENS, partition, ended, rid)
 
 
+def put_vectors(
+    broker: memory_log.MemoryLog,
+    request: records.Request,
+    *vectors: bytes,
+    error: tuple[str, str] | None = None,
+) -> None:
+    """What a worker would write about embeddings: CLAIM and END."""
+    rid, partition = request.rid, ids.parse(request.rid).partition
+    topic = topics.requests("default", "interactive")
+    claim = records.Claim(
+        rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", 3, request.echo
+    )
+    broker.put_record(topics.TOKENS, partition, claim, rid)
+    reason = "failed" if error else "stop"
+    usage = records.Usage(input_tokens=3)
+    ended = records.End(rid, "own", 0, reason, fold.H0, usage=usage, error=error, vectors=vectors)
+    broker.put_record(topics.TOKENS, partition, ended, rid)
+
+
 def put_items(
     broker: memory_log.MemoryLog, request: records.Request, *pieces: tuple[records.MarkKind, str]
 ) -> None:

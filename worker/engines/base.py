@@ -17,14 +17,18 @@ import contextlib
 import enum
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tailrace.protocol import records
-from tailrace.protocol.features import Feature, needed
+from tailrace.protocol.features import Feature, generates_text, needed
 from worker import generation, item_parser
 
 ItemParser = item_parser.ItemParser
 Piece = item_parser.Piece
+
+
+FLOAT_BYTES: Final = 4
+MAX_VECTOR_BYTES: Final = 720_000  # of one response; base64 makes a third more of them
 
 
 class EngineError(Exception):
@@ -91,6 +95,7 @@ class GenerationInput:
         prompt_ids: the prompt, as `Engine.encode` returned it.
         output_so_far: accepted ids of former attempts; the engine continues after them.
         max_tokens: tokens that may still be generated.
+        inputs: what is to be embedded, as ids; empty where something is to be generated.
     """
 
     request: records.Request
@@ -98,6 +103,7 @@ class GenerationInput:
     prompt_ids: Sequence[int]
     output_so_far: Sequence[int]
     max_tokens: int
+    inputs: Sequence[Sequence[int]] = ()
 
     @property
     def key(self) -> str:
@@ -116,6 +122,7 @@ class Step:
         cached_tokens: prompt tokens read from the prefix cache; None if the engine does not say.
         usage: only from engines that count tokens themselves, on the last step.
         logprobs: one for each of `ids` if the request asks for log probabilities, else none.
+        vectors: of the next inputs that are to be embedded (`records.End.vectors`), possibly none.
     """
 
     ids: Sequence[int]
@@ -123,6 +130,7 @@ class Step:
     cached_tokens: int | None = None
     usage: records.Usage | None = None
     logprobs: Sequence[records.Lp] = ()
+    vectors: Sequence[bytes] = ()
 
 
 OnStep = Callable[[Step], bool]
@@ -182,11 +190,19 @@ class Engine(Protocol):
             Refused: the prompt cannot be served (too long, not renderable).
         """
 
+    async def encode_inputs(self, request: records.Request) -> list[list[int]]:
+        """The inputs that are to be embedded as ids. Only with the feature `embeddings`.
+
+        Raises:
+            Refused: one cannot be served; the message names it.
+        """
+
     async def generate(self, job: GenerationInput, on_step: OnStep) -> None:
         """Run one attempt. `on_step` gets every step in order, until a step has a `finish` or
         `on_step` returns False. Cancelling the task aborts the attempt in the engine at once.
 
-        The ids of the steps are what the model generates from `prompt_ids` + `output_so_far`.
+        The ids of the steps are what the model generates from `prompt_ids` + `output_so_far`. With
+        `inputs` there are none: the vectors of the steps are those of the inputs, in their order.
 
         Raises:
             EngineError: the attempt failed.
@@ -210,6 +226,9 @@ class PlainText:
 
     features: frozenset[Feature] = frozenset()
     parsers: tuple[str, ...] = ()
+
+    async def encode_inputs(self, request: records.Request) -> list[list[int]]:
+        raise AssertionError("it makes no embeddings")
 
     def parser_name(self, request: records.Request) -> str:
         return ""
@@ -240,12 +259,48 @@ def check_length(prompt_tokens: int, max_model_len: int) -> None:
         )
 
 
+def check_input(index: int, tokens: int, max_model_len: int) -> None:
+    """Check that an input can be embedded. `index`: its number in the client's list.
+
+    Raises:
+        Refused: context_length_exceeded or invalid_prompt; the message names it.
+    """
+    if tokens > max_model_len:
+        raise Refused(
+            "context_length_exceeded",
+            (
+                f"This model's maximum context length is {max_model_len} tokens. However, "
+                f"'input[{index}]' has {tokens} tokens."
+            ),
+        )
+    if not tokens:
+        raise Refused("invalid_prompt", f"'input[{index}]' has no tokens.")
+
+
+def check_vectors(count: int, dimensions: int) -> None:
+    """Check that so many vectors fit into an END, which is one record.
+
+    Raises:
+        Refused: they do not.
+    """
+    if count * dimensions * FLOAT_BYTES > MAX_VECTOR_BYTES:
+        raise Refused(
+            "invalid_value",
+            (
+                f"{count} vectors of {dimensions} dimensions are too large for one request. Ask "
+                f"for fewer 'dimensions', or send fewer inputs at once."
+            ),
+        )
+
+
 def check_features(request: records.Request, features: frozenset[Feature]) -> None:
     """Check that an engine with these features can serve the request.
 
     Raises:
         Refused: unsupported_parameter; the message names the field.
     """
+    if request.embed is None and not generates_text(features):
+        raise Refused("unsupported_value", f"The model `{request.model}` generates no text.")
     for need in needed(request):
         if need.feature not in features:
             raise Refused(

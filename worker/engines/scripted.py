@@ -41,7 +41,7 @@ from typing import Any, Final
 from tailrace import settings
 from tailrace.protocol import features, files, fold, images, records
 from worker import generation
-from worker.engines import base, scripted_answers, scripted_markers
+from worker.engines import base, scripted_answers, scripted_embeddings, scripted_markers
 from worker.messages import plain
 
 WORD: Final = 1
@@ -276,17 +276,21 @@ class Scripted:
         self.dead.set()
 
     async def encode(self, request: records.Request) -> list[int]:
-        """One id for each four bytes, which is enough to count with."""
         answer(request)  # refuses what it cannot write
         _check_images(request)
-        raw = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages)).encode()
-        ids = [int.from_bytes(raw[at : at + 3], "big") for at in range(0, len(raw), 4)]
+        said = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages))
+        ids = scripted_embeddings.text_ids(said)
         base.check_length(len(ids), self._max_model_len)
         return ids
 
+    async def encode_inputs(self, request: records.Request) -> list[list[int]]:
+        assert request.embed is not None
+        return scripted_embeddings.encode(request.embed, self._max_model_len)
+
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         _check_images(job.request)
-        await base.call_with_each(self._steps(job), on_step)
+        steps = self._vectors(job) if job.inputs else self._steps(job)
+        await base.call_with_each(steps, on_step)
 
     async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         cues = base.metadata(job.request)
@@ -307,6 +311,21 @@ class Scripted:
                     return
             await self._fault(cues, len(job.output_so_far) + made, pace_s)
             yield base.Step((), "stop", 0)
+        finally:
+            self.running -= 1
+
+    async def _vectors(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+        """With the pace and the faults of tokens, by the number of vectors."""
+        assert job.request.embed is not None
+        cues = base.metadata(job.request)
+        pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
+        self.running += 1
+        try:
+            for made, ids in enumerate(job.inputs, 1):
+                await asyncio.sleep(await self._fault(cues, made - 1, pace_s))
+                vector = scripted_embeddings.vector(ids, job.request.embed.dimensions)
+                finish = "stop" if made == len(job.inputs) else None
+                yield base.Step((), finish, vectors=(vector,))
         finally:
             self.running -= 1
 

@@ -35,6 +35,7 @@ from worker.engines import (
     detokenizer,
     pdeathsig,
     vllm_cpu,
+    vllm_embeddings,
     vllm_formats,
     vllm_grammar,
     vllm_images,
@@ -85,8 +86,9 @@ class VLLM:
         _tokenizer: the model's tokenizer, of transformers. None until started.
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
         _bytes: of the tokens, for log probabilities. None until a request asks for them.
+        _embeds: the model makes embeddings and no text. Decided by `start`.
         _template, _names, _parsers: of the model (`vllm_template`, `vllm_parsers`). None until
-            started.
+            started, and where it makes embeddings.
         _parent: the thread that started the engine processes. It lives as long as they do (see
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
@@ -127,6 +129,7 @@ class VLLM:
         self._cpu_dtype = cpu_dtype
         self._wanted_parsers = (tool_parser, reasoning_parser)
         self._llm: Any = None
+        self._embeds = False
         self._tokenizer: Any = None
         self._fast: Any = None
         self._bytes: vllm_logprobs.TokenBytes | None = None
@@ -174,10 +177,32 @@ class VLLM:
         base.check_length(len(ids), self._max_model_len)
         return ids
 
+    async def encode_inputs(self, request: records.Request) -> list[list[int]]:
+        # By the tokenizer's own call: its file may say that texts are cut, which nobody asked for.
+        return await self._in_encoder(
+            vllm_embeddings.encode, request, self._tokenizer.encode, self._llm.model_config
+        )
+
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+        try:
+            if job.inputs:
+                await vllm_embeddings.run(self._llm, job, on_step)
+            else:
+                await self._generate(job, on_step)
+        except EngineDeadError as error:
+            self.dead.set()
+            raise base.EngineDead("vLLM's engine process ended") from error
+        except EngineGenerateError as error:  # the public API's wrapper of any other error
+            if isinstance(error.__cause__, ValueError):
+                raise _refused(error.__cause__) from error
+            raise base.Transient(f"vLLM failed: {type(error.__cause__).__name__}") from error
+        except (VLLMClientError, ValueError) as error:
+            raise _refused(error) from error
+
+    async def _generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         try:
             outline = await self._in_encoder(
                 self._parsers.outline, job, self._template.variables(job.request)
@@ -202,21 +227,12 @@ class VLLM:
             ):  # the accepted ids do not fit the grammar
                 raise base.NotResumable from error
             raise
-        except EngineDeadError as error:
-            self.dead.set()
-            raise base.EngineDead("vLLM's engine process ended") from error
-        except EngineGenerateError as error:  # the public API's wrapper of any other error
-            if isinstance(error.__cause__, ValueError):
-                raise _refused(error.__cause__) from error
-            raise base.Transient(f"vLLM failed: {type(error.__cause__).__name__}") from error
-        except (VLLMClientError, ValueError) as error:
-            raise _refused(error) from error
 
     def detokenizer(self) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast)
 
     def parser_name(self, request: records.Request) -> str:
-        return str(self._parsers.name(request))
+        return "" if self._embeds else str(self._parsers.name(request))
 
     async def item_parser(
         self, request: records.Request, prompt_ids: Sequence[int]
@@ -298,11 +314,10 @@ class VLLM:
         self.internals = vllm_internals.allowed(
             vllm.__version__, private_parts.changes(parts), public_api=self._public_api
         )
-        config = AsyncEngineArgs(
+        config = AsyncEngineArgs(  # with a prefix cache, unless the model can have none
             model=self._model,
             max_model_len=self._max_model_len,
             max_num_seqs=self.capacity,
-            enable_prefix_caching=True,
             disable_log_stats=True,
             structured_outputs_config=dict(vllm_formats.BACKEND),
             **vllm_images.ARGUMENTS,
@@ -312,8 +327,10 @@ class VLLM:
                 else {}
             ),
         ).create_engine_config()
-        self._names = self._find_parsers(config.model_config)
-        config.structured_outputs_config.reasoning_parser = self._names.reasoning
+        self._embeds = vllm_embeddings.pools(config.model_config)
+        if not self._embeds:
+            self._names = self._find_parsers(config.model_config)
+            config.structured_outputs_config.reasoning_parser = self._names.reasoning
         with vllm_cpu.cores(config, internals=self.internals):
             return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
 
@@ -340,6 +357,12 @@ class VLLM:
         if vllm_images.taken(config):
             self._tokenizer = copy.deepcopy(self._tokenizer)
         self._fast = self._tokenizer.backend_tokenizer
+        self.model_rev = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
+        self.tokenizer_digest = hashlib.blake2b(
+            self._fast.to_str().encode(), digest_size=8
+        ).hexdigest()
+        if self._embeds:
+            return
         eos = config.try_get_generation_config().get("eos_token_id")
         found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         self.stop_ids = frozenset(int(e) for e in found if e is not None)
@@ -347,13 +370,12 @@ class VLLM:
         self._parsers = vllm_parsers.Parsers(
             self._names, self._tokenizer, self._fast, config, self.stop_ids
         )
-        self.model_rev = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
-        self.tokenizer_digest = hashlib.blake2b(
-            self._fast.to_str().encode(), digest_size=8
-        ).hexdigest()
 
     async def _warm_up(self) -> None:
         """The first request of a process pays for lazy initialisation, so it is not a client's."""
+        if self._embeds:
+            self.features = await vllm_embeddings.warm_up(self._llm)
+            return
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import struct
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -392,6 +393,101 @@ class TestCompletions:
             refused = await client.post("/v1/completions", json=body)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
 
+    async def test_embeddings_of_several_parts_are_one_answer(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        body = {"input": [f"text {i}" for i in range(40)], "dimensions": 1}
+        async with (
+            serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
+            service.client() as client,
+        ):
+            answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
+            asked = [await service.asked(i) for i in (1, 2)]
+            asked.sort(key=lambda r: r.embed.first if r.embed else 0)
+            for request in reversed(asked):  # in whatever order they end
+                assert request.embed is not None
+                assert (request.store, request.messages) == (False, [])
+                numbers = range(
+                    request.embed.first, request.embed.first + len(request.embed.inputs)
+                )
+                vectors = [struct.pack("<f", n) for n in numbers]
+                gateway_parts.put_vectors(service.broker, request, *vectors)
+            answer = await answering
+            found = answer.json()
+            assert [each["embedding"] for each in found["data"]] == [[float(n)] for n in range(40)]
+            assert found["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+            rids = answer.headers["x-tailrace-response-id"].split(", ")
+            assert sorted(rids) == sorted(request.rid for request in asked)
+            for rid in rids:
+                for method, path in (
+                    ("GET", f"/v1/responses/{rid}"),
+                    ("GET", f"/v1/responses/{rid}?stream=true"),
+                    ("GET", f"/v1/responses/{rid}/input_items"),
+                    ("POST", f"/v1/responses/{rid}/cancel"),
+                    ("DELETE", f"/v1/responses/{rid}"),
+                    ("GET", f"/v1/chat/completions/chatcmpl-{rid[5:]}"),
+                ):
+                    shown = await client.request(method, path)
+                    assert shown.status_code == 404, (method, path)
+            more = {"input": "go on", "previous_response_id": rids[0]}
+            refused = await client.post("/v1/responses", json=more)
+            assert code(refused) == "previous_response_not_found"
+        async with serving(keys) as service, service.client() as client:
+            refused = await client.post("/v1/embeddings", json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+    async def test_an_input_that_is_too_long_is_named(self, keys: gateway_process.Keys) -> None:
+        async with (
+            serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
+            service.client() as client,
+        ):
+            body = {"input": ["a", "b"]}
+            answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
+            error = ("context_length_exceeded", "'input[1]' has 9 tokens.")
+            gateway_parts.put_vectors(service.broker, await service.asked(), error=error)
+            refused = await answering
+            assert refused.status_code == 400
+            assert refused.json()["error"] == {
+                "message": error[1],
+                "type": "invalid_request_error",
+                "param": "input",
+                "code": error[0],
+            }
+
+    async def test_embeddings_are_cancelled_with_their_client(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys, TAILRACE_RECORDS_VERSION="2") as service:
+            client = service.client()
+            body = {"input": ["a"] * 33}
+            answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
+            rids = sorted([(await service.asked(i)).rid for i in (1, 2)])
+            answering.cancel()
+            await client.aclose()
+            await eventually(lambda: sorted(service.cancels()) == rids, "both are cancelled")
+
+    async def test_an_idempotency_key_leads_to_the_same_vectors(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with (
+            serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
+            service.client() as client,
+        ):
+            headers = {"idempotency-key": "k"}
+
+            async def ask(path: str = "/v1/embeddings", text: str = "a") -> httpx.Response:
+                return await client.post(path, json={"input": text}, headers=headers)
+
+            first = asyncio.ensure_future(ask())
+            gateway_parts.put_vectors(service.broker, await service.asked(), b"\0\0\x80?")
+            found = await first
+            again = await ask()
+            assert again.json() == found.json()
+            assert found.json()["data"][0]["embedding"] == [1.0]
+            assert len(service.requests()) == 1
+            for other in (ask(text="b"), ask("/v1/responses")):
+                assert code(await other) == "idempotency_key_reused"
+
     async def test_one_that_runs_has_no_object_yet_and_others_are_not_found(
         self, keys: gateway_process.Keys
     ) -> None:
@@ -415,7 +511,6 @@ class TestCompletions:
         [
             ("GET", "/v1/chat/completions"),
             ("POST", "/v1/chat/completions/chatcmpl-x"),
-            ("POST", "/v1/embeddings"),
             ("GET", "/v1/files/file-1/content"),
             ("POST", "/v1/images/generations"),
             ("POST", "/v1/audio/speech"),

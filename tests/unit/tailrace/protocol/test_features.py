@@ -34,8 +34,22 @@ def request(**more: Any) -> records.Request:
         ({"tools": [FUNCTION, CUSTOM]}, [("tools", "tools"), ("custom_tools", "tools")]),
         ({"format": {"type": "json_object"}}, [("formats", "format")]),
         ({"sampling": records.Sampling(1, logprobs=0)}, [("logprobs", "logprobs")]),
+        ({"embed": records.Embed(["a"])}, [("embeddings", "model")]),
+        (
+            {"embed": records.Embed(["a"], 4)},
+            [("embeddings", "model"), ("dimensions", "dimensions")],
+        ),
     ],
 )
 def test_what_a_request_needs(asked: dict[str, Any], needs: list[tuple[str, str]]) -> None:
     assert features.needed(request(**asked)) == needs
     assert {need.feature for need in features.needed(request(**asked))} <= features.ALL
+
+
+@pytest.mark.parametrize(
+    ("told", "generates"),
+    [([], True), (["tools"], True), (["embeddings"], False), (["embeddings", "text"], True)],
+)
+def test_who_embeds_generates_only_if_it_says_so(told: list[str], generates: bool) -> None:
+    """Workers that know no embeddings do not tell that they generate text."""
+    assert features.generates_text(told) == generates

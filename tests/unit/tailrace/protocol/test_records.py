@@ -197,6 +197,7 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
         for fields in ({"marks": (MARK,)}, {"lp": (LP, LP)}, {"marks": (MARK,), "lp": (LP, LP)})
     ),
     (records.decode_token, msgspec.structs.replace(END, marks=(MARK,)), ("marks",)),
+    (records.decode_token, msgspec.structs.replace(END, vectors=(b"\0" * 8,)), ("vectors",)),
     (records.decode_token, msgspec.structs.replace(CLAIM, parser="p"), ("parser",)),
     *(
         (records.decode_request, msgspec.structs.replace(REQUEST, **fields), tuple(fields))
@@ -208,6 +209,8 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
             {"format": {"type": "json_object"}},
             {"reasoning": {"effort": "low"}},
             {"raw": True},
+            {"embed": records.Embed(["a", "b"])},
+            {"embed": records.Embed([[1, 2]], 8, 32)},
         )
     ),
     *(
@@ -250,7 +253,7 @@ def test_a_record_is_of_version_2_exactly_if_it_uses_a_member_of_it(
 def test_every_member_of_version_2_has_its_test() -> None:
     """What `version_of` looks at is what the members behind those of version 1 are."""
     tested = {name for *_, members in USES_VERSION_2 for name in members} - {"sampling"}
-    known = {"marks", "lp", "parser"} | set(
+    known = {"marks", "lp", "parser", "vectors"} | set(
         records.Request.__struct_fields__[records.Request.__struct_fields__.index("tools") : -1]
     )
     assert tested == known
@@ -280,6 +283,31 @@ def test_every_member_of_version_2_has_its_test() -> None:
 def test_marks_and_log_probabilities_of_the_wrong_shape_are_garbage(fields: dict[str, Any]) -> None:
     """A reader that accepted them could fail at them later."""
     assert records.decode_token(altered(TOK, v=2, **fields)) is None
+
+
+@pytest.mark.parametrize("vectors", [["?"], ["AAAA", 1], "AAAA", [None], [["AAAA"]]], ids=str)
+def test_vectors_of_the_wrong_shape_are_garbage(vectors: Any) -> None:
+    assert records.decode_token(altered(END, v=2, vectors=["AAAA"])) is not None
+    assert records.decode_token(altered(END, v=2, vectors=vectors)) is None
+
+
+@pytest.mark.parametrize(
+    "embed",
+    [{}, {"inputs": "a"}, {"inputs": [1]}, {"inputs": [[-1]]}, {"inputs": [["a"]]}],
+    ids=str,
+)
+def test_inputs_of_the_wrong_shape_are_garbage(embed: Any) -> None:
+    assert records.decode_request(altered(REQUEST, v=2, embed={"inputs": ["a", [1]]})) is not None
+    assert records.decode_request(altered(REQUEST, v=2, embed=embed)) is None
+
+
+def test_a_prompt_that_is_embedded_has_its_own_digest() -> None:
+    one, other = (
+        msgspec.structs.replace(REQUEST, messages=[], embed=records.Embed([text]))
+        for text in ("a", "b")
+    )
+    assert len({one.prompt_digest, other.prompt_digest, REQUEST.prompt_digest}) == 3
+    assert REQUEST.prompt_digest == records.prompt_digest(REQUEST.messages)
 
 
 @pytest.mark.parametrize("name", ["tok", "TOKEN", "", None, 1, ["TOK"], {}, ...])

@@ -103,6 +103,23 @@ def test_an_old_worker_passes_over_a_request_that_it_would_answer_without_its_to
     assert records.decode_request(records.encode(with_tools)) is not None
 
 
+def test_an_old_worker_passes_over_a_request_for_embeddings() -> None:
+    request = records.Request(
+        RID, OWNER, "m", [], records.Sampling(0), {}, embed=records.Embed(["a"])
+    )
+    assert not version_1.reads_request(records.encode(request))
+    assert records.decode_request(records.encode(request)) is not None
+
+
+def test_an_old_reader_does_not_take_vectors_for_an_empty_answer() -> None:
+    end = records.End(RID, "n0", 0, "stop", fold.H0, vectors=(b"\0" * 4,))
+    values = [records.encode(record) for record in (claim("n0", None, ""), end)]
+    assert read(values, old=True)[0].phase is fold.Phase.LIVE
+    state = read(values, old=False)[0]
+    assert state.ended is not None
+    assert state.ended.vectors == (b"\0" * 4,)
+
+
 def test_what_old_writers_wrote_is_the_same_to_new_readers() -> None:
     """Logs of former versions, and workers that are not upgraded yet."""
     for record in (

@@ -1,0 +1,67 @@
+"""Embeddings: responses in that API's form (pure)."""
+
+from __future__ import annotations
+
+import array
+import base64
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gateway import chat_completions
+from gateway.parsing.embeddings_api import Encoding
+from tailrace.protocol import errors
+
+# Codes of a failed response that say what is wrong with the request.
+_CLIENTS: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "invalid_prompt",
+        "invalid_value",
+        "unsupported_parameter",
+    }
+)
+_encode = msgspec.json.Encoder().encode
+
+
+def check(responses: Sequence[dict[str, Any]]) -> None:
+    """Check that all parts of the list were embedded. `responses`: theirs, all ended or one failed.
+
+    Raises:
+        errors.ApiError: one was not.
+    """
+    for response in responses:
+        if response["status"] == "failed":
+            error = response.get("error") or {}
+            if error.get("code") in _CLIENTS:
+                raise errors.invalid_request(error["message"], "input", error["code"])
+            raise chat_completions.failure(response)
+    if any(response["status"] != "completed" for response in responses):
+        raise errors.embeddings_cancelled()
+
+
+def body(
+    responses: Sequence[dict[str, Any]], vectors: Sequence[Sequence[bytes]], encoding: Encoding
+) -> Iterator[bytes]:
+    """The answer in pieces of a few milliseconds of work. `vectors`: of each response."""
+    index = 0
+    yield b'{"object":"list","data":['
+    for part in vectors:
+        shown = []
+        for vector in part:
+            value = _floats(vector) if encoding == "float" else base64.b64encode(vector).decode()
+            shown.append(_encode({"object": "embedding", "index": index, "embedding": value}))
+            index += 1
+        yield (b"" if index == len(part) else b",") + b",".join(shown)
+    tokens = sum(response["usage"]["input_tokens"] for response in responses)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    yield b'],"model":%s,"usage":%s}' % (_encode(responses[0]["model"]), _encode(usage))
+
+
+def _floats(vector: bytes) -> list[float]:
+    found = array.array("f", vector)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found.tolist()

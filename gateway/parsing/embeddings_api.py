@@ -1,0 +1,147 @@
+"""Embeddings: a body of `POST /v1/embeddings` (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.parsing import messages, shared_fields, unserved
+from gateway.parsing.command import Create
+from gateway.parsing.json_body import Body
+from gateway.parsing.scalars import Label, or_default, read
+from tailrace.protocol import errors, records
+from tailrace.settings.shapes import Pool
+
+MAX_INPUTS: Final = 2048
+# Of one request in the log. So many vectors of 5,600 dimensions fit into the record that ends it,
+# and a long list is spread over workers. How a list is cut is a function of it alone: a repeated
+# request with an idempotency key finds its parts again.
+PART_INPUTS: Final = 32
+PART_BYTES: Final = 1 << 19
+
+Encoding = Literal["float", "base64"]
+Input = str | list[int]
+
+# Of vLLM's own server. Null, and what is listed, ask for what happens anyway.
+_FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "stream": (False,),
+    "add_special_tokens": (True,),
+    "messages": (),
+    "normalize": (),
+    "use_activation": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("little", "native"),
+}
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """Scalar fields."""
+
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    service_tier: str | None = None
+    user: Label | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body asks for.
+
+    Attributes:
+        creates: one for each part of the list of inputs.
+        encoding: of the vectors in the answer.
+    """
+
+    creates: list[Create]
+    encoding: Encoding
+
+
+def parse(body: Body, pools: Sequence[Pool]) -> Asked:
+    """
+    Raises:
+        errors.ApiError: 400 naming the field, or 404 for an unknown model.
+    """
+    pool, model = shared_fields.pool_and_model(body, pools)
+    unserved.check(body, apart_from=frozenset(_FIELDS))
+    unserved.check_fields(body, _FIELDS)
+    fields = read(body, Fields)
+    if fields.dimensions is not None and fields.dimensions < 1:
+        raise errors.invalid_value("dimensions", "Invalid 'dimensions': expected at least 1.")
+    inputs = _inputs(body, pool)
+    parts = list(_parts(inputs, fields.dimensions))
+    create = Create(
+        model=model,
+        pool=pool.name,
+        priority="batch" if fields.service_tier == "flex" else "interactive",
+        input=[],
+        items=[],
+        sampling=records.Sampling(0),
+        store=False,
+        metadata=shared_fields.metadata(body),
+        user=fields.user,
+        choices=len(parts),
+    )
+    return Asked(
+        [dataclasses.replace(create, embed=part) for part in parts],
+        _encoding(fields.encoding_format),
+    )
+
+
+def _encoding(value: str | None) -> Encoding:
+    match or_default(value, "float"):
+        case "float":
+            return "float"
+        case "base64":
+            return "base64"
+    raise errors.unsupported_value("encoding_format", "Supported values are: float, base64.")
+
+
+def _inputs(body: Body, pool: Pool) -> list[Input]:
+    value: Any = body.get("input")
+    if value is None:
+        raise errors.missing_required_parameter("input")
+    if isinstance(value, str):
+        return [_input(value, "input", pool)]
+    if not isinstance(value, list):
+        raise errors.invalid_type("input", "a string or an array")
+    if not value:
+        raise errors.invalid_value("input", "Invalid 'input': an array is not empty.")
+    if type(value[0]) is int:  # one input
+        return [_input(value, "input", pool)]
+    if len(value) > MAX_INPUTS:
+        raise errors.invalid_value(
+            "input", f"Invalid 'input': expected at most {MAX_INPUTS} inputs."
+        )
+    return [_input(each, f"input[{index}]", pool) for index, each in enumerate(value)]
+
+
+def _input(value: Any, where: str, pool: Pool) -> Input:
+    if not isinstance(value, str | list):
+        raise errors.invalid_type(where, "a string or an array of token ids")
+    if not value:
+        raise errors.invalid_value(where, f"Invalid '{where}': an input is not empty.")
+    if isinstance(value, str):
+        longest = messages.CHARS_PER_TOKEN * pool.max_model_len
+    else:
+        longest = pool.max_model_len
+        for index, each in enumerate(value):
+            if type(each) is not int or not 0 <= each < 2**32:
+                raise errors.invalid_type(f"{where}[{index}]", "a token id")
+    if len(value) > longest:
+        raise errors.context_length_exceeded(pool.max_model_len, where)
+    return value
+
+
+def _parts(inputs: Sequence[Input], dimensions: int | None) -> Iterator[records.Embed]:
+    """The list of inputs, cut into what one request in the log asks for."""
+    first, size = 0, 0
+    for index, each in enumerate(inputs):
+        more = len(msgspec.json.encode(each))
+        if index - first == PART_INPUTS or (index > first and size + more > PART_BYTES):
+            yield records.Embed(list(inputs[first:index]), dimensions, first)
+            first, size = index, 0
+        size += more
+    yield records.Embed(list(inputs[first:]), dimensions, first)
