@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import array
 import base64
-import sys
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -61,7 +60,4 @@ def body(
 
 
 def _floats(vector: bytes) -> list[float]:
-    found = array.array("f", vector)
-    if sys.byteorder == "big":
-        found.byteswap()
-    return found.tolist()
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

@@ -1,4 +1,4 @@
-"""Embeddings of the scripted engine (pure): a vector is a function of its input's ids alone."""
+"""Embeddings of the scripted engine: a vector is a function of its input's ids alone."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ EVERY_ERROR = [
     (errors.completion_not_found("c"), 404, "completion_not_found", "completion_id"),
     (errors.not_offered("/v1/x", "Use y."), 404, "not_offered", None),
     (errors.completion_not_finished("c"), 409, "completion_not_finished", "completion_id"),
+    (errors.embeddings_cancelled(), 409, "cancelled", None),
     (errors.idempotency_key_reused(), 409, "idempotency_key_reused", "idempotency_key"),
     (errors.history_lost("resp_1"), 410, "history_lost", "response_id"),
     (errors.not_found("/v2/x"), 404, "not_found", None),
