@@ -4,6 +4,7 @@ and write down all they see."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -19,10 +20,11 @@ import httpx
 import websockets
 from websockets.asyncio.client import connect
 
+from tailrace.protocol import records
 from tailrace.protocol.events import TERMINAL_TYPES
 from tailrace.verify import clients, transcript
 from tests.faults.stage import MODEL, Stage
-from tests.support import pictures
+from tests.support import pictures, scripted_content
 
 USERS = ("alice", "bob", "carol")
 STRANGER = "mallory"
@@ -111,6 +113,7 @@ class Crowd:
     Attributes:
         asked: accepted requests.
         refused: marks of requests that were refused.
+        embedded: requests for embeddings that were answered.
         unknown: ids of requests of unknown outcome, or their marks where the answer names none.
         watchers: tasks under way.
         ended: (rid, watcher) that saw the end; in_vain: those that gave up; lost: those that were
@@ -127,6 +130,7 @@ class Crowd:
     watchers: list[asyncio.Task[None]] = field(default_factory=list)
     ended: int = 0
     in_vain: int = 0
+    embedded: int = 0
     lost: int = 0
     ping_s: float = PING_S
     _names: Any = field(default_factory=lambda: itertools.count(1))
@@ -218,6 +222,54 @@ class Crowd:
         code = _refusal(answer.status_code, answer.content).code
         certain = answer.status_code < 500 or code == "service_unavailable"
         rid = answer.headers.get("x-tailrace-response-id", "")
+        (self.refused if certain else self.unknown).append(rid or mark)
+        self.scribe.line(
+            op="submit",
+            f="fail" if certain else "info",
+            n=n,
+            rid=rid,
+            code=answer.status_code,
+            error=answer.text[:200],
+        )
+        return None
+
+    async def embed(self, *, pace_ms: int = 20, key: str | None = None, **how: Any) -> None:
+        """Ask for embeddings of a list that is one request in the log (`key`: until they come), and
+        compare them with what they must be. `how`: members of the body."""
+        user = self.rng.choice(USERS)
+        mark = f"{self.name}-{next(self._names)}"
+        inputs = [f"{mark} {n}" for n in range(self.rng.randrange(1, 33))]
+        metadata = {"mark": mark, "script_pace_ms": str(pace_ms)}
+        body = {"model": MODEL, "input": inputs, "metadata": metadata, **how}
+        wanted = scripted_content.vectors(records.Embed([*inputs], how.get("dimensions")))
+        for _ in range(TRIES if key else 1):
+            base = self.rng.choice([s.url for s in self.stage.of("gateway")])
+            if (found := await self._embeddings(base, user, mark, key, body)) is not None:
+                assert found == wanted, f"{mark}: other vectors than those of its inputs"
+                self.embedded += 1
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _embeddings(
+        self, base: str, user: str, mark: str, key: str | None, body: dict[str, Any]
+    ) -> list[bytes] | None:
+        """The vectors; None if there was no answer, or an error."""
+        n = self.scribe.invoke("submit", user=user, mark=mark, key=key, target=base)
+        headers = {**self._headers(user), **({"idempotency-key": key} if key else {})}
+        asked = {**body, "encoding_format": "base64"}
+        try:
+            answer = await self.http.post(f"{base}/v1/embeddings", json=asked, headers=headers)
+        except httpx.HTTPError as error:
+            certain = isinstance(error, httpx.ConnectError)
+            said = "fail" if certain else "info"
+            self.scribe.line(op="submit", f=said, n=n, error=type(error).__name__)
+            return None
+        rid = answer.headers.get("x-tailrace-response-id", "")
+        if answer.status_code == 200:
+            self.scribe.line(op="submit", f="ok", n=n, rid=rid)
+            return [base64.b64decode(each["embedding"]) for each in answer.json()["data"]]
+        # An error after the request was taken looks like one before.
+        certain = answer.status_code < 500 and answer.status_code != 409
         (self.refused if certain else self.unknown).append(rid or mark)
         self.scribe.line(
             op="submit",

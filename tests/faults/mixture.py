@@ -22,6 +22,7 @@ OPEN = 14  # responses under way
 PAUSE_S = (1.0, 4.0)
 WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
 WITH_IMAGES = 0.15  # of the requests, with items or without
+EMBEDDINGS = 0.12  # of the requests
 
 
 @dataclass
@@ -112,20 +113,25 @@ class Totals:
 
 async def load(d: drill.Drill, until: float) -> None:
     """Keep OPEN responses under way: some sampled, some with a key, some cancelled, some with
-    tools, a format or images, most watched."""
+    tools, a format or images, most watched; and some requests for embeddings."""
 
     async def one() -> None:
         rng = d.rng
+        if rng.random() < EMBEDDINGS:
+            more = {"dimensions": rng.randrange(1, 33)} if rng.random() < 0.3 else {}
+            key = f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None
+            await d.crowd.embed(pace_ms=rng.choice((20, 100)), key=key, **more)
+            return
         tokens = rng.randrange(20, 400)
-        more = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
+        wanted = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
         if rng.random() < WITH_IMAGES:
-            more["shown"] = wants.images(rng)
+            wanted["shown"] = wants.images(rng)
         asked = await d.crowd.ask(
             tokens=tokens,
             pace_ms=rng.choice((5, 10, 20)),
             key=f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None,
             sampling=rng.randrange(2),
-            **more,
+            **wanted,
         )
         if asked is None:
             return
@@ -187,6 +193,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                     ("takeovers with k > 0", takeovers),
                     ("ignored records", d.ignored()),
                     ("unknown outcomes", d.unknown()),
+                    ("embeddings", d.crowd.embedded),
                 )
                 if not bit
             ]

@@ -11,7 +11,7 @@ from tailrace.protocol import ids, records
 from tailrace.verify import history, reference_fold
 from tailrace.verify.reference_fold import Begun
 from worker import stop_strings
-from worker.engines import scripted, scripted_answers, scripted_markers
+from worker.engines import scripted, scripted_answers, scripted_embeddings, scripted_markers
 from worker.item_parser import Piece
 
 
@@ -20,6 +20,9 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     if not response.asked:
         return
     request = response.asked[0].request
+    if request.embed is not None:
+        yield from _vectors(request.embed, account)
+        return
     cues = request.echo.get("metadata") or {}
     whole = _expected_ids(request, cues.get("script_sampling") == "1", account)
     for i, (a, b) in enumerate(zip(account.ids, whole, strict=False)):
@@ -36,6 +39,17 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     made = Made(request, _pieces(request, account.ids, over), over=over)
     yield from differences(made, account)
     yield from _logprobs(request, account)
+
+
+def vectors(embed: records.Embed) -> list[bytes]:
+    """Those of the inputs."""
+    ids = scripted_embeddings.encode(embed, 1 << 20)
+    return [scripted_embeddings.vector(each, embed.dimensions) for each in ids]
+
+
+def _vectors(embed: records.Embed, account: reference_fold.Account) -> Iterator[str]:
+    if account.reason == "stop" and list(account.vectors) != vectors(embed):
+        yield "the vectors are not those of the inputs"
 
 
 def _expected_ids(

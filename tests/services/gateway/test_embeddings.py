@@ -107,7 +107,7 @@ class TestCreate:
         rid = raw.headers["x-tailrace-response-id"]
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(rid)
-        with pytest.raises(openai.BadRequestError, match="Previous response .* not found"):
+        with pytest.raises(openai.BadRequestError, match=r"Previous response .* not found"):
             await client.responses.create(model=gp.MODEL, input="b", previous_response_id=rid)
 
 
@@ -144,30 +144,39 @@ async def token_log(kafka: str) -> AsyncIterator[Callable[[str], Any]]:
         await replays.stop()
 
 
-class TestLosses:
-    @pytest.fixture(scope="class")
-    def own_pool(self, kafka: str) -> str:
-        asyncio.run(log.apply_topics(kafka, ["embeddings-lost"]))
-        return "embeddings-lost"
+@pytest.fixture(scope="module")
+def lost_pool(kafka: str) -> str:
+    asyncio.run(log.apply_topics(kafka, ["embeddings-lost"]))
+    return "embeddings-lost"
 
+
+@pytest.fixture(scope="module")
+def refused_pool(kafka: str) -> str:
+    asyncio.run(log.apply_topics(kafka, ["embeddings-refused"]))
+    return "embeddings-refused"
+
+
+class TestLosses:
     @pytest.fixture
     def start(
-        self, own_pool: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
+        self, lost_pool: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
     ) -> Iterator[tuple[gp.Gateway, dict[str, gp.Process]]]:
         with contextlib.ExitStack() as stack:
             workers = {
-                name: stack.enter_context(gp.worker(tmp_path, kafka, redis_url, own_pool, name))
+                name: stack.enter_context(gp.worker(tmp_path, kafka, redis_url, lost_pool, name))
                 for name in ("first", "second")
             }
             more = {"TAILRACE_CANCEL_GRACE_MS": "100"}
             yield (
-                stack.enter_context(gp.gateway(tmp_path, kafka, redis_url, own_pool, keys, **more)),
+                stack.enter_context(
+                    gp.gateway(tmp_path, kafka, redis_url, lost_pool, keys, **more)
+                ),
                 workers,
             )
 
     @pytest.mark.timeout(240)
     async def test_a_worker_that_is_killed_is_replaced_and_a_client_that_leaves_cancels(
-        self, start: tuple[gp.Gateway, dict[str, gp.Process]], kafka: str, own_pool: str
+        self, start: tuple[gp.Gateway, dict[str, gp.Process]], kafka: str, lost_pool: str
     ) -> None:
         gateway, workers = start
         inputs = [f"text {i}" for i in range(40)]
@@ -183,7 +192,7 @@ class TestLosses:
                 )
 
             async def claims() -> list[records.Claim]:
-                return [r for r in await read(own_pool) if isinstance(r, records.Claim)]
+                return [r for r in await read(lost_pool) if isinstance(r, records.Claim)]
 
             await ask(0)  # both are there
             before = {claim.rid for claim in await claims()}
@@ -198,7 +207,7 @@ class TestLosses:
             workers[longer].kill()
             found = await asyncio.wait_for(asking, 90)
             assert [each.embedding for each in found.data] == expected(*inputs)
-            written = [r for r in await read(own_pool) if r.rid not in before]
+            written = [r for r in await read(lost_pool) if r.rid not in before]
             ends = Counter(r.rid for r in written if isinstance(r, records.End))
             assert ends == {claim.rid: 1 for claim in running}
             assert len([r for r in written if isinstance(r, records.Claim)]) > 2
@@ -210,18 +219,13 @@ class TestLosses:
             leaving.cancel()
 
             async def cancelled() -> bool:
-                cancels = {r.rid for r in await read(own_pool) if isinstance(r, records.Cancel)}
+                cancels = {r.rid for r in await read(lost_pool) if isinstance(r, records.Cancel)}
                 return cancels == {claim.rid for claim in gone}
 
             await waiting.eventually(cancelled, "both parts are cancelled", within_s=30)
 
 
 class TestRefusals:
-    @pytest.fixture(scope="class")
-    def own_pool(self, kafka: str) -> str:
-        asyncio.run(log.apply_topics(kafka, ["embeddings-refused"]))
-        return "embeddings-refused"
-
     @pytest.mark.parametrize(
         ("told", "refused"),
         [
@@ -233,7 +237,7 @@ class TestRefusals:
     )
     async def test_what_the_model_is_not_for_is_refused_before_the_log(
         self,
-        own_pool: str,
+        refused_pool: str,
         tmp_path: Path,
         kafka: str,
         redis_url: str,
@@ -244,10 +248,10 @@ class TestRefusals:
         store = RedisStore(redis_url)
         beat = {"state": "ready", "features": told}
         offsets, layout = log.Offsets(kafka), await log.layout(kafka)
-        topic = topics.requests(own_pool, "interactive")
+        topic = topics.requests(refused_pool, "interactive")
         before = await offsets.ends(topic, range(layout.partitions))
-        with gp.gateway(tmp_path, kafka, redis_url, own_pool, keys) as gateway:
-            await Workers(store).heartbeat(own_pool, "w", beat, ttl_s=120)
+        with gp.gateway(tmp_path, kafka, redis_url, refused_pool, keys) as gateway:
+            await Workers(store).heartbeat(refused_pool, "w", beat, ttl_s=120)
             async with sdk(gateway) as client:
 
                 async def heard() -> bool:
@@ -275,5 +279,5 @@ class TestRefusals:
                     assert gp.MODEL in caught.value.message
         assert await offsets.ends(topic, range(layout.partitions)) == before
         await offsets.stop()
-        await Workers(store).forget_worker(own_pool, "w")
+        await Workers(store).forget_worker(refused_pool, "w")
         await store.aclose()
