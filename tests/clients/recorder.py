@@ -21,7 +21,7 @@ from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, Frame
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from gateway.parsing import chat_api, completions_api, responses_api
+from gateway.parsing import chat_api, completions_api, embeddings_api, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
@@ -195,6 +195,8 @@ def refused(folder: Path) -> list[str]:
                 chat_api.parse(body, POOLS)
             elif path == "POST /v1/completions":
                 completions_api.parse(body, POOLS)
+            elif path == "POST /v1/embeddings":
+                embeddings_api.parse(body, POOLS)
             elif path == "POST /v1/responses" or body.get("type") == "response.create":
                 responses_api.parse(body, POOLS)
         except errors.ApiError as error:

@@ -54,6 +54,8 @@ def model(tmp_path: Path) -> Path:
 async def test_a_killed_worker_s_part_is_computed_by_another_and_text_is_refused(
     bench: workers.Bench, model: Path, tmp_path: Path, redis_url: str
 ) -> None:
+    pools = json.dumps({bench.pool: {"models": [MODEL], "max_model_len": LONGEST}})
+
     def start() -> workers.Worker:
         return bench.worker(
             engine="vllm",
@@ -61,19 +63,16 @@ async def test_a_killed_worker_s_part_is_computed_by_another_and_text_is_refused
             session_ms=6000,
             TAILRACE_MODEL=str(model),
             TAILRACE_MAX_NUM_SEQS="4",
-            TAILRACE_MAX_MODEL_LEN=str(LONGEST),
-            VLLM_CPU_KVCACHE_SPACE="1",
+            TAILRACE_POOLS=pools,
         )
 
     keys = gp.Keys.make(tmp_path)
-    pools = json.dumps({bench.pool: {"models": [MODEL], "max_model_len": LONGEST}})
     first = start()
     await first.ready(BOOT_S)
     second = start()
     await second.ready(BOOT_S)
-    gateway = gp.gateway(
-        tmp_path, bench.bootstrap, redis_url, bench.pool, keys, TAILRACE_POOLS=pools
-    )
+    larger = {"TAILRACE_POOLS": pools, "TAILRACE_HTTP_MAX_BYTES": str(1 << 22)}
+    gateway = gp.gateway(tmp_path, bench.bootstrap, redis_url, bench.pool, keys, **larger)
     with gateway as listening:
         token = keys.token("alice")
         async with openai.AsyncOpenAI(

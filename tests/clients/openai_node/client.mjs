@@ -150,4 +150,14 @@ await main({
     same(calls(final)[0].arguments, text);
     return `${text.length} characters of arguments`;
   },
+  "embeddings of texts and tokens": async () => {
+    const input = Array.from({ length: 70 }, (_, i) => `text ${i}`);
+    const found = await client.embeddings.create({ model: MODEL, input });
+    const floats = await client.embeddings.create({ model: MODEL, input, encoding_format: "float" });
+    same(found.data.map((each) => each.index), input.map((_, i) => i));
+    same(found.data.map((each) => Array.from(each.embedding, Math.fround)), floats.data.map((each) => each.embedding));
+    const tokens = await client.embeddings.create({ model: MODEL, input: [[1, 2], [3]], dimensions: 8 });
+    same(tokens.data.map((each) => each.embedding.length), [8, 8]);
+    return `${found.data.length} vectors of ${found.data[0].embedding.length} dimensions`;
+  },
 });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, Literal
 
 import openai
@@ -338,6 +339,33 @@ def a_worker_killed_in_a_json_object() -> str:
         parsed = stream.get_final_response().output_parsed
     check(parsed == quiet.output_parsed, text)
     return f"{len(text)} characters"
+
+
+@scenario
+def embeddings_of_texts_and_tokens() -> str:
+    inputs = [f"text {i}" for i in range(70)]
+    found = client.embeddings.create(model=MODEL, input=inputs)
+    floats = client.embeddings.create(model=MODEL, input=inputs, encoding_format="float")
+    check([each.index for each in found.data] == list(range(70)), found.data[-1].index)
+    check([e.embedding for e in found.data] == [e.embedding for e in floats.data], "base64, float")
+    check(len({tuple(each.embedding) for each in found.data}) == 70, "they differ")
+    check(found.usage.prompt_tokens == found.usage.total_tokens > 0, found.usage)
+    tokens = client.embeddings.create(model=MODEL, input=[[1, 2], [3]], dimensions=8)
+    check([len(each.embedding) for each in tokens.data] == [8, 8], tokens)
+    return f"{len(found.data)} vectors of {len(found.data[0].embedding)} dimensions"
+
+
+@scenario
+def a_worker_killed_in_embeddings() -> str:
+    inputs = [f"text {i}" for i in range(64)]
+    quiet = client.embeddings.create(model=MODEL, input=inputs)
+    killing = threading.Timer(1.0, kill_worker)
+    killing.start()
+    slowly = {"metadata": {"script_pace_ms": "100"}}  # three seconds each part
+    found = client.embeddings.create(model=MODEL, input=inputs, extra_body=slowly)
+    killing.join()
+    check([e.embedding for e in found.data] == [e.embedding for e in quiet.data], "other vectors")
+    return f"{len(found.data)} vectors"
 
 
 main()
