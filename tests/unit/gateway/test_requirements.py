@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway import requirements
-from gateway.parsing import command
+from gateway.parsing import command, embeddings_api
 from tailrace.protocol import errors, features, records
 from tests.support import pictures
-from tests.unit.gateway.parsing.asked import chat, responses
+from tests.unit.gateway.parsing.asked import POOLS, chat, responses
 
 TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{**TOOL, "parameters": {**TOOL["parameters"], "additionalProperties": False}}]  # type: ignore[dict-item]
@@ -116,3 +117,53 @@ def test_a_plain_request_needs_nothing() -> None:
     create = responses({})
     assert request_of(create).version == records.VERSION
     requirements.check(create, request_of(create), newest=1, workers=[NONE])
+
+
+EMBEDS: dict[str, Any] = {"state": "ready", "features": ["embeddings"]}
+CUTS: dict[str, Any] = {"state": "ready", "features": ["dimensions", "embeddings"]}
+
+
+def embedding(**more: Any) -> tuple[command.Create, records.Request]:
+    body = {"input": "a", **more}
+    (create,) = embeddings_api.parse(body, POOLS).creates
+    return create, msgspec.structs.replace(request_of(create), embed=create.embed)
+
+
+def named(asked: tuple[command.Create, records.Request], *workers: dict[str, Any]) -> str | None:
+    """The field that is refused; None if nothing is."""
+    try:
+        requirements.check(*asked, newest=2, workers=workers)
+    except errors.ApiError as error:
+        return error.param
+    return None
+
+
+@pytest.mark.parametrize(
+    ("workers", "embed", "fewer", "text"),
+    [
+        ((), None, None, None),
+        ((NONE,), "model", "model", None),
+        ((EMBEDS,), None, "dimensions", "model"),
+        ((CUTS,), None, None, "model"),
+        ((ALL,), None, None, None),
+        ((EMBEDS, NONE), None, "dimensions", None),
+        (({**EMBEDS, "state": "loading"},), None, None, None),
+        (({"state": "ready"},), None, None, None),
+        (({"state": "ready"}, EMBEDS), None, "dimensions", "model"),
+    ],
+    ids=str,
+)
+def test_a_pool_is_for_text_or_for_embeddings(
+    workers: tuple[dict[str, Any], ...], embed: str | None, fewer: str | None, text: str | None
+) -> None:
+    assert named(embedding(), *workers) == embed
+    assert named(embedding(dimensions=4), *workers) == fewer
+    plain = responses({})
+    assert named((plain, request_of(plain)), *workers) == text
+
+
+def test_embeddings_need_records_of_version_2() -> None:
+    create, request = embedding()
+    with pytest.raises(errors.ApiError) as caught:
+        requirements.check(create, request, newest=1, workers=[ALL])
+    assert caught.value.param == "input"
