@@ -6,6 +6,7 @@ The last test runs this module again in the engine environment.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import struct
 from collections.abc import AsyncIterator
@@ -158,6 +159,16 @@ if engine_environment.HERE:
         with pytest.raises(base.Refused, match=says) as refused:
             await engine.encode_inputs(ask(inputs, **more))
         assert refused.value.code == code
+
+    @pytest.mark.parametrize("values", [[[1.0]], [1.0, math.nan], [math.inf]], ids=str)
+    async def test_what_is_no_vector_of_numbers_is_not_written(values: list[Any]) -> None:
+        import torch
+
+        from worker.engines import vllm_embeddings
+
+        assert vllm_embeddings.to_bytes(torch.tensor([1.0])) == b"\0\0\x80?"
+        with pytest.raises(base.Transient):
+            vllm_embeddings.to_bytes(torch.tensor(values))
 
     async def test_who_is_cancelled_leaves_nothing_in_the_engine(engine: vllm.VLLM) -> None:
         asked = [asyncio.create_task(vectors_of(engine, IDS * 8)) for _ in range(4)]

@@ -108,7 +108,14 @@ async def _vector(
 
 
 def to_bytes(data: Any) -> bytes:
-    """A vector (a tensor of one dimension) as the log holds it."""
+    """A vector (a tensor of one dimension) as the log holds it.
+
+    Raises:
+        Transient: it is none, or is not finite (float16 overflows), which JSON has no number for.
+    """
     if data.ndim != 1:
         raise base.Transient("vLLM made no vector")
-    return bytes(data.float().cpu().numpy().astype("<f4").tobytes())
+    found = data.float().cpu()
+    if not bool(found.isfinite().all()):
+        raise base.Transient("vLLM made a vector that is not finite")
+    return bytes(found.numpy().astype("<f4").tobytes())
