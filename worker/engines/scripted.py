@@ -108,11 +108,25 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
+def _prompt_digest(messages: list[dict[str, Any]]) -> str:
+    """Digest of a prompt. An image counts by its name: its bytes are in the record or beside it."""
+    if images.any_in(messages):
+        messages = [{**m, "content": _named(m.get("content"))} for m in messages]
+    return records.prompt_digest(messages)
+
+
+def _named(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    bytes_of = ("data", "file")
+    return [{k: v for k, v in part.items() if k not in bytes_of} for part in content]
+
+
 def tokens(
     messages: list[dict[str, Any]], before: Sequence[int] = (), nonce: str = ""
 ) -> Iterator[int]:
     """The endless continuation of `before`: greedy, or with `nonce` sampled."""
-    prompt = records.prompt_digest(messages)
+    prompt = _prompt_digest(messages)
     h, previous = fold.roll(fold.H0, before), before[-1] if before else None
     for index in itertools.count(len(before)):
         previous = token(prompt, h, index, previous, nonce)
@@ -182,7 +196,7 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
         runs = scripted_answers.runs(request, quoted if total is None else total)
     except scripted_answers.Impossible as error:
         raise base.Refused("unsupported_parameter", str(error)) from error
-    return _filled(_slots(runs), records.prompt_digest(request.messages), before, nonce)
+    return _filled(_slots(runs), _prompt_digest(request.messages), before, nonce)
 
 
 def _filled(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tailrace.protocol import fold, records
 from worker.engines import scripted
 
@@ -52,3 +54,15 @@ def test_the_readable_answer_quotes_the_prompt() -> None:
     text = detokenizer.push(ids) + detokenizer.flush()
     assert "Wörter und 😀?" in text
     assert "\ufffd" not in text
+
+
+def test_an_image_that_is_kept_beside_the_record_gives_the_same_answer() -> None:
+    """The judge reads the record, the worker what it stands for."""
+    image = {"type": "image", "sha256": "ab", "media": "image/png", "width": 1, "height": 1}
+
+    def said(**more: Any) -> list[int]:
+        content = [{"type": "text", "text": "What?"}, {**image, **more}]
+        return scripted.expected_ids([{"role": "user", "content": content}], 20)
+
+    assert said(data="AAAA") == said(file={"p": 0, "at": [1], "bytes": 3, "ms": 5})
+    assert said(data="AAAA") != said(data="AAAA", sha256="cd")
