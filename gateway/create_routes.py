@@ -7,10 +7,11 @@ ever shows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,6 +36,11 @@ from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
+# After a large body was parsed and written, the next one waits for so many times as long as that
+# took: other requests have the processor meanwhile.
+REST: Final = 2.0
+LONGEST_REST_S: Final = 1.0
+
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 
@@ -80,6 +86,7 @@ class CreateRoutes:
         self._withdrawn = withdrawn
         self._draining = draining
         self._checks = checks
+        self._large = asyncio.Lock()
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app` with these routes in front of it, unless spans are exported.
@@ -239,17 +246,31 @@ class CreateRoutes:
                 account,
                 for_images=request_body.IMAGES_BYTES,
             )
+            large = len(body) > request_body.LARGE_BYTES
+            turn = self._turn() if large else contextlib.nullcontext()
             key = request.headers.get("idempotency-key")
-            create = await request_body.parsed(
-                body,
-                lambda given: command.with_key(parse(given, self._config.pools), key, given),
-            )
-            del body  # an image's bytes are held once from here on
-            asked = choices.split(create, prompts(create))
-            chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
+            async with turn:
+                create = await request_body.parsed(
+                    body,
+                    lambda given: command.with_key(parse(given, self._config.pools), key, given),
+                )
+                asked = choices.split(create, prompts(create))
+                chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
         for headers in (chosen.headers, chosen.streams[0].headers):
             headers.update(create.headers)
-        return principal, create, chosen
+        return principal, create.submitted, chosen
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One large body at a time."""
+        await self._large.acquire()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            yield
+        finally:
+            rest_s = min(REST * (loop.time() - began), LONGEST_REST_S)
+            loop.call_later(rest_s, self._large.release)
 
     async def _whole(
         self,

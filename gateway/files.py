@@ -6,7 +6,6 @@ A chunk that no request names harms nobody, so a failure on the way leaves nothi
 from __future__ import annotations
 
 import asyncio
-import binascii
 import collections
 import time
 from collections.abc import Callable
@@ -102,7 +101,7 @@ class Files:
         async with self._one:
             if (known := self._known(scope, part["sha256"])) is not None:
                 return known
-            data = await asyncio.to_thread(binascii.a2b_base64, part["data"])
+            data = await asyncio.to_thread(files.decoded, part["data"])
             return await self._write(scope, part["sha256"], data)
 
     def _known(self, scope: str, sha256: str) -> files.Place | None:

@@ -21,8 +21,10 @@ T = TypeVar("T")
 DEADLINE_S: Final = 60.0
 # What images may add, in base64.
 IMAGES_BYTES: Final = files.MAX_BYTES // 3 * 4 + 4 * images.MAX_IMAGES
-# A larger body is read in a thread.
-IN_THREAD_BYTES: Final = 262_144
+# What is beyond a body's limit is held so often, at most, until it is in the log.
+WEIGHT: Final = 5
+# A larger body is parsed in a thread.
+LARGE_BYTES: Final = 262_144
 
 _DATA_URL: Final = b'"data:'
 _FEW: Final = 2 * images.MAX_IMAGES  # so many are looked for
@@ -43,7 +45,7 @@ async def arrived(
     account: kept_bytes.Account | None = None,
     *,
     for_images: int = 0,
-) -> bytes:
+) -> bytearray:
     """The body. What arrives is charged to `account`; images may add `for_images` bytes.
 
     Raises:
@@ -52,18 +54,22 @@ async def arrived(
     """
     most = limit + for_images
     too_large = errors.payload_too_large(limit, without="its images" if for_images else "")
-    if int(request.headers.get("content-length") or 0) > most:
+    announced = int(request.headers.get("content-length") or 0)
+    if announced > most:
         raise too_large
-    parts, size = [], 0
+    body = bytearray()
+    if account is not None and announced > limit:
+        account.take(_weight(0, announced, limit))  # refused before it is read
+        account = None
     try:
         async with asyncio.timeout(DEADLINE_S):
             async for part in request.stream():
-                size += len(part)
-                if size > most:
+                before = len(body)
+                body += part
+                if len(body) > most:
                     raise too_large
                 if account is not None:
-                    account.take(len(part))
-                parts.append(part)
+                    account.take(_weight(before, len(body), limit))
     except TimeoutError as error:
         raise errors.invalid_request(
             f"The request did not arrive within {DEADLINE_S:.0f} s.", code="request_timeout"
@@ -71,13 +77,17 @@ async def arrived(
     except ClientDisconnect as error:
         # No client reads this answer; it shows in the metrics.
         raise errors.invalid_request("The client left.") from error
-    body = b"".join(parts)
-    if size > limit and size - of_images(body) > limit:
+    if len(body) > limit and len(body) - of_images(body) > limit:
         raise too_large
     return body
 
 
-def of_images(body: bytes) -> int:
+def _weight(start: int, end: int, limit: int) -> int:
+    """What the bytes of a body from `start` to `end` count."""
+    return end - start + (WEIGHT - 1) * (max(0, end - limit) - max(0, start - limit))
+
+
+def of_images(body: bytes | bytearray) -> int:
     """How many bytes of a JSON text are data URLs; only the first ones count.
 
     Between a quote and the next one there is a text, or the whole is no JSON. So what is counted
@@ -94,12 +104,16 @@ def of_images(body: bytes) -> int:
     return counted
 
 
-async def parsed(body: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What `parse` makes of the body's object.
+async def parsed(body: bytearray, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of the body's object. The body is empty then: its object holds it again.
 
     Raises:
         errors.ApiError: no JSON object, or what `parse` raises.
     """
-    if len(body) <= IN_THREAD_BYTES:
-        return parse(json_body.decode(body))
-    return await asyncio.to_thread(lambda: parse(json_body.decode(body)))
+
+    def read_once() -> T:
+        given = json_body.decode(body)
+        body.clear()
+        return parse(given)
+
+    return read_once() if len(body) <= LARGE_BYTES else await asyncio.to_thread(read_once)

@@ -190,12 +190,13 @@ class ClaimRunner:
             with telemetry.span("generate", so_far=len(so_far)):
                 last = self._plan.last or self._plan.alone
                 job = base.GenerationInput(
-                    await self._context.whole(request),
+                    request,
                     self.fencing_token,
                     self._plan.prompt_ids,
                     so_far,
                     left,
                     self._plan.inputs,
+                    self._context.whole,
                 )
                 await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:

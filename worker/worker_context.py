@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Collection
@@ -37,6 +38,7 @@ class WorkerContext:
         trials: the one place for a trial (see `takeover`).
         replays: reads again what former owners wrote.
         ranges: reads files out of the log.
+        reading: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
@@ -59,6 +61,7 @@ class WorkerContext:
     stall_detector: stall_detector.StallDetector
     ranges: interfaces.RangeReader
     replays: replays.Replays = field(default_factory=replays.Replays)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     drainers: Callable[[], Collection[str]] = frozenset
     steady_s: Callable[[], float] = lambda: math.inf
@@ -79,7 +82,9 @@ class WorkerContext:
         if not images.kept_apart(request.messages):
             return request
         try:
-            messages = await files.whole(self.ranges, request.messages)
+            # One after another: while a file is read it is held several times.
+            async with self.reading:
+                messages = await files.whole(self.ranges, request.messages)
         except log.HistoryLost as error:
             raise base.Refused("file_lost", "A file of this request is no longer kept.") from error
         except log.LogUnavailable as error:

@@ -91,6 +91,11 @@ class Create:
         return said + self.tools.characters
 
     @property
+    def submitted(self) -> Create:
+        """Without what was said: the log has it, and an answer may take long."""
+        return dataclasses.replace(self, input=[], items=[], turn=())
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers of the answer: which tools were left out, because only their server runs them."""
         return {LEFT_OUT: ", ".join(self.tools.hosted)} if self.tools.hosted else {}

@@ -7,7 +7,6 @@ pixels, which bounds what decoding it can cost. A text file becomes text.
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -80,7 +79,7 @@ def file(part: Mapping[str, Any], where: str) -> str:
         raise errors.missing_required_parameter(path)
     if not isinstance(value, str):
         raise errors.invalid_type(path, "a string")
-    media, data = _data(value, path, MAX_FILE_BYTES)
+    media, _, data = _data(value, path, MAX_FILE_BYTES)
     try:
         if not media.startswith("text/") and media not in _TEXT_MEDIA:
             raise ValueError(media)
@@ -172,7 +171,7 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
         if value[:8].lower().startswith(("http://", "https://")):
             raise errors.unsupported_value(path, _not_fetched("An image"))
         raise errors.invalid_value(path, "An image must be a data URL.")
-    media, data = _data(value, path, MAX_BYTES)
+    media, text, data = _data(value, path, MAX_BYTES)
     found = size(data)
     if found is None or (media and not media.startswith("image/")):
         raise errors.unsupported_value(path, "Supported images are: PNG, JPEG, WebP, GIF.")
@@ -189,12 +188,12 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
         "width": found.width,
         "height": found.height,
         **({"detail": detail} if detail not in (None, "auto") else {}),
-        "data": value[value.index(",") + 1 :],
+        "data": text,
     }
 
 
-def _data(value: str, path: str, most: int) -> tuple[str, bytes]:
-    """Media type and bytes of a data URL, or of base64 alone."""
+def _data(value: str, path: str, most: int) -> tuple[str, str, bytes]:
+    """Media type, base64 and bytes of a data URL, or of base64 alone."""
     media, start = "", 0
     if value[:5].lower() == "data:":
         head = _DATA_URL.match(value[:1200])
@@ -205,13 +204,14 @@ def _data(value: str, path: str, most: int) -> tuple[str, bytes]:
         raise errors.unsupported_value(path, _not_fetched("A file"))
     if (len(value) - start) // 4 * 3 > most + 3:
         raise _too_large(path, most)
+    text = value[start:]
     try:
-        data = binascii.a2b_base64(value[start:], strict_mode=True)
+        data = files.decoded(text)
     except ValueError as error:
         raise errors.invalid_value(path, "The data is no base64.") from error
     if len(data) > most:
         raise _too_large(path, most)
-    return media, data
+    return media, text, data
 
 
 def _too_large(path: str, most: int) -> errors.ApiError:

@@ -12,7 +12,7 @@ from tailrace.protocol import errors
 Body = Mapping[str, Any]
 
 
-def decode(data: str | bytes) -> dict[str, Any]:
+def decode(data: str | bytes | bytearray) -> dict[str, Any]:
     """One JSON object.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from collections.abc import Iterable
 from typing import Any
@@ -46,8 +45,7 @@ async def whole(
                 where = files.place(part["file"])
             except files.NoPlace as error:
                 raise log_words.HistoryLost(str(error)) from error
-            data = await read(ranges, part["sha256"], where)
-            found[part["sha256"]] = (await asyncio.to_thread(base64.b64encode, data)).decode()
+            found[part["sha256"]] = await _in_base64(ranges, part["sha256"], where)
     if not found:
         return messages
 
@@ -58,3 +56,8 @@ async def whole(
         return {**kept, "data": found[part["sha256"]]}
 
     return images.changed(messages, with_data)
+
+
+async def _in_base64(ranges: interfaces.RangeReader, sha256: str, where: files.Place) -> str:
+    data = await read(ranges, sha256, where)
+    return await asyncio.to_thread(files.encoded, data)

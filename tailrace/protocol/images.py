@@ -18,6 +18,7 @@ from typing import Any, Final
 # engine counts exactly, this is for admission.
 PIXELS_PER_TOKEN_SIDE: Final = 28
 MAX_TOKENS_GUESS: Final = 4_096
+BYTES_PER_TOKEN: Final = 1_024
 
 REFERENCE: Final = "sha256:"
 
@@ -61,12 +62,15 @@ def changed(
 
 def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
     """About how many tokens the images are."""
-    return sum(_tokens(part["width"], part["height"]) for part in parts(messages))
+    return sum(_tokens(part) for part in parts(messages))
 
 
-def _tokens(width: int, height: int) -> int:
+def _tokens(part: Mapping[str, Any]) -> int:
     side = PIXELS_PER_TOKEN_SIDE
-    return min(-(-width // side) * -(-height // side), MAX_TOKENS_GUESS)
+    shown = -(-part["width"] // side) * -(-part["height"] // side)
+    # The log is charged for too: a file may be large and its picture small.
+    size: int = part["file"]["bytes"] if "file" in part else len(part.get("data", "")) // 4 * 3
+    return int(max(min(shown, MAX_TOKENS_GUESS), size // BYTES_PER_TOKEN))
 
 
 def url(part: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import time
@@ -16,7 +17,7 @@ import websockets
 from tailrace.protocol import records, topics
 from tests.attacks import room
 from tests.faults.stage import Service
-from tests.support import waiting
+from tests.support import pictures, waiting
 
 ADDRESS = "127.0.0.5"  # no other attacker comes from there
 SHORT_S = 4
@@ -354,3 +355,34 @@ async def test_a_key_that_stands_for_another_request_is_refused(
             body = {"background": True, "input": "one"}
             answer = await http.post("/v1/responses", json=body, headers={"Idempotency-Key": key})
         assert [answer.json()["id"]] == rids
+
+
+async def test_one_users_photographs_keep_nobody_waiting(
+    deployment: room.Deployment, attack: room.Attacks
+) -> None:
+    """The largest bodies there are, a new picture in each, from as many addresses as it takes."""
+    rounds = room.amount(6, 1)
+    bodies = {}
+    for source, n in itertools.product(range(1, 7), range(rounds)):
+        data = pictures.png(n) + random.Random(100 * source + n).randbytes(6_000_000)
+        part = {"type": "input_image", "image_url": pictures.url(data)}
+        body = {"input": [{"role": "user", "content": [part]}], "background": True}
+        bodies[source, n] = json.dumps(body).encode()
+
+    async def send(source: int) -> list[int]:
+        transport = httpx.AsyncHTTPTransport(local_address=f"127.0.5.{source}")
+        headers, url = deployment.headers("painter"), deployment.gateway(1).url
+        statuses = []
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=60, transport=transport
+        ) as http:
+            for n in range(rounds):
+                answer = await http.post("/v1/responses", content=bodies[source, n])
+                statuses.append(answer.status_code)
+        return statuses
+
+    with attack("50 MB of photographs at once", "200 or 429; nobody waits; memory flat") as row:
+        told = [s for each in await asyncio.gather(*map(send, range(1, 7))) for s in each]
+        assert set(told) <= {200, 429}, told
+        assert 200 in told
+        row.note = f"{told.count(200)} of {len(told)} were taken"

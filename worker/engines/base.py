@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -85,6 +85,13 @@ def classify(error: BaseException) -> Verdict:
     return Verdict.RETRY
 
 
+Load = Callable[[records.Request], Awaitable[records.Request]]
+
+
+async def _as_it_is(request: records.Request) -> records.Request:
+    return request
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationInput:
     """What one attempt generates from.
@@ -96,6 +103,7 @@ class GenerationInput:
         output_so_far: accepted ids of former attempts; the engine continues after them.
         max_tokens: tokens that may still be generated.
         inputs: what is to be embedded, as ids; empty where something is to be generated.
+        load: gives a request with the files that it names.
     """
 
     request: records.Request
@@ -104,6 +112,16 @@ class GenerationInput:
     output_so_far: Sequence[int]
     max_tokens: int
     inputs: Sequence[Sequence[int]] = ()
+    load: Load = _as_it_is
+
+    async def whole(self) -> records.Request:
+        """The request with its files, which may take megabytes: not to be kept.
+
+        Raises:
+            Refused: a file is gone.
+            Transient: the log does not answer.
+        """
+        return await self.load(self.request)
 
     @property
     def key(self) -> str:

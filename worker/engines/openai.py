@@ -101,7 +101,7 @@ class OpenAI(base.PlainText):
             raise base.NotResumable
         try:
             async with self._client.stream(
-                "POST", "chat/completions", json=self._body(job)
+                "POST", "chat/completions", json=self._body(job, await job.whole())
             ) as answer:
                 if answer.status_code != 200:
                     raise _refusal(answer.status_code, await answer.aread())
@@ -113,11 +113,11 @@ class OpenAI(base.PlainText):
     def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
 
-    def _body(self, job: base.GenerationInput) -> dict[str, Any]:
-        s = job.request.sampling
+    def _body(self, job: base.GenerationInput, request: records.Request) -> dict[str, Any]:
+        s = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": chat(job.request.messages),
+            "messages": chat(request.messages),
             "max_tokens": job.max_tokens,
             "temperature": s.temperature,
             "top_p": s.top_p,

@@ -38,6 +38,8 @@ import signal
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from tailrace import settings
 from tailrace.protocol import features, files, fold, images, records
 from worker import generation
@@ -151,7 +153,7 @@ def readable_text(messages: list[dict[str, Any]]) -> str:
         (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
     ).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
-    digests = ", ".join(_digest(part)[:8] for part in images.parts(messages))
+    digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
     seen = f" with images {digests}" if digests else ""
     return (
         f"You asked: “{quoted}”{seen} — this is the scripted engine: it answers in order, but it "
@@ -159,9 +161,17 @@ def readable_text(messages: list[dict[str, Any]]) -> str:
     )
 
 
-def _digest(part: dict[str, Any]) -> str:
-    """Of the file that it was shown; in a record that only names the file, as it says."""
-    return files.digest(base64.b64decode(part["data"])) if "data" in part else part["sha256"]
+def _seen(request: records.Request) -> records.Request:
+    """The request with the digests of the files that it has, and without the files."""
+    if not images.any_in(request.messages):
+        return request
+    _check_images(request)
+
+    def seen(part: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in part.items() if name != "data"}
+        return {**kept, "sha256": files.digest(base64.b64decode(part["data"]))}
+
+    return msgspec.structs.replace(request, messages=images.changed(request.messages, seen))
 
 
 def _check_images(request: records.Request) -> None:
@@ -302,11 +312,12 @@ class Scripted:
         return scripted_embeddings.encode(request.embed, self._max_model_len)
 
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
-        _check_images(job.request)
-        steps = self._vectors(job) if job.inputs else self._steps(job)
+        steps = self._vectors(job) if job.inputs else self._steps(job, _seen(await job.whole()))
         await base.call_with_each(steps, on_step)
 
-    async def _steps(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+    async def _steps(
+        self, job: base.GenerationInput, request: records.Request
+    ) -> AsyncGenerator[base.Step, None]:
         cues = base.metadata(job.request)
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
         top = job.request.sampling.logprobs
@@ -315,7 +326,7 @@ class Scripted:
         made = 0
         self.running += 1
         try:
-            for token_id in answer(job.request, job.output_so_far, nonce):
+            for token_id in answer(request, job.output_so_far, nonce):
                 await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
                 made += 1
                 finish = "length" if made >= job.max_tokens else None

@@ -211,7 +211,7 @@ class VLLM:
                 raise base.NotResumable
             prompt = vllm_request.prompt(job)
             if images.any_in(job.request.messages):
-                shown = await self._with_images(job.request)
+                shown = await self._with_images(await job.whole())
                 prompt = {**shown, "prompt_token_ids": prompt["prompt_token_ids"]}
             await self._run(
                 prompt,

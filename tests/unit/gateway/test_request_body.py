@@ -118,6 +118,23 @@ async def test_a_large_body_is_read_in_a_thread() -> None:
     def thread(_: dict[str, Any]) -> int:
         return threading.get_ident()
 
-    small, large = (b'{"a":"%s"}' % (b"x" * n) for n in (9, request_body.IN_THREAD_BYTES))
+    sizes = (9, request_body.LARGE_BYTES)
+    small, large = (bytearray(b'{"a":"%s"}' % (b"x" * n)) for n in sizes)
     assert await request_body.parsed(small, thread) == threading.get_ident()
     assert await request_body.parsed(large, thread) != threading.get_ident()
+    assert not large  # its bytes are not held twice
+
+
+@pytest.mark.parametrize("announced", ["", "1000"])
+async def test_what_is_beyond_the_limit_counts_as_often_as_it_is_held(announced: str) -> None:
+    body = b'"data:' + b"A" * 993 + b'"'
+    kept = kept_bytes.KeptBytes(100 + request_body.WEIGHT * 900)
+    parts = (body[:50], body[50:300], body[300:])
+    with kept.account("alice") as account:
+        sent = request(*parts, length=announced, end=LAST)
+        assert await request_body.arrived(sent, 100, account, for_images=2_000) == body
+        assert account.size == 100 + request_body.WEIGHT * 900
+        again = request(length=announced or "101", end=LAST)
+        with pytest.raises(errors.ApiError) as refused:
+            await request_body.arrived(again, 100, account, for_images=2_000)
+        assert refused.value.status == 429

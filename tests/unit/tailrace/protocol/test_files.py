@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ PLACE = {"p": 2, "at": [7, 9], "bytes": 600_000, "ms": 1_000}
 
 def test_a_file_comes_back_from_its_chunks_and_nothing_else_does() -> None:
     data = bytes(range(256)) * 5_000
-    pieces = files.chunks(data)
+    pieces = list(files.chunks(data))
     assert [len(piece) for piece in pieces] == [files.CHUNK_BYTES] * 2 + [231_424]
     place = files.Place(0, (3, 9, 5), len(data), 1)
     found = dict(zip(place.at, pieces, strict=True))
@@ -25,7 +26,7 @@ def test_a_file_comes_back_from_its_chunks_and_nothing_else_does() -> None:
 
 
 def test_the_largest_file_and_its_record_fit() -> None:
-    assert len(files.chunks(bytes(files.MAX_BYTES))) == files.MAX_CHUNKS
+    assert len(list(files.chunks(bytes(files.MAX_BYTES)))) == files.MAX_CHUNKS
     assert files.CHUNK_BYTES <= records.MAX_RECORD_BYTES // 2
 
 
@@ -65,3 +66,28 @@ def test_messages_are_changed_where_they_show_images_and_nowhere_else() -> None:
     assert changed == [plain, call, {"role": "user", "content": [text, {**part, "file": PLACE}]}]
     assert images.kept_apart(changed)
     assert not images.kept_apart([plain, shows])
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 196_607, 196_608, 196_609, 500_000])
+def test_base64_in_steps_is_base64(size: int) -> None:
+    data = (b"0123456789" * 50_001)[:size]
+    assert files.encoded(data) == base64.b64encode(data).decode()
+    assert files.decoded(files.encoded(data)) == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A",
+        "AAA",
+        "AA==AAAA",
+        "A" * 262_140 + "AAA=" + "AAAA",
+        "AA A",
+        "A" * 262_145,
+        "AAAé",
+        "====",
+    ],
+)
+def test_what_is_no_base64(text: str) -> None:
+    with pytest.raises(ValueError):
+        files.decoded(text)
