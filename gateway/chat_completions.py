@@ -188,7 +188,7 @@ class Chunks:
         match event.type:
             case "response.output_text.delta":
                 found = _likely(event.body).logprobs if self._logprobs else []
-                return self._open("") + self._chunk({"content": text}, logprobs=found)
+                return self.open() + self._chunk({"content": text}, logprobs=found)
             case "response.reasoning_text.delta":
                 # The first name is DeepSeek's, the second vLLM's.
                 return self._chunk({"reasoning_content": text, "reasoning": text})
@@ -198,12 +198,13 @@ class Chunks:
     def _added(self, item: dict[str, Any]) -> bytes:
         kind = _CALLS.get(item["type"])
         if kind is None:
-            return self._open("" if item["type"] == "message" else None)
+            return self.open("" if item["type"] == "message" else None)
         self._kind, self._calls = kind, self._calls + 1
         call = {"index": self._calls - 1, **_call(item, kind, "")}
-        return self._open(None) + self._chunk({"tool_calls": [call]})
+        return self.open(None) + self._chunk({"tool_calls": [call]})
 
-    def _open(self, content: str | None) -> bytes:
+    def open(self, content: str | None = "") -> bytes:
+        """The chunk that names the role, unless it was sent."""
         if self._opened:
             return b""
         self._opened = True
@@ -212,7 +213,7 @@ class Chunks:
     def _end(self, response: dict[str, Any]) -> bytes:
         if response["status"] == "failed":
             return _data(errors.http_body(failure(response)))
-        return self._open("") + self._chunk({}, _finish(response))
+        return self.open() + self._chunk({}, _finish(response))
 
     def _chunk(
         self, delta: dict[str, Any], finish: str | None = None, logprobs: Sequence[msgspec.Raw] = ()
@@ -231,6 +232,8 @@ class Stream:
     """The body of a Chat Completions stream, from the events of all its choices.
 
     Attributes:
+        _opened: every choice was begun, in order. Readers in SDKs put choices into a list as they
+            come, and fail at one that comes before its turn.
         _ended: the final Response objects so far.
         _failed: a choice failed. Nothing follows the error.
     """
@@ -250,6 +253,7 @@ class Stream:
             for index in range(len(echoes))
         ]
         self._include_usage = include_usage
+        self._opened = len(echoes) == 1
         self._ended: list[dict[str, Any]] = []
         self._failed = False
 
@@ -257,7 +261,11 @@ class Stream:
         """Return the bytes that this event of choice number `index` adds to the body."""
         if self._failed:
             return b""
-        out = self._choices[index].of(event)
+        out = b""
+        if not self._opened:
+            self._opened = True
+            out = b"".join(choice.open() for choice in self._choices)
+        out += self._choices[index].of(event)
         if event.terminal and event.response is not None:
             self._ended.append(event.response)
             self._failed = event.response["status"] == "failed"

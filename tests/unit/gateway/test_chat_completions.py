@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from openai.lib.streaming import chat as openai_chat
+from openai.types import chat
 
 from gateway import chat_completions
 from tailrace.protocol import errors, events, fold, ids, records
@@ -103,3 +105,22 @@ def test_a_failed_response_is_an_error() -> None:
     with pytest.raises(errors.ApiError) as failed:
         chat_completions.completion([final])
     assert failed.value.status == 500
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_choices_are_begun_in_order_whichever_speaks_first(order: tuple[int, ...]) -> None:
+    """Symptom: openai-python's streaming helper raised IndexError when the second of several
+    choices was faster than the first."""
+    stream = chat_completions.Stream([events.echo(RID, 7, "m")] * 3, include_usage=True)
+    said = {index: series([f"I am {index}", "."]) for index in order}
+    body = b"".join(stream.of(event, index) for index in order for event in said[index])
+    state = openai_chat.ChatCompletionStreamState()
+    for line in body.decode().strip().split("\n\n"):
+        chunk = chat.ChatCompletionChunk.model_validate_json(line.removeprefix("data: "))
+        for _ in state.handle_chunk(chunk):
+            pass
+    found = state.get_final_completion()
+    assert [(choice.index, choice.message.content) for choice in found.choices] == [
+        (index, f"I am {index}.") for index in range(3)
+    ]
+    assert found.usage is not None
