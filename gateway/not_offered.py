@@ -23,8 +23,8 @@ INSTEAD: Final = {
     "chat/completions": (
         "Completions are found by their id: GET /v1/chat/completions/{id}. They do not change."
     ),
-    "files": "Send text in the request itself.",
-    "uploads": "Send text in the request itself.",
+    "files": "Send text files and images in the request itself, as data URLs.",
+    "uploads": "Send text files and images in the request itself, as data URLs.",
     "containers": GENERATES,
     "images": GENERATES,
     "videos": GENERATES,

@@ -120,7 +120,7 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
                 2 * DAY_MS, **{"segment.ms": "3600000", "segment.bytes": str(256 * 2**20)}
             ),
             frozenset({"gateway"}),
-            frozenset({"gateway", "worker"}),
+            frozenset({"gateway", "worker", "operator"}),
         ),
         Topic(
             CONVERSATIONS,
