@@ -16,7 +16,8 @@ from tailrace.protocol import errors, events, ids, images
 
 _PREFIX: Final = "chatcmpl-"
 _BETWEEN: Final = "."  # not in the alphabet of ids
-_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "stop"}
+# There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
+_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
 _CALLS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 # The member of the call's object that grows, in both APIs.
 _GROWS: Final = {"function": "arguments", "custom": "input"}

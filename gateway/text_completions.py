@@ -11,7 +11,8 @@ from gateway import chat_completions
 from tailrace.protocol import errors, events, ids
 
 _PREFIX: Final = "cmpl-"
-_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "stop"}
+# There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
+_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
 _encode = msgspec.json.Encoder().encode
 
 

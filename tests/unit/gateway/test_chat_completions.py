@@ -66,7 +66,7 @@ def test_usage_comes_last_with_empty_choices_and_null_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "stop")]
+    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "length")]
 )
 def test_reasons(reason: str, finish: str) -> None:
     assert chunks(["x"], reason=reason)[-1]["choices"][0]["finish_reason"] == finish
