@@ -17,7 +17,7 @@ from tailrace.protocol import errors, events, ids, images
 _PREFIX: Final = "chatcmpl-"
 _BETWEEN: Final = "."  # not in the alphabet of ids
 # There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
-_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
+FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
 _CALLS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 # The member of the call's object that grows, in both APIs.
 _GROWS: Final = {"function": "arguments", "custom": "input"}
@@ -126,7 +126,7 @@ def _call(item: dict[str, Any], kind: str, content: str) -> dict[str, Any]:
 def _finish(response: dict[str, Any]) -> str:
     called = any(item["type"] in _CALLS for item in response["output"])
     completed = response["status"] == "completed"
-    return "tool_calls" if called and completed else _FINISH[response["status"]]
+    return "tool_calls" if called and completed else FINISH[response["status"]]
 
 
 def _shown(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:

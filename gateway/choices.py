@@ -21,14 +21,16 @@ _SEEDS: Final = 2**64
 _SEED_LEAST: Final = -(2**63)
 
 
-def of(create: command.Create, index: int) -> command.Create:
+def of(create: command.Create, index: int, among: int) -> command.Create:
     """What choice number `index` asks for by itself. Its number is part of its idempotency key, so
-    that a repeated request finds each of its choices, and of its seed, so that they differ."""
+    that a repeated request finds each of its choices. `among`: its number among the choices of its
+    prompt. That is part of its seed, so that they differ and other prompts change nothing (as in
+    vLLM's server)."""
     if not index:
         return create
     sampling, key = create.sampling, create.idempotency_key
     if sampling.seed is not None:
-        seed = (sampling.seed + index - _SEED_LEAST) % _SEEDS + _SEED_LEAST
+        seed = (sampling.seed + among - _SEED_LEAST) % _SEEDS + _SEED_LEAST
         sampling = msgspec.structs.replace(sampling, seed=seed)
     return dataclasses.replace(
         create,
@@ -42,7 +44,7 @@ def split(create: command.Create, prompts: Sequence[command.Create] = ()) -> lis
     them; the choices of the first come first."""
     count = create.choices // max(1, len(prompts))
     each = [prompt for prompt in prompts or (create,) for _ in range(count)]
-    return [of(asked, index) for index, asked in enumerate(each)]
+    return [of(asked, index, index % count) for index, asked in enumerate(each)]
 
 
 class Choices:

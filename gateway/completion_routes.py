@@ -39,6 +39,8 @@ class CompletionRoutes:
         found = [f.response for f in await self._found(name, owner)]
         if not all(response["status"] in _ENDED for response in found):
             raise errors.completion_not_finished(name)
+        if failed := [response["id"] for response in found if response["status"] == "failed"]:
+            raise errors.completion_failed(name, failed)
         return encoded_json.EncodedJSON(chat_completions.completion(found))
 
     async def messages(self, request: Request) -> Response:

@@ -11,8 +11,6 @@ from gateway import chat_completions
 from tailrace.protocol import errors, events, ids
 
 _PREFIX: Final = "cmpl-"
-# There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
-_FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,7 +75,7 @@ def completion(
                 "index": index,
                 "text": prompts[index // per_prompt] + text if echo else text,
                 "logprobs": _logprobs(tokens, 0) if tokens else None,
-                "finish_reason": _FINISH[response["status"]],
+                "finish_reason": chat_completions.FINISH[response["status"]],
             }
         )
     return {**_head(responses), "choices": shown, "usage": usage(responses, per_prompt)}
@@ -141,7 +139,9 @@ class Stream:
             self._failed = True
             return _data(errors.http_body(chat_completions.failure(event.response)))
         self._finals[index] = event.response
-        out = self._chunk(index, self._begun(index), (), _FINISH[event.response["status"]])
+        out = self._chunk(
+            index, self._begun(index), (), chat_completions.FINISH[event.response["status"]]
+        )
         if self._include_usage and len(self._finals) == len(self._shown):
             finals = [self._finals[i] for i in range(len(self._shown))]
             out += _data({**self._head, "choices": [], "usage": usage(finals, self._per_prompt)})

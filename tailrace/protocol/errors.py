@@ -6,7 +6,7 @@ follow OpenAI's, because clients recover on exact strings
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -286,6 +286,15 @@ def completion_not_found(completion_id: str) -> ApiError:
     """Like `response_not_found`."""
     message = f"Chat completion with id {_quoted(completion_id)} not found."
     return ApiError(404, INVALID_REQUEST, "completion_not_found", message, "completion_id")
+
+
+def completion_failed(completion_id: str, failed: Sequence[str]) -> ApiError:
+    """It ended without an object, because these responses failed. SDKs do not try a 404 again."""
+    message = (
+        f"Chat completion {_quoted(completion_id)} has no answer, because "
+        f"{', '.join(failed)} failed. The response says why."
+    )
+    return ApiError(404, INVALID_REQUEST, "completion_failed", message, "completion_id")
 
 
 def completion_not_finished(completion_id: str) -> ApiError:

@@ -182,9 +182,13 @@ def revoke(known: revocations.Revocations, principal: Principal) -> None:
 
 
 def put_answer(
-    broker: memory_log.MemoryLog, request: records.Request, *texts: str, end: bool = True
+    broker: memory_log.MemoryLog,
+    request: records.Request,
+    *texts: str,
+    end: bool = True,
+    error: tuple[str, str] | None = None,
 ) -> None:
-    """What a worker would write: CLAIM, a TOK for each text, and END."""
+    """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed."""
     rid, partition = request.rid, ids.parse(request.rid).partition
     topic = topics.requests("default", "interactive")
     claim = records.Claim(
@@ -198,7 +202,8 @@ def put_answer(
         digest = fold.roll(digest, [i])
     if end:
         usage = records.Usage(1, len(texts))
-        ended = records.End(rid, "own", len(texts), "stop", digest, usage=usage)
+        reason = "stop" if error is None else "failed"
+        ended = records.End(rid, "own", len(texts), reason, digest, usage=usage, error=error)
         broker.put_record(topics.TOKENS, partition, ended, rid)
 
 

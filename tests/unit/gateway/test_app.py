@@ -16,7 +16,7 @@ import httpx
 import pytest
 import websockets
 
-from gateway import app
+from gateway import app, chat_completions
 from tailrace import log, settings
 from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers
@@ -84,9 +84,15 @@ class Service:
         offset = self.broker.put_record(topics.REVOCATIONS, 0, record, record.id)
         await asyncio.wait_for(self.gateway.revocations.passed(offset), 5)
 
-    def answer(self, request: records.Request, *texts: str, end: bool = True) -> None:
+    def answer(
+        self,
+        request: records.Request,
+        *texts: str,
+        end: bool = True,
+        error: tuple[str, str] | None = None,
+    ) -> None:
         """What a worker would write."""
-        gateway_parts.put_answer(self.broker, request, *texts, end=end)
+        gateway_parts.put_answer(self.broker, request, *texts, end=end, error=error)
 
 
 @pytest.fixture
@@ -335,6 +341,31 @@ class TestCompletions:
                 assert (await other.delete(path)).json()["error"]["code"] == "completion_not_found"
             assert (await client.delete(path)).json()["deleted"]
             assert (await client.get(path)).json()["error"]["code"] == "completion_not_found"
+
+    async def test_a_completion_that_failed_has_no_object_and_is_no_failure_of_ours(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        """Symptom: every look at a completion with a failed choice was a 500, which SDKs repeat and
+        operators are called for."""
+        asked = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "stream": True}
+        async with serving(keys) as service, service.client() as client:
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
+            made = [await service.asked(i) for i in (1, 2)]
+            service.answer(made[0], "fine")
+            service.answer(made[1], error=("engine_error", "It broke."))
+            failed = await answering
+            assert '"message":"It broke."' in failed.text
+            rids = failed.headers["x-tailrace-response-id"].split(", ")
+            path = f"/v1/chat/completions/{chat_completions.completion_id(*rids)}"
+            shown = await client.get(path)
+            assert (shown.status_code, code(shown)) == (404, "completion_failed")
+            assert made[1].rid in shown.json()["error"]["message"]
+            assert made[0].rid not in shown.json()["error"]["message"]
+            assert (await client.get(f"{path}/messages")).status_code == 200
+            async with service.client("bob") as other:
+                assert code(await other.get(path)) == "completion_not_found"
+            assert (await client.delete(path)).json()["deleted"]
+            assert code(await client.get(path)) == "completion_not_found"
 
     async def test_a_repeated_deletion_deletes_the_choices_that_are_left(
         self, keys: gateway_process.Keys

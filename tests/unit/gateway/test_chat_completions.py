@@ -9,7 +9,7 @@ import pytest
 from openai.lib.streaming import chat as openai_chat
 from openai.types import chat
 
-from gateway import chat_completions
+from gateway import chat_completions, text_completions
 from tailrace.protocol import errors, events, fold, ids, records
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"0" * 11)
@@ -70,6 +70,20 @@ def test_usage_comes_last_with_empty_choices_and_null_before() -> None:
 )
 def test_reasons(reason: str, finish: str) -> None:
     assert chunks(["x"], reason=reason)[-1]["choices"][0]["finish_reason"] == finish
+
+
+def test_a_cancelled_answer_is_no_whole_one_in_either_form() -> None:
+    """Symptom: a choice that was cancelled in mid-sentence ended with `stop`, like a whole one."""
+    made = series(["x"], reason="cancelled")
+    final = made[-1].response
+    assert final is not None
+    assert chat_completions.completion([final])["choices"][0]["finish_reason"] == "length"
+    whole = text_completions.completion([final], ["p"])
+    stream = text_completions.Stream([final], ["p"], include_usage=False)
+    shown = b"".join(stream.of_choice((0, event)) for event in made)
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert b'"finish_reason":"length"' in shown
+    assert b'"finish_reason":"stop"' not in shown
 
 
 def test_an_answer_without_tokens_is_still_a_message() -> None:

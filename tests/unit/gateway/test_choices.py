@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import choices
-from gateway.parsing import chat_api, command
+from gateway.parsing import chat_api, command, completions_api
 from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Limits
 from tests.support import gateway_parts
@@ -104,7 +104,22 @@ async def test_a_client_that_leaves_cancels_all_that_are_not_stored() -> None:
         assert {c.rid for c in parts.tokens(records.Cancel)} == {s.rid for s in chosen.streams}
 
 
+def test_a_prompts_seeds_do_not_depend_on_its_place() -> None:
+    """Symptom: the same prompt with the same seed was answered otherwise behind another prompt."""
+    body = {"prompt": ["a", "b"], "n": 2, "seed": 5}
+    prompts = completions_api.parse(body, [POOL]).creates
+    keyed = [command.with_key(prompt, "k", body) for prompt in prompts]
+    asked = choices.split(keyed[0], keyed)
+    assert [(each.input[0]["content"], each.sampling.seed) for each in asked] == [
+        ("a", 5),
+        ("a", 6),
+        ("b", 5),
+        ("b", 6),
+    ]
+    assert len({each.idempotency_key for each in asked}) == 4
+
+
 def test_seeds_stay_within_their_bounds() -> None:
     asked = create(seed=2**63 - 1)
-    assert choices.of(asked, 0) is asked
-    assert choices.of(asked, 1).sampling.seed == -(2**63)
+    assert choices.of(asked, 0, 0) is asked
+    assert choices.of(asked, 1, 1).sampling.seed == -(2**63)

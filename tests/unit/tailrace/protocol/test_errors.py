@@ -42,6 +42,7 @@ EVERY_ERROR = [
         "input[0].encrypted_content",
     ),
     (errors.completion_not_found("c"), 404, "completion_not_found", "completion_id"),
+    (errors.completion_failed("c", ["resp_1"]), 404, "completion_failed", "completion_id"),
     (errors.not_offered("/v1/x", "Use y."), 404, "not_offered", None),
     (errors.completion_not_finished("c"), 409, "completion_not_finished", "completion_id"),
     (errors.embeddings_cancelled(), 409, "cancelled", None),
