@@ -16,6 +16,9 @@ from tailrace.settings.shapes import Pool
 
 MAX_CHOICES: Final = chat_api.MAX_CHOICES  # of all prompts together
 DEFAULT_TOKENS: Final = 16
+# Of these other values ask for nothing than in the other APIs. A worker's tokenizer puts its
+# special tokens before a prompt that is a text.
+_OWN: Final = {"add_special_tokens": (True,)}
 
 
 class Fields(shared_fields.SharedFields, frozen=True):
@@ -52,7 +55,8 @@ def parse(body: Body, pools: Sequence[Pool]) -> Asked:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
     pool, model = shared_fields.pool_and_model(body, pools)
-    unserved.check(body, apart_from=frozenset({"best_of"}))
+    unserved.check(body, apart_from=frozenset({"best_of", "echo", *_OWN}))
+    unserved.check_fields(body, _OWN)
     turn = read(body, Fields)
     prompts = _prompts(body)
     each = or_default(turn.n, 1)

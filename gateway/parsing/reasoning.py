@@ -44,19 +44,21 @@ def of_responses(body: Body) -> Reasoning | None:
     value = object_field(body, "reasoning")
     summary = _one_of(value.get("summary"), "reasoning.summary", SUMMARIES)
     older = _one_of(value.get("generate_summary"), "reasoning.generate_summary", SUMMARIES)
-    return _asked(
-        Reasoning(_one_of(value.get("effort"), "reasoning.effort", EFFORTS), summary or older)
-    )
+    effort, param = _effort(body, value.get("effort"), "reasoning.effort")
+    return _asked(Reasoning(effort, summary or older, param))
 
 
 def of_chat(body: Body) -> Reasoning | None:
-    """`reasoning_effort`; or what clients of vLLM tell a template. Like `of_responses`."""
-    param = "reasoning_effort"
-    asked = _one_of(body.get(param), param, EFFORTS)
+    """`reasoning_effort`. Like `of_responses`."""
+    effort, param = _effort(body, body.get("reasoning_effort"), "reasoning_effort")
+    return _asked(Reasoning(effort, param=param))
+
+
+def _effort(body: Body, value: Any, param: str) -> tuple[str | None, str]:
+    """The effort that a field asks for, or what clients of vLLM tell a template; and the field."""
+    asked = _one_of(value, param, EFFORTS)
     thinks = _thinks(object_field(body, _TEMPLATE))
-    if asked is None and thinks is False:
-        asked, param = "none", _TEMPLATE
-    return _asked(Reasoning(asked, param=param))
+    return ("none", _TEMPLATE) if asked is None and thinks is False else (asked, param)
 
 
 def _thinks(variables: Body) -> bool | None:

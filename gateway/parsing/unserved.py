@@ -36,6 +36,22 @@ _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "continue_final_message": (False,),
     "add_special_tokens": (False,),
     "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "echo": (False,),
+    "include_reasoning": (True,),
+    "enable_response_messages": (False,),
+    "previous_input_messages": ([],),
+    "prompt_embeds": ([],),
+    "return_prompt_text": (False,),
+    "logprob_token_ids": (),
+    "repetition_detection": (),
+    "watermarking": (False,),
+    "priority": (0,),
+    "request_id": (),  # it would be the answer's
+    "cache_salt": (),  # the salt is its owner's: no narrower one can be asked for
+    "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+    "vllm_xargs": ({},),
 }
 
 

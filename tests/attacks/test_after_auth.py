@@ -296,6 +296,7 @@ async def test_absurd_parameters_are_refused_and_internal_ones_mean_nothing(
         {"tools": [{"type": "function"}]},
         {"input": [{"role": "user", "content": "x"}] * 10_000},
         {"prompt": {"id": "x"}},
+        {"priority": "interactive"},
     ]
     chats: list[dict[str, Any]] = [
         *({"n": 10**9}, {"top_logprobs": 5}, {"prompt_logprobs": 5}, {"max_tokens": 10**12}),
@@ -308,7 +309,6 @@ async def test_absurd_parameters_are_refused_and_internal_ones_mean_nothing(
         "owner": {"issuer": "i", "subject": "admin"},
         "rid": "resp_" + "A" * 32,
         "partition": 0,
-        "priority": "interactive",
         "ttl_ms": 10**9,
         "principal": "admin",
     }

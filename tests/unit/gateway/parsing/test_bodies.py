@@ -158,7 +158,6 @@ class TestAccepted:
                 "owner": {"issuer": "mallory"},
                 "own": "1",
                 "partition": 3,
-                "priority": "batch",
                 "rid": "resp_1",
             }
         )

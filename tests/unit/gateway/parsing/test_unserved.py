@@ -181,6 +181,17 @@ def test_what_is_not_taken_is_refused_by_name_or_changes_nothing(
         ("continue_final_message", True, False),
         ("add_generation_prompt", False, True),
         ("use_beam_search", 1, None),
+        ("echo", True, False),
+        ("include_reasoning", False, True),
+        ("watermarking", True, False),
+        ("priority", -1, 0),
+        ("request_id", "mine", None),
+        ("cache_salt", "secret", None),
+        ("vllm_xargs", {"x": 1}, {}),
+        ("kv_transfer_params", {"x": 1}, {}),
+        ("return_prompt_text", True, False),
+        ("prompt_embeds", ["AA=="], []),
+        ("enable_response_messages", True, False),
     ],
 )
 def test_fields_of_vllms_server_are_refused_unless_they_ask_for_nothing(
@@ -192,13 +203,26 @@ def test_fields_of_vllms_server_are_refused_unless_they_ask_for_nothing(
     assert responses({name: nothing}) == responses({})
 
 
+def test_special_tokens_stand_before_a_prompt_that_is_a_text() -> None:
+    """Symptom: the completions API took false, which it does not do, and refused true."""
+    asked = {"prompt": "hi", "add_special_tokens": True}
+    plain = completions_api.parse({"prompt": "hi"}, POOLS)
+    assert completions_api.parse(asked, POOLS) == plain
+    with pytest.raises(errors.ApiError) as refused:
+        completions_api.parse({**asked, "add_special_tokens": False}, POOLS)
+    assert named(refused.value) == ("add_special_tokens", "unsupported_parameter")
+
+
 class TestTemplates:
     """Clients of vLLM turn a model's thinking off by a variable of its template."""
 
     @pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
     def test_no_thinking_is_the_effort_none(self, name: str) -> None:
-        asked = chat({"chat_template_kwargs": {name: False}})
-        assert asked.reasoning == chat({"reasoning_effort": "none"}).reasoning
+        body = {"chat_template_kwargs": {name: False}}
+        assert chat(body).reasoning == chat({"reasoning_effort": "none"}).reasoning
+        asked = responses({"reasoning": {"effort": "none"}}).reasoning
+        assert responses(body).reasoning == asked
+        assert responses({**body, "reasoning": {"effort": "low"}}).reasoning != asked
 
     def test_thinking_and_nothing_are_the_models_own_way(self) -> None:
         for variables in ({"enable_thinking": True}, {"enable_thinking": None}, {}, None):
