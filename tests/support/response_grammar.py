@@ -216,6 +216,12 @@ class Grammar:
             self._is(item["content"] == self._parts, event, "the parts that were done")
             grown.add("content")
         self._is(item["status"] in ("completed", "incomplete"), event, "it is over")
+        if item["type"] == "reasoning" and begun.get("encrypted_content", "") is None:
+            sealed = item.get("encrypted_content", "")
+            self._is(sealed != "", event, "it may be sealed")
+            whole = item["status"] == "completed"
+            self._is(sealed is None or whole, event, "only what is whole is sealed")
+            grown.add("encrypted_content")
         self._is(
             {k: v for k, v in item.items() if k not in grown}
             == {k: v for k, v in begun.items() if k not in grown},
