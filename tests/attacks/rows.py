@@ -125,7 +125,10 @@ ATTACKS: Final = (
         14,
         "another user's response",
         "404, the same body and the same work as for an unknown one",
-        (f"{_AFTER}::test_a_response_of_somebody_else_is_as_unknown_as_an_unknown_one",),
+        (
+            f"{_AFTER}::test_a_response_of_somebody_else_is_as_unknown_as_an_unknown_one",
+            f"{_AFTER}::test_an_item_of_somebody_else_is_as_unknown_as_an_unknown_one",
+        ),
     ),
     Attack(
         15,

@@ -141,6 +141,34 @@ async def test_a_stream_ends_with_its_credential(
             await http.post(f"/v1/responses/{rid}/cancel")
 
 
+async def test_an_item_of_somebody_else_is_as_unknown_as_an_unknown_one(
+    deployment: room.Deployment, attack: room.Attacks
+) -> None:
+    with attack("item_reference to another user's item", "404 as for an unknown one") as row:
+        async with (
+            client(deployment.gateway(1), deployment.headers("alice-51")) as alice,
+            client(deployment.gateway(2), deployment.headers("mallory-51")) as mallory,
+        ):
+            made = await alice.post("/v1/responses", json={"input": "hi"})
+            name = made.json()["output"][0]["id"]
+            unknown = name[:-4] + ("AAAA" if name[-4:] != "AAAA" else "BBBB")
+            times: dict[str, list[float]] = {name: [], unknown: []}
+            for _ in range(5):
+                told = []
+                for each in (name, unknown):
+                    body = {"input": [{"type": "item_reference", "id": each}]}
+                    began = time.perf_counter()
+                    answer = await mallory.post("/v1/responses", json=body)
+                    times[each].append(1000 * (time.perf_counter() - began))
+                    told.append((answer.status_code, answer.text.replace(each, "")))
+                assert told[0] == told[1]
+                assert told[0][0] == 404
+            body = {"input": [{"type": "item_reference", "id": name}]}
+            assert (await alice.post("/v1/responses", json=body)).status_code == 200
+            theirs, none = (f"{max(times[each]):.0f}" for each in (name, unknown))
+            row.note = f"longest of 5: {theirs} ms, of an unknown one {none} ms"
+
+
 async def test_a_response_of_somebody_else_is_as_unknown_as_an_unknown_one(
     deployment: room.Deployment, attack: room.Attacks
 ) -> None:
