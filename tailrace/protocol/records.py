@@ -455,7 +455,7 @@ def encode(record: Record) -> bytes:
 def _decode(decoder: msgspec.json.Decoder[T], value: bytes | None) -> T | None:
     if value is None:
         return None
-    if _too_deep(value):
+    if too_deep(value):
         return None
     try:
         record = decoder.decode(value)
@@ -470,20 +470,20 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(range(256)) - set(b'[]{}"'))
 
 
-def _too_deep(value: bytes) -> bool:
-    """Whether arrays and objects are nested deeper than MAX_DEPTH. What is no JSON may be either.
+def too_deep(value: bytes, depth: int = MAX_DEPTH) -> bool:
+    """Whether arrays and objects are nested deeper than `depth`. What is no JSON may be either.
 
     The parser's limit depends on the depth of the caller's stack, so two readers could disagree on
     whether a record is garbage.
     """
     # True for nearly every record. A frame with log probabilities has thousands of brackets.
-    if value.count(b"[") + value.count(b"{") <= MAX_DEPTH:
+    if value.count(b"[") + value.count(b"{") <= depth:
         return False
     if b"\\" in value:
         value = _ESCAPED.sub(b"", value)  # an escaped quote ends no string
     left = value.translate(_ONE_KIND, _ALL_BUT_BRACKETS_AND_QUOTES)
     left = _STRING.sub(b"", left.replace(b'""', b""))  # without what stands inside of strings
-    for _ in range(MAX_DEPTH):
+    for _ in range(depth):
         if not left:
             return False
         left = left.replace(b"[]", b"")  # the innermost level

@@ -19,6 +19,7 @@ TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
+HISTORY = "llm.history"
 DLQ = "llm.dlq"
 AUDIT = "llm.audit"
 USAGE = "llm.usage"
@@ -121,6 +122,21 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             ),
             frozenset({"gateway"}),
             frozenset({"gateway", "worker", "operator"}),
+        ),
+        Topic(
+            HISTORY,
+            12,
+            # For ever. What an erasure left is gone within a day, and its tombstone stays for a
+            # week: an archive that was away for less than that sees it.
+            {
+                **_COMPACTED,
+                "message.timestamp.type": "LogAppendTime",
+                "max.compaction.lag.ms": str(DAY_MS),
+                "delete.retention.ms": str(7 * DAY_MS),
+            },
+            # A gateway writes tombstones only (tailrace.protocol.record_tags).
+            frozenset({"gateway", "worker"}),
+            frozenset({"gateway", "push", "operator"}),
         ),
         Topic(
             CONVERSATIONS,

@@ -50,6 +50,7 @@ def signed(
         ("worker", topics.TOKENS, YIELD),
         ("worker", topics.USAGE, b"{}"),
         ("worker", topics.DLQ, b"{}"),
+        ("worker", topics.HISTORY, b"{}"),
     ],
 )
 def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, value: bytes) -> None:
@@ -69,6 +70,7 @@ def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, val
         ("worker", topics.REVOCATIONS, b"{}"),
         ("gateway", topics.META, b"{}"),
         ("gateway", topics.USAGE, b"{}"),
+        ("gateway", topics.HISTORY, b"{}"),
     ],
 )
 def test_a_role_signs_only_what_it_may_write(

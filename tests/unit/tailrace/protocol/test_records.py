@@ -512,7 +512,7 @@ def test_nesting_is_counted_as_it_is(value: Any, around: int, lists: bool) -> No
     for _ in range(around):
         value = [value, "]"] if lists else {'"{': value, "b": "\\"}
     written = json.dumps([value, [[]] * 70]).encode()  # with so many brackets it looks twice
-    assert records._too_deep(written) == (depth_of([value, [[]]]) > records.MAX_DEPTH)
+    assert records.too_deep(written) == (depth_of([value, [[]]]) > records.MAX_DEPTH)
 
 
 def test_a_prompt_digest_depends_on_content_and_not_on_spelling() -> None:

@@ -24,7 +24,7 @@ def test_the_table_holds_each_topic_once() -> None:
         [
             *request_topics(),
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
-            *("llm.usage", "llm.meta", "llm.files"),
+            *("llm.usage", "llm.meta", "llm.files", "llm.history"),
         ]
     )
 
@@ -44,7 +44,7 @@ def test_tokens_are_never_compacted_nor_deleted_by_size() -> None:
 
 def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
     compacted = {name for name, row in rows().items() if "compact" in row.config["cleanup.policy"]}
-    assert compacted == {topics.CONVERSATIONS, topics.REVOCATIONS, topics.META}
+    assert compacted == {topics.CONVERSATIONS, topics.REVOCATIONS, topics.META, topics.HISTORY}
 
 
 @pytest.mark.parametrize("name", request_topics())
@@ -86,12 +86,14 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.CONVERSATIONS: BOTH,
         topics.REVOCATIONS: BOTH,
         topics.FILES: BOTH,
+        topics.HISTORY: BOTH,
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
     },
     "worker": {
         "llm.requests": {READ},
         topics.FILES: {READ},
+        topics.HISTORY: {WRITE},
         topics.TOKENS: BOTH,
         topics.DLQ: {WRITE},
         topics.AUDIT: {WRITE},
@@ -99,7 +101,13 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
     },
     "push": {
         name: {READ}
-        for name in ("llm.requests", topics.TOKENS, topics.CONVERSATIONS, topics.REVOCATIONS)
+        for name in (
+            "llm.requests",
+            topics.TOKENS,
+            topics.HISTORY,
+            topics.CONVERSATIONS,
+            topics.REVOCATIONS,
+        )
     },
     "operator": {
         name: {READ}
@@ -107,6 +115,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             "llm.requests",
             topics.TOKENS,
             topics.FILES,
+            topics.HISTORY,
             topics.CONVERSATIONS,
             topics.DLQ,
             topics.AUDIT,
@@ -181,7 +190,7 @@ def test_two_tables_do_not_share_settings() -> None:
     assert other[topics.META].config["segment.ms"] != "1"
 
 
-@pytest.mark.parametrize("name", [topics.CONVERSATIONS, topics.USAGE, topics.META])
+@pytest.mark.parametrize("name", [topics.CONVERSATIONS, topics.USAGE, topics.META, topics.HISTORY])
 def test_a_fixed_number_of_partitions_is_what_the_table_says(name: str) -> None:
     assert topics.partitions_of(name) == rows()[name].partitions
 
