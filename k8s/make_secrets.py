@@ -1,9 +1,9 @@
 """The Secrets that no operator makes: Redis users with fresh passwords, the key of the browsers'
-sessions, the issuers' public keys, and the record keys.
+sessions, the issuers' public keys, the record keys, and the URL of the archive's database.
 
     tailrace keys record-keys.json      # once; keep it
     python -m k8s.make_secrets --issuers issuers.json --record-keys record-keys.json \
-        | kubectl apply -n tailrace -f -
+        --archive archive-url.txt | kubectl apply -n tailrace -f -
 
 Prints manifests and keeps nothing. Where secrets live in a repository, pipe the output through
 `kubeseal` or `sops` instead of applying it. Running it again makes new passwords: roll Redis and
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.protocol import record_tags
+from tailrace.settings import kinds
 
 # What each service may do with Redis: key patterns and exactly the commands that
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
@@ -46,6 +47,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "issuers": ("issuers.json",),
     "session-key": ("key",),
     "record-keys": ("keys.json",),
+    "archive": ("url",),
 }
 
 
@@ -61,7 +63,7 @@ def users_acl(passwords: dict[str, str]) -> str:
 
 
 def contents(
-    issuers: str, record_keys: str, password: Callable[[], str]
+    issuers: str, record_keys: str, archive: str, password: Callable[[], str]
 ) -> dict[str, dict[str, str]]:
     """Secret name → key → value. `password` returns a new one at each call, safe inside a URL."""
     passwords = {user: password() for user in REDIS_USERS}
@@ -79,6 +81,7 @@ def contents(
         "issuers": {"issuers.json": issuers},
         "session-key": {"key": password()},
         "record-keys": {"keys.json": record_keys},
+        "archive": {"url": archive},
     }
 
 
@@ -98,13 +101,22 @@ def main() -> int:
         required=True,
         help="key file of `tailrace keys`. Keep it: a log needs the keys that signed it",
     )
+    arguments.add_argument(
+        "--archive",
+        type=Path,
+        required=True,
+        help="file with the URL of the archive's database, postgresql://user:password@host/name",
+    )
     given = arguments.parse_args()
     issuers, record_keys = given.issuers.read_text(), given.record_keys.read_text()
     json.loads(issuers)  # a broken file stops here, not in every gateway
     record_tags.parse(record_keys.encode())
+    archive = kinds.Archive().parse(given.archive.read_text().strip())
     docs = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
-        for name, data in contents(issuers, record_keys, lambda: secrets.token_urlsafe(32)).items()
+        for name, data in contents(
+            issuers, record_keys, archive, lambda: secrets.token_urlsafe(32)
+        ).items()
     ]
     json.dump({"apiVersion": "v1", "kind": "List", "items": docs}, sys.stdout, indent=1)
     sys.stdout.write("\n")

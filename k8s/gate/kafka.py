@@ -10,7 +10,7 @@ from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
 from tailrace.protocol import topics
 
 Grants = dict[tuple[str, str], set[str]]  # (resource type, name) -> operations
-SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "operator")
+SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "archive", "operator")
 CLUSTER_CONFIG = {"auto.create.topics.enable": False, "unclean.leader.election.enable": False}
 REPLICATED = (
     "default.replication.factor",

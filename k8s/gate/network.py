@@ -20,11 +20,12 @@ ALLOWED: frozenset[Edge] = frozenset(
         ("ns:keda", "kafka", "9093"),
         ("log-incarnation", "kafka", "9093"),
     }
-    | {(service, "kafka", "9093") for service in ("gateway", "push", "worker")}
+    | {(service, "kafka", "9093") for service in ("gateway", "push", "worker", "archive")}
     | {(service, "redis", "6379") for service in ("gateway", "push", "worker")}
     | {(service, "redis", "6380") for service in ("gateway", "worker")}
-    | {(service, "ns:monitoring", "4318") for service in ("gateway", "push", "worker")}
-    | {("ns:monitoring", service, "9000") for service in ("gateway", "push", "worker")}
+    | {(service, "ns:postgres", "5432") for service in ("gateway", "push", "archive")}
+    | {(service, "ns:monitoring", "4318") for service in ("gateway", "push", "worker", "archive")}
+    | {("ns:monitoring", service, "9000") for service in ("gateway", "push", "worker", "archive")}
     | {("kafka", "kafka", port) for port in ("9090", "9091")}
     | {("ns:strimzi", "kafka", port) for port in ("9090", "9091", "8443")}
     | {
@@ -40,6 +41,7 @@ ALLOWED: frozenset[Edge] = frozenset(
             "gateway",
             "push",
             "worker",
+            "archive",
             "log-incarnation",
             "kafka",
             "kafka-exporter",

@@ -7,7 +7,7 @@ from typing import Any
 
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 
-OURS = ("gateway", "push", "worker")
+OURS = ("gateway", "push", "worker", "archive")
 # Seconds between SIGTERM and SIGKILL at least (docs/operations.md, Draining).
 GRACE_S = {"gateway": 45, "push": 60, "worker": 75}
 PRE_STOP_S = 5

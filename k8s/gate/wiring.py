@@ -11,6 +11,8 @@ from k8s.gate import kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 from tailrace.settings import table
 
+# Its processes fold one after the other: more of them are not faster.
+UNSCALED = {"archive"}
 MAX_JOB_S = 60  # how long a Job that is done may stay
 
 
@@ -25,6 +27,8 @@ REQUIRED: dict[str, set[str]] = {
 }
 OPTIONAL: dict[str, set[str]] = {
     **{service: _named(service, table.Cluster.OPTIONAL) for service in table.SERVICES},
+    # Beside its own it takes the settings that all services have in common.
+    table.ARCHIVE: _named(table.ARCHIVE, table.Cluster.OPTIONAL) | {"TAILRACE_POOLS"},
     # The job takes the settings that all services have in common from the same ConfigMap.
     "log-incarnation": {
         "TAILRACE_HOST",
@@ -329,6 +333,8 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
             else f"scales {reference['kind']} {reference['name']}, which is not there",
         )
     for workload_doc in m.kind("Deployment"):
+        if workload_doc["metadata"]["name"] in UNSCALED:
+            continue
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:
             yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nothing'}")

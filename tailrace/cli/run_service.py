@@ -1,5 +1,5 @@
-"""`tailrace gateway`, `push`, `worker`: run one service in the foreground. Settings come from the
-environment, and the missing ones from the deployment of the data folder."""
+"""`tailrace gateway`, `push`, `worker`, `archive`: run one service in the foreground. Settings come
+from the environment, and the missing ones from the deployment of the data folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from tailrace import engines
 from tailrace.cli import control
@@ -15,7 +15,7 @@ from tailrace.local import dev_credentials, models, paths, plan, ports, processe
 
 
 def defaults(
-    role: Literal["gateway", "push", "worker"],
+    role: plan.Role,
     running: state.State | None,
     data: paths.Data,
     page: Path | None,
@@ -30,6 +30,10 @@ def defaults(
             "TAILRACE_POOLS": running.pools,
         }
     if role == "worker":
+        return shared
+    if running or role == "archive":
+        shared["TAILRACE_ARCHIVE"] = plan.archive_url(data.archive)
+    if role == "archive":
         return shared
     shared["TAILRACE_ISSUERS"] = str(data.issuers)
     if running:
@@ -49,9 +53,7 @@ def defaults(
     return shared
 
 
-def run(
-    role: Literal["gateway", "push", "worker"], data: paths.Data, given: Mapping[str, str]
-) -> NoReturn:
+def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn:
     """Replace this process by the service.
 
     Args:
@@ -63,7 +65,7 @@ def run(
     running = state.load(data.state)
     if running and running.phase == "stopped":
         running = None
-    if role != "worker" and "TAILRACE_ISSUERS" not in os.environ:
+    if role in ("gateway", "push") and "TAILRACE_ISSUERS" not in os.environ:
         dev_credentials.ensure(data)
     page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
     environ = {**defaults(role, running, data, page), **os.environ, **given}
@@ -83,4 +85,4 @@ def run(
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))
         if plan.needs_engine_environment(engine):
             python = str(paths.ENGINE_ENVIRONMENT / "bin" / "python")
-    os.execve(python, [python, "-m", role], environ)  # noqa: S606
+    os.execve(python, [python, "-m", plan.module(role)], environ)  # noqa: S606

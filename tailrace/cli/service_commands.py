@@ -1,9 +1,9 @@
-"""Commands that run one service in the foreground: gateway, push, worker."""
+"""Commands that run one service in the foreground: gateway, push, worker, archive."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -47,9 +47,12 @@ def worker(
     )
 
 
-def _run_service(
-    role: Literal["gateway", "push", "worker"], data: Path | None, given: dict[str, str]
-) -> None:
+def archive(name: _Name = "", data: options.Data = None) -> None:
+    """Run the archive's process in the foreground. It joins the deployment of this data folder."""
+    _run_service("archive", data, {"TAILRACE_NAME": name})
+
+
+def _run_service(role: plan.Role, data: Path | None, given: dict[str, str]) -> None:
     try:
         run_service.run(
             role, options.folder(data), {name: value for name, value in given.items() if value}

@@ -17,7 +17,7 @@ PROBE_RUNNING_S = 2.0
 # deadline; ten seconds more mean that it is stuck.
 SERVICE_GRACE_S = 25.0
 
-SERVICE_ROLES = ("gateway", "push", "worker")
+SERVICE_ROLES = ("gateway", "push", "worker", "archive")
 
 
 class Parts:
@@ -57,8 +57,8 @@ class Parts:
 
     @property
     def edge(self) -> list[Supervised]:
-        """Gateways and push services."""
-        return self._of("gateway", "push")
+        """Gateways, push services and the archive's process: all that is up in seconds."""
+        return self._of("gateway", "push", "archive")
 
     @property
     def workers(self) -> list[Supervised]:
@@ -74,7 +74,7 @@ class Parts:
     def hopeless(self) -> Supervised | None:
         """The part for which the start of the deployment has failed, if it has.
 
-        A gateway or push service that ends by itself before it was ready will do so again; with
+        A part other than a worker that ends by itself before it was ready will do so again; with
         workers it takes all of them.
         """
         for one in self._all:

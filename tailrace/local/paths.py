@@ -90,6 +90,11 @@ class Data:
         return self.root / "dev-credential"
 
     @property
+    def archive(self) -> Path:
+        """The archive's database."""
+        return self.root / "archive.sqlite3"
+
+    @property
     def session_key(self) -> Path:
         """Seals the sessions of browsers."""
         return self.root / "session-key"

@@ -10,6 +10,8 @@ from typing import Literal
 
 from tailrace import engines
 
+Role = Literal["gateway", "push", "worker", "archive"]
+
 HOST = "127.0.0.1"
 POOL = "default"
 MAX_MODEL_LEN = 8192
@@ -80,6 +82,7 @@ class Surroundings:
     issuers: Path
     credential: Path
     session_key: Path
+    archive: Path
     page: Path | None
     python: Path  # the services' environment
     engine_python: Path  # the model engine's
@@ -90,7 +93,7 @@ class Service:
     """One service process to start. It answers /ready on `admin_port`."""
 
     name: str
-    role: Literal["gateway", "push", "worker"]
+    role: Role
     python: Path
     port: int  # 0: it has no clients
     admin_port: int
@@ -98,7 +101,7 @@ class Service:
 
     @property
     def command(self) -> list[str]:
-        return [str(self.python), "-m", self.role]
+        return [str(self.python), "-m", module(self.role)]
 
     @property
     def address(self) -> str:
@@ -107,6 +110,16 @@ class Service:
     @property
     def probe(self) -> str:
         return f"{url(self.admin_port)}/ready"
+
+
+def module(role: Role) -> str:
+    """What Python runs for a service."""
+    return "tailrace.archiver" if role == "archive" else role
+
+
+def archive_url(path: Path) -> str:
+    """TAILRACE_ARCHIVE for a file on this machine."""
+    return f"sqlite:///{path}"
 
 
 def url(port: int) -> str:
@@ -189,6 +202,7 @@ def services(
         **shared,
         "TAILRACE_ISSUERS": str(around.issuers),
         "TAILRACE_ORIGINS": origins(gateway_ports),
+        "TAILRACE_ARCHIVE": archive_url(around.archive),
     }
     own = {
         "TAILRACE_PUSH_URL": ",".join(url(port) for port in push_ports),
@@ -197,9 +211,10 @@ def services(
         "TAILRACE_SESSION_KEY": str(around.session_key),
         "TAILRACE_RECORDS_VERSION": "2",  # all services are of this version
     }
+    archive = {name: edge[name] for name in ("TAILRACE_KAFKA", "TAILRACE_HOST", "TAILRACE_ARCHIVE")}
 
     def service(
-        role: Literal["gateway", "push", "worker"],
+        role: Role,
         number: int,
         port: int,
         python: Path,
@@ -226,6 +241,7 @@ def services(
             service("push", number, port, around.python, edge)
             for number, port in enumerate(push_ports, 1)
         ),
+        service("archive", 1, 0, around.python, archive),
         *(
             service("worker", number, 0, engine_python, engine)
             for number in range(1, options.workers + 1)

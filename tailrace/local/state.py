@@ -19,7 +19,7 @@ from tailrace.local import processes
 
 SCRATCH_PREFIX = "tailrace-"
 
-Role = Literal["supervisor", "kafka", "redis", "gateway", "push", "worker", "engine"]
+Role = Literal["supervisor", "kafka", "redis", "gateway", "push", "worker", "archive", "engine"]
 Phase = Literal["starting", "serving", "ready", "stopping", "stopped"]
 
 

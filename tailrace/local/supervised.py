@@ -32,7 +32,7 @@ class Program(Protocol):
 
 
 class ServiceProgram:
-    """A gateway, push service or worker. Every process of it adds to the same log file.
+    """A service. Every process of it adds to the same log file.
 
     `scratch` gets the sockets of vLLM's processes, which a killed engine leaves behind.
     """

@@ -229,6 +229,7 @@ class Supervisor:
             issuers=self._data.issuers,
             credential=self._data.credential,
             session_key=self._data.session_key,
+            archive=self._data.archive,
             page=page,
             python=Path(sys.executable),
             engine_python=paths.ENGINE_ENVIRONMENT / "bin" / "python",
@@ -259,7 +260,7 @@ class Supervisor:
         deadline = time.monotonic() + EDGE_READY_S
         edge = self._parts.edge
         while not all(one.answer.ready for one in edge):
-            self._status("starting gateway, push service and worker")
+            self._status("starting gateway, push service, archive and worker")
             self._tick()
             if time.monotonic() >= deadline:
                 late = next(one for one in edge if not one.answer.ready)

@@ -115,9 +115,14 @@ class RecordWriter(Protocol):
         """Number of producers made; a change means that everything in flight has failed."""
 
     def append(
-        self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()
+        self,
+        topic: str,
+        partition: int,
+        key: str,
+        value: bytes | None,
+        headers: log_words.Headers = (),
     ) -> asyncio.Future[log_words.Appended]:
-        """Append one record. Never waits.
+        """Append one record; without a value, a tombstone. Never waits.
 
         The future fails with NotAppended (TooLarge is one) when the record was not sent and never
         will be, and with AppendFailed when its outcome is unknown.

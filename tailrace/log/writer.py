@@ -27,7 +27,7 @@ class _Pending(NamedTuple):
     topic: str
     partition: int
     key: bytes
-    value: bytes
+    value: bytes | None
     headers: log_words.Headers
     done: asyncio.Future[log_words.Appended]
     deadline: float
@@ -112,15 +112,20 @@ class Writer:
         return len(self._queue) + len(self._flight)
 
     def append(
-        self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()
+        self,
+        topic: str,
+        partition: int,
+        key: str,
+        value: bytes | None,
+        headers: log_words.Headers = (),
     ) -> asyncio.Future[log_words.Appended]:
-        """Append one record. Never waits.
+        """Append one record; without a value, a tombstone. Never waits.
 
         The future fails with NotAppended (TooLarge is one) when the record was not sent and never
         will be, and with AppendFailed when its outcome is unknown.
         """
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
-        size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
+        size = len(key) * 4 + len(value or b"") + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
             done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:
@@ -225,7 +230,7 @@ class Writer:
                 value=p.value,
                 key=p.key,
                 partition=p.partition,
-                headers=record_keys.signed(p.topic, p.partition, p.key, p.value, p.headers),
+                headers=record_keys.signed(p.topic, p.partition, p.key, p.value or b"", p.headers),
             )
         except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
             # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a

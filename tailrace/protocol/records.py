@@ -130,6 +130,15 @@ class Embed(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
+class Choice(msgspec.Struct, array_like=True, frozen=True):
+    """Which choice of a chat completion a response is: number `index` of `count`, from 0. `group`
+    is random text that all choices of one completion share."""
+
+    group: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    index: Count = 0
+    count: Count = 1
+
+
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
     """What to generate; on `llm.requests.<pool>.<class>[p]`, key = rid.
 
@@ -151,7 +160,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
     the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
     as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
-    generated: the inputs become vectors (log rule §17), and there are no messages.
+    generated: the inputs become vectors (log rule §17), and there are no messages. `choice` is of a
+    chat completion; lists need it, and older readers miss nothing without it.
     """
 
     rid: str
@@ -177,6 +187,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     reasoning: dict[str, Any] | None = None
     raw: bool = False
     embed: Embed | None = None
+    choice: Choice | None = None
     v: int = VERSION
 
     @property
@@ -362,6 +373,16 @@ class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_de
     v: int = VERSION
 
 
+class Metadata(msgspec.Struct, tag_field="t", tag="METADATA", frozen=True, omit_defaults=True):
+    """On `llm.history`, key = `<rid>:metadata`: the owner `by` gave the response other metadata,
+    all of it."""
+
+    rid: str
+    by: Owner
+    metadata: dict[str, str] = {}
+    v: int = VERSION
+
+
 class Revoked(msgspec.Struct, tag_field="t", tag="REVOKED", frozen=True, omit_defaults=True):
     """On `llm.revocations`, key = `id`: credentials that are refused from now on.
 
@@ -424,14 +445,15 @@ class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults
 
 
 TokenRecord = Claim | Tok | End | Cancel | Yield
-Record = Request | TokenRecord | Deleted | Revoked | Incarnation | Metered | Dead
+Record = Request | TokenRecord | Deleted | Metadata | Revoked | Incarnation | Metered | Dead
 
-T = TypeVar("T", bound=Request | TokenRecord | Deleted | Revoked | Incarnation)
+T = TypeVar("T", bound=Request | TokenRecord | Deleted | Metadata | Revoked | Incarnation)
 
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
 _requests = msgspec.json.Decoder(Request)
 _conversations = msgspec.json.Decoder(Deleted)
+_changes = msgspec.json.Decoder(Metadata)
 _revocations = msgspec.json.Decoder(Revoked)
 _meta = msgspec.json.Decoder(Incarnation)
 
@@ -510,6 +532,11 @@ def decode_request(value: bytes | None) -> Request | None:
 def decode_conversation(value: bytes | None) -> Deleted | None:
     """A record of `llm.conversations`, or None for garbage."""
     return _decode(_conversations, value)
+
+
+def metadata_of(value: bytes | None) -> Metadata | None:
+    """A record of metadata of `llm.history`, or None for garbage."""
+    return _decode(_changes, value)
 
 
 def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:

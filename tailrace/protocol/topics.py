@@ -17,6 +17,7 @@ PriorityClass = Literal["interactive", "batch"]
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
+HISTORY = "llm.history"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
 HISTORY = "llm.history"
@@ -32,7 +33,7 @@ FILE_REUSE_MS = 12 * HOUR_MS
 
 _POOL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
-Service = Literal["gateway", "push", "worker", "operator"]
+Service = Literal["gateway", "push", "worker", "archive", "operator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,22 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
                 "retention.ms": str(2 * DAY_MS),
             },
             frozenset({"gateway"}),
-            frozenset({"gateway", "push", "operator"}),
+            frozenset({"gateway", "push", "archive", "operator"}),
+        ),
+        Topic(
+            HISTORY,
+            12,
+            # For ever. What an erasure left is gone within a day, and its tombstone stays for a
+            # week: an archive that was away for less than that sees it.
+            {
+                **_COMPACTED,
+                "message.timestamp.type": "LogAppendTime",
+                "max.compaction.lag.ms": str(DAY_MS),
+                "delete.retention.ms": str(7 * DAY_MS),
+            },
+            # A gateway writes tombstones only (tailrace.protocol.record_tags).
+            frozenset({"gateway", "worker", "archive"}),
+            frozenset({"gateway", "push", "archive", "operator"}),
         ),
         Topic(
             REVOCATIONS,
@@ -164,7 +180,7 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             1,
             dict(_COMPACTED),
             frozenset({"operator"}),
-            frozenset({"gateway", "push", "worker", "operator"}),
+            frozenset({"gateway", "push", "worker", "archive", "operator"}),
         ),
         Topic(DLQ, 1, _deleted_after(14 * DAY_MS), frozenset({"worker"}), frozenset({"operator"})),
         Topic(

@@ -1,19 +1,22 @@
 """Settings: every variable, how its text is read, and the frozen object that each service gets.
 
-In: the environment. Out: `GatewaySettings`, `PushSettings`, `WorkerSettings`, `CommandSettings`, or
-`Misconfigured` with one line. Nothing else in the services reads the environment.
+In: the environment. Out: `GatewaySettings`, `PushSettings`, `WorkerSettings`, `ArchiveSettings`,
+`CommandSettings`, or `Misconfigured` with one line. Nothing else in the services reads the
+environment.
 """
 
 from __future__ import annotations
 
 from tailrace.settings.kinds import Misconfigured
 from tailrace.settings.services import (
+    ArchiveSettings,
     CommandSettings,
     EdgeSettings,
     GatewaySettings,
     PushSettings,
     ServiceSettings,
     WorkerSettings,
+    archive,
     check,
     command,
     gateway,
@@ -25,6 +28,7 @@ from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits, Pool
 
 __all__ = [
     "DEFAULT_OUTPUT_TOKENS",
+    "ArchiveSettings",
     "CommandSettings",
     "EdgeSettings",
     "GatewaySettings",
@@ -34,6 +38,7 @@ __all__ = [
     "PushSettings",
     "ServiceSettings",
     "WorkerSettings",
+    "archive",
     "check",
     "command",
     "gateway",

@@ -158,6 +158,23 @@ class Redis:
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """A URL of the archive's database, which `tailrace.archive.database` reads."""
+
+    expected: str = "sqlite:///PATH or postgresql://user:password@host:port/name"
+    absent: str = ""
+
+    def parse(self, text: str) -> str:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError
+        if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
+            return text
+        if parts.scheme == "postgresql" and parts.hostname and len(parts.path) > 1:
+            return text
+        raise ValueError
+
+
+@dataclass(frozen=True, slots=True)
 class Url:
     """A base URL: http or https, a host, perhaps a path; no query and no fragment."""
 

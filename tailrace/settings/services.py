@@ -20,19 +20,32 @@ Misconfigured = kinds.Misconfigured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
+class ProcessSettings:
     """What every service has."""
 
     name: str
     kafka: str
     kafka_public_api: int
     record_keys: record_tags.Keyring | None
-    redis: str = field(repr=False)
     host: str
     admin_port: int
+    otlp_endpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings(ProcessSettings):
+    """Settings of the archive's process."""
+
+    archive: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings(ProcessSettings):
+    """What a service of the pools has besides."""
+
+    redis: str = field(repr=False)
     pools: tuple[shapes.Pool, ...]
     drain_s: float
-    otlp_endpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +53,7 @@ class EdgeSettings(ServiceSettings):
     """What a service that clients reach has besides."""
 
     port: int
+    archive: str = field(repr=False)
     issuers: Path
     origins: frozenset[str]
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
@@ -129,6 +143,18 @@ def gateway(environ: Mapping[str, str] = os.environ) -> GatewaySettings:
         Misconfigured
     """
     return GatewaySettings(**_values(table.GATEWAY, environ))
+
+
+def archive(environ: Mapping[str, str] = os.environ) -> ArchiveSettings:
+    """Settings of the archive's process.
+
+    Raises:
+        Misconfigured
+    """
+    values = _values(table.ARCHIVE, environ)
+    if not values["archive"]:
+        raise Misconfigured("TAILRACE_ARCHIVE: not set, but it has to be the archive's database")
+    return ArchiveSettings(**values)
 
 
 def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:

@@ -14,9 +14,10 @@ from typing import Final
 from tailrace import engines
 from tailrace.settings import kinds, shapes
 
-GATEWAY, PUSH, WORKER, COMMAND = "gateway", "push", "worker", "tailrace"
+GATEWAY, PUSH, WORKER, ARCHIVE, COMMAND = "gateway", "push", "worker", "archive", "tailrace"
 EDGES: Final = (GATEWAY, PUSH)
-SERVICES: Final = (GATEWAY, PUSH, WORKER)
+POOLED: Final = (GATEWAY, PUSH, WORKER)
+SERVICES: Final = (*POOLED, ARCHIVE)
 EVERYWHERE: Final = (*SERVICES, COMMAND)
 
 MAX_WS_BYTES: Final = 128 * 1024
@@ -97,11 +98,11 @@ VARIABLES: Final = (
     Variable(
         "TAILRACE_REDIS",
         "redis",
-        EVERYWHERE,
+        (*POOLED, COMMAND),
         kinds.Redis(),
         "URL of Redis; with TLS `rediss://user:password@host:6379/0?ssl_ca_certs=PATH`. `tailrace "
         "up` starts its own when it is not set",
-        dict.fromkeys(SERVICES, "redis://127.0.0.1:6379/0"),
+        dict.fromkeys(POOLED, "redis://127.0.0.1:6379/0"),
         secret=True,
         cluster=Cluster.REQUIRED,
     ),
@@ -118,12 +119,24 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_ARCHIVE",
+        "archive",
+        (*EDGES, ARCHIVE),
+        kinds.Archive(),
+        "URL of the archive's database: `sqlite:///PATH`, or "
+        "`postgresql://user:password@host/name`, with `?ca_file=PATH` for TLS. Not set: gateway "
+        "and push know only what the log holds. "
+        "`tailrace up` gives a file in its data folder",
+        secret=True,
+        cluster=Cluster.REQUIRED,
+    ),
+    Variable(
         "TAILRACE_NAME",
         "name",
         SERVICES,
         kinds.Text(),
         "name of this instance in log lines, heartbeats and claims",
-        {GATEWAY: "gateway-1", PUSH: "push-1", WORKER: "worker"},
+        {GATEWAY: "gateway-1", PUSH: "push-1", WORKER: "worker", ARCHIVE: "archive"},
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -156,7 +169,7 @@ VARIABLES: Final = (
     Variable(
         "TAILRACE_POOLS",
         "pools",
-        SERVICES,
+        POOLED,
         shapes.PoolsKind(),
         "JSON: the pools of models, see below; the first pool's first model is the default",
         '{"default":{"models":["' + shapes.DEFAULT_MODEL + '"]}}',
@@ -165,7 +178,7 @@ VARIABLES: Final = (
     Variable(
         "TAILRACE_DRAIN_S",
         "drain_s",
-        SERVICES,
+        POOLED,
         kinds.Duration(0, 3600),
         "how long running work may take after SIGTERM",
         {GATEWAY: "10", PUSH: "10", WORKER: "5"},

@@ -19,6 +19,8 @@ from tailrace.telemetry.lines import (
     log,
 )
 from tailrace.telemetry.metrics import (
+    ARCHIVE_FOLD_SECONDS,
+    ARCHIVED,
     CLAIMS,
     CLIENTS_SLOWED,
     CONNECTIONS_REFUSED,
@@ -74,6 +76,8 @@ from tailrace.telemetry.traces import (
 )
 
 __all__ = [
+    "ARCHIVED",
+    "ARCHIVE_FOLD_SECONDS",
     "CLAIMS",
     "CLIENTS_SLOWED",
     "CONNECTIONS_REFUSED",

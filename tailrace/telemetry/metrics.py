@@ -140,6 +140,16 @@ REDIS_FAILURES: Final = Counter(
     "tailrace_redis_failures", "Redis calls without an answer in time, or with an error"
 )
 
+# the archive
+ARCHIVED: Final = Counter(
+    "tailrace_archived",
+    "What became of records of the archive's topics: row, erased, garbage",
+    ["outcome"],
+)
+ARCHIVE_FOLD_SECONDS: Final = Histogram(
+    "tailrace_archive_fold_seconds", "One batch of records into the database", buckets=_FAST
+)
+
 # engine and placement
 ENGINE_RUNNING: Final = Gauge("tailrace_engine_running", "Responses the engine is generating")
 ENGINE_WAITING: Final = Gauge(

@@ -35,13 +35,13 @@ def trace(fd: int, every: int, wall: float) -> None:
         topic: str,
         partition: int,
         key: str,
-        value: bytes,
+        value: bytes | None,
         headers: log.Headers = (),
     ) -> asyncio.Future[log.Appended]:
         nonlocal count
         done = append(self, topic, partition, key, value, headers)
         count += 1
-        if count % every == 0:
+        if count % every == 0 and value is not None:
             done.add_done_callback(lambda f: acknowledged(topic, partition, key, value, f))
         return done
 

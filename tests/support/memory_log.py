@@ -339,7 +339,7 @@ class _Writer:
                 str,
                 int,
                 bytes,
-                bytes,
+                bytes | None,
                 log_words.Headers,
                 asyncio.Future[log_words.Appended],
             ]
@@ -364,12 +364,17 @@ class _Writer:
         return sum(not done.done() for done in waiting)
 
     def append(
-        self, topic: str, partition: int, key: str, value: bytes, headers: log_words.Headers = ()
+        self,
+        topic: str,
+        partition: int,
+        key: str,
+        value: bytes | None,
+        headers: log_words.Headers = (),
     ) -> asyncio.Future[log_words.Appended]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[log_words.Appended] = loop.create_future()
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
-        size = len(key) * 4 + len(value) + sum(len(name) * 4 + len(v) for name, v in headers)
+        size = len(key) * 4 + len(value or b"") + sum(len(name) * 4 + len(v) for name, v in headers)
         if self._stopping:
             done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - log.RECORD_OVERHEAD_BYTES:

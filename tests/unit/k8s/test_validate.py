@@ -842,7 +842,7 @@ def test_doubled_keys_and_committed_secrets_are_seen() -> None:
     assert not sources.secret_free(file, "url: rediss://gateway@redis:6379").problem
 
 
-@pytest.mark.parametrize("service", ["gateway", "push", "worker"])
+@pytest.mark.parametrize("service", ["gateway", "push", "worker", "archive"])
 def test_the_gate_knows_exactly_the_variables_that_a_service_reads(service: str) -> None:
     known = wiring.REQUIRED[service] | wiring.OPTIONAL[service]
     forbidden = {row.name for row in table.VARIABLES if row.cluster is table.Cluster.FORBIDDEN}
@@ -852,7 +852,7 @@ def test_the_gate_knows_exactly_the_variables_that_a_service_reads(service: str)
 
 def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
     numbers = iter(range(100))
-    made = make_secrets.contents("{}", "{}", lambda: f"password-{next(numbers)}")
+    made = make_secrets.contents("{}", "{}", "a", lambda: f"password-{next(numbers)}")
     assert {name: tuple(data) for name, data in made.items()} == make_secrets.KEYS
     acl = made["redis-acl"]["users.acl"]
     for user in make_secrets.REDIS_USERS:
@@ -880,7 +880,9 @@ def test_make_secrets_prints_what_kubectl_takes(tmp_path: Path) -> None:
     issuers.write_text('{"issuers": []}')
     keys = tmp_path / "keys.json"
     command = [sys.executable, "-m", "k8s.make_secrets", "--issuers", str(issuers)]
-    command += ["--record-keys", str(keys)]
+    archive = tmp_path / "archive"
+    archive.write_text("postgresql://archive:secret@db/archive\n")
+    command += ["--record-keys", str(keys), "--archive", str(archive)]
     keys.write_text("{}")
     assert subprocess.run(command, capture_output=True, check=False, cwd=ROOT).returncode != 0
     keys.unlink()

@@ -17,6 +17,7 @@ AROUND = plan.Surroundings(
     issuers=Path("/d/issuers.json"),
     credential=Path("/d/dev-credential"),
     session_key=Path("/d/session-key"),
+    archive=Path("/d/archive.sqlite3"),
     page=Path("/page"),
     python=Path("/venv/python"),
     engine_python=Path("/engine/python"),
@@ -34,6 +35,7 @@ def test_by_default_there_is_one_of_each_on_the_documented_ports() -> None:
     assert [(name, one.address) for name, one in found.items()] == [
         ("gateway-1", "http://127.0.0.1:8000"),
         ("push-1", "http://127.0.0.1:8001"),
+        ("archive-1", ""),
         ("worker-1", ""),
     ]
 
@@ -54,7 +56,7 @@ def test_every_instance_has_a_name_and_an_admin_port_of_its_own() -> None:
     assert (
         len({one.admin_port for one in found})
         == len({one.environ["TAILRACE_NAME"] for one in found})
-        == 7
+        == 8
     )
     assert all(one.environ["TAILRACE_ADMIN_PORT"] == str(one.admin_port) for one in found)
 
@@ -85,6 +87,14 @@ def test_only_gateway_and_push_get_issuers_and_only_the_gateway_the_development_
     )
     assert found["gateway-1"].environ["TAILRACE_SESSION_KEY"] == "/d/session-key"
     assert not any("TAILRACE_SESSION_KEY" in found[name].environ for name in ("push-1", "worker-1"))
+
+
+def test_the_archive_is_a_file_that_gateway_and_push_read_and_its_process_writes() -> None:
+    found = services()
+    assert found["archive-1"].command == ["/venv/python", "-m", "tailrace.archiver"]
+    for name in ("gateway-1", "push-1", "archive-1"):
+        assert found[name].environ["TAILRACE_ARCHIVE"] == "sqlite:////d/archive.sqlite3"
+    assert "TAILRACE_ARCHIVE" not in found["worker-1"].environ
 
 
 @pytest.mark.parametrize(

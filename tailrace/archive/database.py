@@ -1,0 +1,134 @@
+"""From a URL to an engine: SQLite in a file, or PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import alembic.command
+import alembic.config
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
+ANSWER_S: Final = 5.0
+# Two processes that migrate at once: PostgreSQL lets the second wait for this number.
+_MIGRATION_LOCK: Final = 7_245_101_904
+
+# What a database that is away, locked for too long or without its tables raises.
+ERRORS: Final = (sa.exc.SQLAlchemyError, OSError, TimeoutError)
+
+
+class ArchiveUnavailable(Exception):
+    """The archive does not answer, or has no tables yet. The text says why."""
+
+
+def address(url: str) -> sa.URL:
+    """The URL as SQLAlchemy takes it: `sqlite:///PATH`, or
+    `postgresql://user:password@host:port/name`, with `?ca_file=PATH` for TLS.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        found = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ValueError("not a URL") from None
+    if found.drivername == "sqlite" and found.database:
+        return found.set(drivername="sqlite+aiosqlite")
+    if found.drivername == "postgresql" and found.host and found.database:
+        if set(found.query) - {"ca_file"}:
+            raise ValueError("only ca_file may follow the name")
+        return found.set(drivername="postgresql+asyncpg")
+    raise ValueError("neither sqlite:///PATH nor postgresql://user:password@host:port/name")
+
+
+def engine(url: str, *, create: bool = False) -> AsyncEngine:
+    """An engine. It connects at its first use.
+
+    Args:
+        create: make the file of a SQLite archive that is not there. A reader must not: an empty
+            archive would look like one that has lost everything.
+    """
+    chosen = address(url)
+    if chosen.get_backend_name() == "sqlite":
+        mode = "rwc" if create else "rw"
+        made = create_async_engine(
+            sa.URL.create(
+                "sqlite+aiosqlite",
+                database=f"file:{chosen.database}",
+                query={"mode": mode, "uri": "true"},
+            ),
+            connect_args={"timeout": BUSY_S},
+            # A pool of its own kind would give a file's every thread a connection.
+            poolclass=sa.pool.AsyncAdaptedQueuePool,
+            pool_size=4,
+        )
+        _as_transactions(made)
+        return made
+    ca_file = chosen.query.get("ca_file")
+    given: dict[str, Any] = {"timeout": ANSWER_S, "command_timeout": 60.0}
+    if ca_file:
+        given["ssl"] = ssl.create_default_context(cafile=str(ca_file))
+    return create_async_engine(
+        chosen.difference_update_query(["ca_file"]),
+        connect_args=given,
+        pool_size=4,
+        pool_pre_ping=True,
+    )
+
+
+def _as_transactions(made: AsyncEngine) -> None:
+    """Have SQLite begin transactions where SQLAlchemy does. Python's module begins them late, at
+    the first statement that writes, so that what was read before could be old."""
+
+    @sa.event.listens_for(made.sync_engine, "connect")
+    def connected(raw: Any, _: Any) -> None:
+        raw.isolation_level = None
+        cursor = raw.cursor()
+        # A commit that power loss takes back takes its positions with it.
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @sa.event.listens_for(made.sync_engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextlib.asynccontextmanager
+async def writing(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A transaction that writes. With SQLite it has the file's write lock from its beginning on."""
+    async with engine.connect() as connection:
+        await connection.execution_options(writes=True)
+        async with connection.begin():
+            yield connection
+
+
+async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
+    """Bring the tables to a revision (`head`: the newest; `base`: none). Several processes may do
+    it at once.
+
+    Raises:
+        ERRORS
+    """
+    async with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        await connection.run_sync(_migrate, revision)
+
+
+def _migrate(connection: sa.Connection, revision: str) -> None:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    if revision == "base":
+        alembic.command.downgrade(config, revision)
+    else:
+        alembic.command.upgrade(config, revision)

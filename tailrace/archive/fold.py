@@ -1,0 +1,172 @@
+"""What one record changes in the archive (pure).
+
+The archive knows a `State` for each response. A record changes one state, in the order of its
+topic; records of different topics may come in any order and give the same states:
+
+    HISTORY     the row, unless its owner deleted the response or the topic has a tombstone of it.
+                One that was cut into records is kept in parts until all are there. A copy of what
+                is there already changes nothing.
+    METADATA    the metadata of the row, also before there is one
+    DELETED     no row for its owner, for ever; what the topic has of it is to be erased
+    tombstone   no row and no metadata
+
+A response that comes back after it was erased (a slow worker's copy) is erased again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tailrace.protocol import fold, history, records, topics
+
+_METADATA: Final = ":metadata"
+RESPONSE: Final = "response"
+CHAT: Final = "chat"
+DELETIONS: Final = topics.CONVERSATIONS
+TOMBSTONE: Final = ""  # in the place of who deleted it
+
+
+class Key(NamedTuple):
+    """What a key of `llm.history` names: a part of a response's HISTORY, or its metadata."""
+
+    rid: str
+    part: int = 0
+    metadata: bool = False
+
+
+def key_of(key: bytes | None) -> Key | None:
+    """The key, or None for one that is no response's."""
+    if (part := history.named_by(key)) is not None:
+        return Key(*part)
+    rid = (key or b"").removesuffix(_METADATA.encode())
+    of_metadata = rid != key and history.named_by(rid) == (rid.decode(errors="replace"), 0)
+    return Key(rid.decode(), metadata=True) if of_metadata else None
+
+
+def metadata_key(rid: str) -> str:
+    """The key of the record with a response's metadata."""
+    return rid + _METADATA
+
+
+class Row(NamedTuple):
+    """A row that is there: whose it is, and of how many records its HISTORY is."""
+
+    owner: str
+    records: int
+
+
+@dataclass(slots=True)
+class State:
+    """What the archive knows of one response.
+
+    Attributes:
+        row: that of the database; None: there is none.
+        whole: a HISTORY that becomes the row; None: the row stays as it is.
+        parts: records of a HISTORY that is not complete.
+        erased: keys of owners who deleted it, and `TOMBSTONE`.
+        changes: metadata by who gave it, by their keys. Only its owner's counts.
+        tombstones: keys that are to be erased from the topic.
+    """
+
+    rid: str
+    row: Row | None = None
+    whole: history.History | None = None
+    parts: dict[int, bytes] = field(default_factory=dict)
+    erased: set[str] = field(default_factory=set)
+    changes: dict[str, dict[str, str]] = field(default_factory=dict)
+    tombstones: set[str] = field(default_factory=set)
+
+    def take(self, key: Key, value: bytes | None) -> bool:
+        """A record of `llm.history`; None: a tombstone. Returns whether it is good."""
+        if value is None:
+            self._tombstone(key)
+            return True
+        if key.metadata:
+            changed = records.metadata_of(value)
+            if changed is None or changed.rid != self.rid:
+                return False
+            if not self.erased & {changed.by.key, TOMBSTONE}:
+                self.changes[changed.by.key] = changed.metadata
+            return True
+        return self._part(key, value)
+
+    def delete(self, by: str) -> None:
+        """A DELETED of the owner with the key `by`."""
+        self.erased.add(by)
+        if self.row is not None and self.row.owner == by:
+            self._erase(self.row.records)
+        self.changes.pop(by, None)
+
+    def _part(self, key: Key, value: bytes) -> bool:
+        if TOMBSTONE in self.erased:
+            self.tombstones.add(history.part_key(self.rid, key.part))
+            return True
+        if self.row is not None:
+            return True
+        if history.part_of(history.part_key(self.rid, key.part).encode(), value) is None:
+            return False
+        self.parts[key.part] = value
+        read = (
+            history.part_of(history.part_key(self.rid, number).encode(), each)
+            for number, each in self.parts.items()
+        )
+        joined = history.joined([part for part in read if part is not None])
+        if joined is None:
+            return True
+        count = len(self.parts)
+        self.parts = {}
+        if joined.owner.key in self.erased:
+            self._erase(count)
+        else:
+            self.whole, self.row = joined, Row(joined.owner.key, count)
+        return True
+
+    def _tombstone(self, key: Key) -> None:
+        if key.metadata:
+            self.changes = {}
+            return
+        self.parts.pop(key.part, None)
+        if not key.part:
+            self.erased.add(TOMBSTONE)
+            self.row = self.whole = None
+            self.changes = {}
+
+    def _erase(self, count: int) -> None:
+        self.row = self.whole = None
+        self.parts = {}
+        self.tombstones |= {*history.part_keys(self.rid, count), metadata_key(self.rid)}
+
+
+def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, Any]:
+    """The columns of `responses` that follow from a HISTORY, but for its bytes."""
+    request, end = whole.request, whole.end
+    status = fold.STATUS_OF_REASON.get(end.reason, "failed") if isinstance(end, records.End) else ""
+    choice = request.choice
+    return {
+        "rid": whole.rid,
+        "owner": whole.owner.key,
+        "created_at": int(request.echo["created_at"]),
+        "model": request.model,
+        "kind": CHAT if choice is not None else RESPONSE,
+        "status": status or "cancelled",
+        "previous": request.previous,
+        "completion": choice.group if choice is not None else whole.rid,
+        "choice": choice.index if choice is not None else 0,
+        "choices": choice.count if choice is not None else 1,
+        "metadata": encoded(metadata_of(whole, changes)),
+    }
+
+
+def metadata_of(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, str]:
+    """The metadata of a response: as its owner changed it, else as its request gave it."""
+    changed = changes.get(whole.owner.key)
+    return changed if changed is not None else whole.request.echo.get("metadata") or {}
+
+
+def encoded(metadata: dict[str, str]) -> str:
+    """Metadata as a row holds it."""
+    return msgspec.json.encode(metadata, order="sorted").decode()

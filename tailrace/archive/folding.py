@@ -1,0 +1,272 @@
+"""A batch of records becomes one transaction, together with the positions behind it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from tailrace.archive import database, fold, tables
+from tailrace.protocol import history, log_words, records
+
+AT_ONCE: Final = 500  # values of one statement; SQLite takes 32,766
+LEVEL: Final = 6  # of zlib; histories shrink to a third, and more makes them hardly smaller
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+Place = tuple[str, int]  # topic and partition
+
+
+class Folded(NamedTuple):
+    """What became of a batch.
+
+    Attributes:
+        next: positions as the database has them now. They differ from those that the batch led to
+            where another process was faster, or where the database was dropped.
+        rows: responses that were written.
+        erased: responses that were erased from the topic.
+        garbage: records that could not be read.
+    """
+
+    next: dict[Place, int]
+    rows: int = 0
+    erased: int = 0
+    garbage: int = 0
+
+
+# Writes tombstones: keys of `llm.history` by the id of their response. Returns when they are in the
+# log, or raises.
+Erase = Callable[[Mapping[str, set[str]]], Awaitable[None]]
+
+
+class Folding:
+    """Folds batches into a database. `log`: the incarnation of the log that they are from."""
+
+    def __init__(self, engine: AsyncEngine, log: str, erase: Erase) -> None:
+        self._engine = engine
+        self._log = log
+        self._erase = erase
+
+    async def positions(self) -> dict[Place, int]:
+        """Where to read on; a partition that was never folded is not there. Raises
+        `database.ERRORS`."""
+        async with self._engine.connect() as connection:
+            return await positions(connection, self._log)
+
+    async def apply(self, batch: Sequence[log_words.Record], starts: Mapping[Place, int]) -> Folded:
+        """Fold a batch. `starts`: for each partition in it, the offset behind which it begins:
+        everything from there to its first record was read. Records that another process has folded
+        are left out; a partition of which records are missing in between is left as it is.
+
+        Raises:
+            database.ERRORS, or what `erase` raises: nothing was folded.
+        """
+        ends: dict[Place, int] = {}
+        for record in batch:
+            ends[record.topic, record.partition] = record.offset + 1
+        async with database.writing(self._engine) as connection:
+            known = await self._locked(connection, sorted(ends))
+            good = {place for place in ends if known[place] >= starts[place]}
+            new = [
+                record
+                for record in batch
+                if (place := (record.topic, record.partition)) in good
+                and record.offset >= known[place]
+            ]
+            folded = await self._fold(connection, new)
+            for place in good:
+                if ends[place] > known[place]:
+                    known[place] = ends[place]
+                    await self._move(connection, place, ends[place])
+        return folded._replace(next=known)
+
+    async def begin(self, places: Mapping[Place, int]) -> dict[Place, int]:
+        """Set positions that are not there, or lie below these, where the topic begins now. Returns
+        all of these positions as they are then. Raises `database.ERRORS`."""
+        async with database.writing(self._engine) as connection:
+            known = await self._locked(connection, sorted(places))
+            for place, first in places.items():
+                if known[place] < first:
+                    known[place] = first
+                    await self._move(connection, place, first)
+        return known
+
+    async def _locked(
+        self, connection: AsyncConnection, places: Sequence[Place]
+    ) -> dict[Place, int]:
+        """Their positions; no other process changes them until the transaction ends."""
+        table = tables.POSITIONS
+        if connection.dialect.name == "postgresql":
+            # Without a row there is nothing to lock. Two that insert it wait for each other.
+            rows = [
+                {"log": self._log, "topic": topic, "partition": partition, "next": 0}
+                for topic, partition in places
+            ]
+            if rows:
+                made = postgresql.insert(table).on_conflict_do_nothing()
+                await connection.execute(made, rows)
+        question = (
+            sa.select(table.c.topic, table.c.partition, table.c.next)
+            .where(table.c.log == self._log)
+            .order_by(table.c.topic, table.c.partition)
+            .with_for_update()
+        )
+        found = {(t, p): n for t, p, n in (await connection.execute(question)).all()}
+        return {place: found.get(place, 0) for place in places}
+
+    async def _move(self, connection: AsyncConnection, place: Place, offset: int) -> None:
+        table, (topic, partition) = tables.POSITIONS, place
+        mine = sa.and_(
+            table.c.log == self._log, table.c.topic == topic, table.c.partition == partition
+        )
+        moved = await connection.execute(sa.update(table).where(mine).values(next=offset))
+        if not moved.rowcount:
+            row = {"log": self._log, "topic": topic, "partition": partition, "next": offset}
+            await connection.execute(sa.insert(table).values(row))
+
+    async def _fold(self, connection: AsyncConnection, new: Sequence[log_words.Record]) -> Folded:
+        garbage = 0
+        files: dict[str, bytes | None] = {}
+        acts: list[tuple[str, fold.Key | None, bytes | None, str]] = []
+        for record in new:
+            if record.forged:
+                garbage += 1
+            elif record.topic == fold.DELETIONS:
+                deleted = records.conversation_of(record.key, record.value)
+                if deleted is not None:
+                    acts.append((deleted.rid, None, None, deleted.by.key))
+                garbage += deleted is None and record.value is not None
+            elif (key := fold.key_of(record.key)) is not None:
+                acts.append((key.rid, key, record.value, ""))
+            elif history.file_named_by(record.key) is not None:
+                files[(record.key or b"").decode(errors="replace")] = record.value
+            else:
+                garbage += 1
+        states = await _states(connection, sorted({rid for rid, *_ in acts}))
+        touched: dict[str, fold.State] = {}
+        for rid, key, value, by in acts:
+            state = touched[rid] = states[rid]
+            if key is None:
+                state.delete(by)
+            else:
+                garbage += not state.take(key, value)
+        await _save(connection, list(touched.values()))
+        await _save_files(connection, files)
+        rows = sum(state.whole is not None for state in touched.values())
+        erased = {rid: state.tombstones for rid, state in touched.items() if state.tombstones}
+        if erased:  # before the commit: behind it, a kill would lose them
+            await self._erase(erased)
+        return Folded({}, rows, len(erased), garbage)
+
+
+async def positions(connection: AsyncConnection, log: str) -> dict[Place, int]:
+    """All positions of one log."""
+    table = tables.POSITIONS
+    question = sa.select(table.c.topic, table.c.partition, table.c.next).where(table.c.log == log)
+    return {(t, p): n for t, p, n in (await connection.execute(question)).all()}
+
+
+def _slices(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (values[i : i + AT_ONCE] for i in range(0, len(values), AT_ONCE))
+
+
+async def _states(connection: AsyncConnection, rids: Sequence[str]) -> dict[str, fold.State]:
+    found = {rid: fold.State(rid) for rid in rids}
+    rows, changes = tables.RESPONSES.c, tables.CHANGES.c
+    erased, parts = tables.ERASED.c, tables.PARTS.c
+    for some in _slices(rids):
+        for rid, owner, count in await connection.execute(
+            sa.select(rows.rid, rows.owner, rows.records).where(rows.rid.in_(some))
+        ):
+            found[rid].row = fold.Row(owner, count)
+        for rid, owner in await connection.execute(
+            sa.select(erased.rid, erased.owner).where(erased.rid.in_(some))
+        ):
+            found[rid].erased.add(owner)
+        for rid, owner, metadata in await connection.execute(
+            sa.select(changes.rid, changes.owner, changes.metadata).where(changes.rid.in_(some))
+        ):
+            found[rid].changes[owner] = _metadata.decode(metadata)
+        for rid, part, value in await connection.execute(
+            sa.select(parts.rid, parts.part, parts.value).where(parts.rid.in_(some))
+        ):
+            found[rid].parts[part] = value
+    return found
+
+
+async def _save(connection: AsyncConnection, states: Sequence[fold.State]) -> None:
+    """Write states. What they were is removed first: there is no statement for both that both
+    databases know."""
+    for some in _slices(states):
+        rids = [state.rid for state in some]
+        for table in (tables.PARTS, tables.ERASED, tables.CHANGES):
+            await connection.execute(sa.delete(table).where(table.c.rid.in_(rids)))
+        gone = [state.rid for state in some if state.row is None or state.whole is not None]
+        for table in (tables.RESPONSES, tables.LABELS):
+            await connection.execute(sa.delete(table).where(table.c.rid.in_(gone)))
+        inserts: dict[sa.Table, list[dict[str, Any]]] = {
+            tables.RESPONSES: [_row(state) for state in some if state.whole is not None],
+            tables.CHANGES: [
+                {"rid": s.rid, "owner": owner, "metadata": fold.encoded(metadata)}
+                for s in some
+                for owner, metadata in sorted(s.changes.items())
+            ],
+            tables.ERASED: [
+                {"rid": s.rid, "owner": owner} for s in some for owner in sorted(s.erased)
+            ],
+            tables.PARTS: [
+                {"rid": s.rid, "part": part, "value": value}
+                for s in some
+                for part, value in sorted(s.parts.items())
+            ],
+        }
+        for table, rows in inserts.items():
+            if rows:
+                await connection.execute(sa.insert(table), rows)
+        for state in some:
+            if state.row is not None:
+                await _label(connection, state)
+
+
+def _row(state: fold.State) -> dict[str, Any]:
+    assert state.whole is not None
+    assert state.row is not None
+    return {
+        **fold.columns(state.whole, state.changes),
+        "records": state.row.records,
+        "history": zlib.compress(history.encode(state.whole), LEVEL),
+    }
+
+
+async def _label(connection: AsyncConnection, state: fold.State) -> None:
+    """Write the metadata of a row where this batch made or changed it."""
+    assert state.row is not None
+    if state.whole is not None:
+        metadata = fold.metadata_of(state.whole, state.changes)
+    elif state.row.owner not in state.changes:
+        return
+    else:
+        metadata = state.changes[state.row.owner]
+        rows = tables.RESPONSES
+        await connection.execute(
+            sa.update(rows).where(rows.c.rid == state.rid).values(metadata=fold.encoded(metadata))
+        )
+        await connection.execute(sa.delete(tables.LABELS).where(tables.LABELS.c.rid == state.rid))
+    if metadata:
+        await connection.execute(
+            sa.insert(tables.LABELS),
+            [{"rid": state.rid, "name": n, "value": v} for n, v in sorted(metadata.items())],
+        )
+
+
+async def _save_files(connection: AsyncConnection, files: Mapping[str, bytes | None]) -> None:
+    for some in _slices(sorted(files)):
+        await connection.execute(sa.delete(tables.FILES).where(tables.FILES.c.key.in_(some)))
+        rows = [{"key": key, "value": value} for key in some if (value := files[key]) is not None]
+        if rows:
+            await connection.execute(sa.insert(tables.FILES), rows)

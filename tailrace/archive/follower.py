@@ -1,0 +1,135 @@
+"""Reads the topics of the archive and folds them, for as long as the process runs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tailrace import log, telemetry
+from tailrace.archive import database, fold, folding
+from tailrace.log import interfaces
+from tailrace.protocol import history, topics
+from tailrace.retry import retry_until
+
+T = TypeVar("T")
+
+RETRY_S: Final = 1.0
+_PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
+FOLLOWED: Final = (topics.HISTORY, fold.DELETIONS)
+
+
+class Follower:
+    """Folds the topics into a database.
+
+    Attributes:
+        readers: one for each of `FOLLOWED`.
+        away: why the database did not answer when it was last asked; empty while it does.
+        _ready: topics of which everything was folded that they held at the start.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        log_name: str,
+        readers: Mapping[str, interfaces.TailReader],
+        offsets: interfaces.OffsetQueries,
+        writer: interfaces.RecordWriter,
+    ) -> None:
+        self.readers = readers
+        self.away = ""
+        self._engine = engine
+        self._offsets = offsets
+        self._writer = writer
+        self._folding = folding.Folding(engine, log_name, self._erase)
+        self._ready: set[str] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was folded that the topics held at the start, and the database
+        answers."""
+        return len(self._ready) == len(self.readers) and not self.away
+
+    async def run(self) -> None:
+        """Fold until cancelled."""
+        await self._persist(lambda: database.migrate(self._engine))
+        async with asyncio.TaskGroup() as tasks:
+            for topic, reader in self.readers.items():
+                tasks.create_task(self._follow(topic, reader))
+
+    async def _follow(self, topic: str, reader: interfaces.TailReader) -> None:
+        count = await _answered(lambda: self._offsets.partitions(topic))
+        ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+        await self._begin(topic, reader, count)
+        while True:
+            if topic not in self._ready and all(
+                reader.next_offset(partition) >= end for partition, end in ends.items()
+            ):
+                self._ready.add(topic)
+            starts = {(topic, p): reader.next_offset(p) for p in range(count)}
+            try:
+                batch = await _answered(reader.poll)
+            except log.HistoryLost:
+                await self._begin(topic, reader, count)
+                continue
+            if not batch:
+                continue
+            began = time.monotonic()
+            folded = await self._persist(functools.partial(self._folding.apply, batch, starts))
+            telemetry.ARCHIVE_FOLD_SECONDS.observe(time.monotonic() - began)
+            telemetry.ARCHIVED.labels(outcome="row").inc(folded.rows)
+            telemetry.ARCHIVED.labels(outcome="erased").inc(folded.erased)
+            telemetry.ARCHIVED.labels(outcome="garbage").inc(folded.garbage)
+            for (_, partition), offset in folded.next.items():
+                if reader.next_offset(partition) != offset:
+                    reader.follow(partition, offset)
+
+    async def _begin(self, topic: str, reader: interfaces.TailReader, count: int) -> None:
+        """Follow all partitions from where the database stands. Below its beginning a topic has
+        nothing any more: what compaction removed, later records say."""
+        first = await _answered(lambda: self._offsets.beginnings(topic, range(count)))
+        places = {(topic, partition): offset for partition, offset in first.items()}
+        for (_, partition), offset in (
+            await self._persist(lambda: self._folding.begin(places))
+        ).items():
+            reader.follow(partition, offset)
+
+    async def _erase(self, keys: Mapping[str, set[str]]) -> None:
+        """Write tombstones."""
+        appended = [
+            self._writer.append(topics.HISTORY, history.partition(rid, _PARTITIONS), key, None)
+            for rid, each in keys.items()
+            for key in sorted(each)
+        ]
+        await asyncio.gather(*appended)
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the database answers. Tables that are gone are made again."""
+
+        async def attempt() -> T:
+            try:
+                found = await ask()
+            except database.ERRORS:
+                await database.migrate(self._engine)
+                raise
+            self.away = ""
+            return found
+
+        def failed(error: Exception) -> None:
+            reason = f"the archive's database: {type(error).__name__}"
+            if reason != self.away:
+                self.away = reason
+                telemetry.log(telemetry.Action.WAITING, reason=reason)
+
+        return await retry_until(
+            attempt, on=(*database.ERRORS, log.AppendFailed), pause_s=RETRY_S, failed=failed
+        )
+
+
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the log answers."""
+    return await retry_until(ask, on=log.LogUnavailable, pause_s=log.RETRY_S)

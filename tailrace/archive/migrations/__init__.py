@@ -1,0 +1,1 @@
+"""Alembic's environment and the revisions of the archive's tables, oldest first by name."""

@@ -1,0 +1,216 @@
+"""Rows of the archive for services that answer clients: histories, metadata, lists."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from tailrace.archive import database, fold, folding, tables
+from tailrace.archive.database import ArchiveUnavailable
+from tailrace.protocol import history
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 5.0
+LOOK_AGAIN_S: Final = 0.02
+# A row larger than this, decompressed, is not what a worker writes.
+MAX_HISTORY_BYTES: Final = 256 << 20
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A response as the archive has it. `metadata` is what its owner gave it last."""
+
+    history: history.History
+    metadata: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list is to hold.
+
+    Attributes:
+        owner: the key of the principal whose responses they are.
+        kind: `fold.RESPONSE` or `fold.CHAT`.
+        model: only of this one; None: of any.
+        metadata: only those that have all of these.
+        newest_first: the order, by the time they were made.
+        after: the id of the response behind which the list begins; None: at its beginning. Of a
+            chat completion it is that of the first choice.
+        limit: how many at most.
+    """
+
+    owner: str
+    kind: str
+    model: str | None = None
+    metadata: Mapping[str, str] | None = None
+    newest_first: bool = False
+    after: str | None = None
+    limit: int = 20
+
+
+class UnknownPlace(Exception):
+    """`after` names nothing of this list."""
+
+
+class Reader:
+    """Reads one archive. Every question raises ArchiveUnavailable without an answer."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._engine.dispose()
+
+    async def find(self, rid: str) -> Archived | None:
+        """The response with this id, whoever's it is."""
+        rows = tables.RESPONSES.c
+        question = sa.select(rows.history, rows.metadata).where(rows.rid == rid)
+
+        async def ask(connection: AsyncConnection) -> Archived | None:
+            row = (await connection.execute(question)).first()
+            return _archived(row[0], row[1]) if row is not None else None
+
+        return await self._ask(ask)
+
+    async def metadata(self, rids: Sequence[str], owner: str) -> dict[str, dict[str, str]]:
+        """What the owner changed the metadata of these responses to, of those that were changed."""
+        rows = tables.CHANGES.c
+        question = sa.select(rows.rid, rows.metadata).where(rows.rid.in_(rids), rows.owner == owner)
+
+        async def ask(connection: AsyncConnection) -> dict[str, dict[str, str]]:
+            found = (await connection.execute(question)).all()
+            return {rid: _metadata.decode(metadata) for rid, metadata in found}
+
+        return await self._ask(ask)
+
+    async def file(self, key: str) -> bytes | None:
+        """A piece of a file, by its key in the topic."""
+        question = sa.select(tables.FILES.c.value).where(tables.FILES.c.key == key)
+
+        async def ask(connection: AsyncConnection) -> bytes | None:
+            found = (await connection.execute(question)).scalar_one_or_none()
+            return bytes(found) if found is not None else None
+
+        return await self._ask(ask)
+
+    async def listed(self, wanted: Wanted) -> list[list[Archived]]:
+        """Responses that are not failed, in order; of a chat completion all choices together, as
+        one. One more than `limit`, if there is one more.
+
+        Raises:
+            UnknownPlace
+        """
+
+        async def ask(connection: AsyncConnection) -> list[list[Archived]]:
+            first = await _first_choices(connection, wanted)
+            return await _with_their_choices(connection, first)
+
+        return await self._ask(ask)
+
+    async def wait_folded(self, log: str, topic: str, ends: Mapping[int, int]) -> None:
+        """Wait until everything below `ends` (by partition) was folded, so that what was
+        acknowledged before is seen.
+
+        Raises:
+            ArchiveUnavailable: it was not, within some seconds.
+        """
+        question = self._positions(log)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                while True:
+                    next_of = await question()
+                    if all(next_of.get((topic, p), 0) >= end for p, end in ends.items()):
+                        return
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            raise ArchiveUnavailable("it is behind the log") from None
+
+    def _positions(self, log: str) -> Callable[[], Awaitable[dict[folding.Place, int]]]:
+        return lambda: self._ask(lambda connection: folding.positions(connection, log))
+
+    async def _ask(self, question: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(ANSWER_S), self._engine.connect() as connection:
+                return await question(connection)
+        except TimeoutError:
+            raise ArchiveUnavailable(f"no answer in {ANSWER_S:.0f} s") from None
+        except database.ERRORS as error:
+            raise ArchiveUnavailable(type(error).__name__) from error
+
+
+async def _first_choices(connection: AsyncConnection, wanted: Wanted) -> list[tuple[str, int]]:
+    """The (completion, choices) of what is listed, in order. A completion stands where its first
+    choice does, and only if all of its choices are there."""
+    rows, others = tables.RESPONSES.c, tables.RESPONSES.alias("others").c
+    good = (
+        sa.select(sa.func.count())
+        .where(
+            others.completion == rows.completion,
+            others.owner == rows.owner,
+            others.status != "failed",
+        )
+        .scalar_subquery()
+    )
+    question = sa.select(rows.completion, rows.choices).where(
+        rows.owner == wanted.owner, rows.kind == wanted.kind, rows.choice == 0, good == rows.choices
+    )
+    if wanted.model is not None:
+        question = question.where(rows.model == wanted.model)
+    labels = tables.LABELS.c
+    for name, value in (wanted.metadata or {}).items():
+        question = question.where(
+            sa.exists().where(labels.rid == rows.rid, labels.name == name, labels.value == value)
+        )
+    if wanted.after is not None:
+        place = sa.select(rows.created_at, rows.rid).where(
+            rows.rid == wanted.after, rows.owner == wanted.owner, rows.kind == wanted.kind
+        )
+        found = (await connection.execute(place)).first()
+        if found is None:
+            raise UnknownPlace(wanted.after)
+        mine = sa.tuple_(rows.created_at, rows.rid)
+        behind = sa.tuple_(sa.literal(found[0]), sa.literal(found[1]))
+        question = question.where(mine < behind if wanted.newest_first else mine > behind)
+    order = (rows.created_at, rows.rid)
+    question = question.order_by(*(c.desc() if wanted.newest_first else c.asc() for c in order))
+    found_rows = await connection.execute(question.limit(wanted.limit + 1))
+    return [(completion, choices) for completion, choices in found_rows.all()]
+
+
+async def _with_their_choices(
+    connection: AsyncConnection, first: Sequence[tuple[str, int]]
+) -> list[list[Archived]]:
+    rows = tables.RESPONSES.c
+    names = [completion for completion, _ in first]
+    question = (
+        sa.select(rows.completion, rows.history, rows.metadata)
+        .where(rows.completion.in_(names))
+        .order_by(rows.completion, rows.choice)
+    )
+    found: dict[str, list[Archived]] = {name: [] for name in names}
+    for name, value, metadata in (await connection.execute(question)).all():
+        found[name].append(_archived(value, metadata))
+        await asyncio.sleep(0)  # others have their turn in between
+    return [found[name] for name in names]
+
+
+def _archived(value: bytes, metadata: str) -> Archived:
+    unpack = zlib.decompressobj()
+    whole = history.decode(unpack.decompress(bytes(value), MAX_HISTORY_BYTES))
+    if whole is None:
+        raise ArchiveUnavailable("a row cannot be read")
+    return Archived(whole, _metadata.decode(metadata))
+
+
+__all__ = ["ArchiveUnavailable", "Archived", "Reader", "UnknownPlace", "Wanted", "fold"]

@@ -1,0 +1,89 @@
+"""The rows of the archive. `migrations/` makes them; a test compares both."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+metadata: Final = sa.MetaData()
+
+_RID: Final = sa.String(64)
+_NAME: Final = sa.String(255)
+
+# A stored response that has ended. `history` is its HISTORY as the topic has it, compressed by
+# zlib; every other column follows from it. `records`: how many of the topic it was cut into.
+# `completion` names the chat completion whose choice number `choice` of `choices` it is.
+RESPONSES: Final = sa.Table(
+    "responses",
+    metadata,
+    sa.Column("rid", _RID, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("model", _NAME, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("previous", _RID, nullable=True),
+    sa.Column("completion", _RID, nullable=False),
+    sa.Column("choice", sa.Integer, nullable=False),
+    sa.Column("choices", sa.Integer, nullable=False),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("history", sa.LargeBinary, nullable=False),
+    sa.Index("responses_of", "owner", "kind", "created_at", "rid"),
+    sa.Index("responses_of_completion", "completion"),
+)
+
+# The metadata of `responses` again, one row each, to be searched.
+LABELS: Final = sa.Table(
+    "labels",
+    metadata,
+    sa.Column("rid", _RID, primary_key=True),
+    sa.Column("name", _NAME, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+# Metadata that was given later, by whom; JSON. Only the owner's counts.
+CHANGES: Final = sa.Table(
+    "changes",
+    metadata,
+    sa.Column("rid", _RID, primary_key=True),
+    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("metadata", sa.Text, nullable=False),
+)
+
+# Records of a HISTORY that is not complete yet.
+PARTS: Final = sa.Table(
+    "parts",
+    metadata,
+    sa.Column("rid", _RID, primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+)
+
+# Who deleted a response. Only its owner's deletion counts, and who that is only the response tells.
+# An empty `owner`: the topic has a tombstone.
+ERASED: Final = sa.Table(
+    "erased",
+    metadata,
+    sa.Column("rid", _RID, primary_key=True),
+    sa.Column("owner", sa.Text, primary_key=True),
+)
+
+# Pieces of files that requests name, by their key in the topic.
+FILES: Final = sa.Table(
+    "files",
+    metadata,
+    sa.Column("key", _NAME, primary_key=True),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+)
+
+# The next offset to be folded. `log` is the incarnation: another log begins at its beginning.
+POSITIONS: Final = sa.Table(
+    "positions",
+    metadata,
+    sa.Column("log", sa.String(64), primary_key=True),
+    sa.Column("topic", _NAME, primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("next", sa.BigInteger, nullable=False),
+)

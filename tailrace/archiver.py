@@ -1,0 +1,120 @@
+"""`python -m tailrace.archiver`: the process that folds the topics into the archive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import Any
+
+import uvloop
+
+from tailrace import admin, log, settings, telemetry
+from tailrace.archive import database, follower
+from tailrace.log.health import Health
+from tailrace.protocol import topics
+
+WAIT_MS = 500  # nobody waits for the end of a fetch
+
+
+class Archiver:
+    """All parts of one process, wired."""
+
+    def __init__(self, config: settings.ArchiveSettings, layout: log.Layout) -> None:
+        self._config = config
+        self.engine = database.engine(config.archive, create=True)
+        self.offsets = log.Offsets(config.kafka, client_id=f"{config.name}-offsets")
+        self.writer = log.Writer(
+            config.kafka,
+            client_id=f"{config.name}-writer",
+            on_replaced=lambda reason: telemetry.PRODUCERS_REPLACED.labels(reason=reason).inc(),
+        )
+        readers = {
+            topic: log.Reader(
+                config.kafka, topic, wait_ms=WAIT_MS, client_id=f"{config.name}-{topic}"
+            )
+            for topic in follower.FOLLOWED
+        }
+        self.follower = follower.Follower(
+            self.engine, layout.incarnation, readers, self.offsets, self.writer
+        )
+        self.health = Health(lambda: self.offsets.ends(topics.HISTORY, [0]))
+
+    def readiness(self) -> dict[str, Any]:
+        """The JSON of `/ready`: 200 when everything is folded that the topics held at the start."""
+        return {
+            "ready": self.follower.ready and self.health.answers,
+            "kafka": self.health.answers,
+            "database": not self.follower.away,
+            "detail": self.follower.away,
+        }
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Fold until `stop`. What a batch had begun is repeated by the next start.
+
+        Raises:
+            settings.Misconfigured: the admin address is taken.
+        """
+        config = self._config
+        parts: list[Any] = [self.follower, self.writer, self.health]
+        if config.admin_port:
+            parts.append(admin.AdminServer(config.host, config.admin_port, self.readiness))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [tasks.create_task(part.run()) for part in parts]
+                telemetry.log(telemetry.Action.SERVICE_STARTED)
+                await stop.wait()
+                for task in background:
+                    task.cancel()
+        finally:
+            stops = [reader.stop for reader in self.follower.readers.values()]
+            for stop_client in (*stops, self.offsets.stop):
+                with contextlib.suppress(Exception):
+                    await stop_client()
+            await self.engine.dispose()
+            telemetry.log(telemetry.Action.SERVICE_STOPPED)
+
+
+async def serve(config: settings.ArchiveSettings) -> None:
+    """One process.
+
+    Raises:
+        settings.Misconfigured: before it folds anything.
+        Exception: a part failed for good; the process has to be started again.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    def waiting(reason: str) -> None:
+        telemetry.log(telemetry.Action.WAITING, reason=reason)
+
+    layout = asyncio.ensure_future(log.wait_for_layout(lambda: log.layout(config.kafka), waiting))
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((layout, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        layout.cancel()
+        return
+    stopped.cancel()
+    await Archiver(config, layout.result()).run(stop)
+
+
+def main() -> int:
+    """Run the process. Returns the exit code: 2 for a wrong setting, which is one line on
+    stderr."""
+    try:
+        config = settings.archive()
+        telemetry.setup("archive", config.name, config.otlp_endpoint)
+        log.fold_complaints()
+        log.use_public_api(bool(config.kafka_public_api))
+        log.use_record_keys(config.record_keys, None)  # its tombstones are not signed
+        uvloop.run(serve(config))
+    except settings.Misconfigured as error:
+        sys.stderr.write(f"archive: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

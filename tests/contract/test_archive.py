@@ -1,0 +1,438 @@
+"""The archive on SQLite and on a real PostgreSQL: one class of tests for both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import alembic.autogenerate
+import alembic.migration
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tailrace import log
+from tailrace.archive import database, fold, folding, reader, tables
+from tailrace.protocol import history, records, topics
+from tests.support import postgres
+from tests.support.histories import ALICE, BOB, INCARNATION, Topics, history_of, rid
+
+KINDS = ("sqlite", "postgresql")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.LocalPostgres]:
+    with postgres.LocalPostgres() as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'archive.sqlite3'}"
+    running: postgres.LocalPostgres = request.getfixturevalue("server")
+    return running.new_database()
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[AsyncEngine]:
+    made = database.engine(url, create=True)
+    await database.migrate(made)
+    yield made
+    await made.dispose()
+
+
+async def dump(engine: AsyncEngine) -> bytes:
+    """Every row of every table."""
+    async with engine.connect() as connection:
+        return repr(
+            [
+                (table.name, sorted(map(tuple, (await connection.execute(sa.select(table))).all())))
+                for table in tables.metadata.sorted_tables
+            ]
+        ).encode()
+
+
+class Fold(folding.Folding):
+    """Folds records from where the database stands, like the process."""
+
+    def __init__(self, engine: AsyncEngine, into: Topics | None = None) -> None:
+        self.erased: list[str] = []
+        self._into = into
+        super().__init__(engine, INCARNATION, self._tombstones)
+
+    async def _tombstones(self, keys: Mapping[str, set[str]]) -> None:
+        for each in keys.values():
+            self.erased += sorted(each)
+            for key in sorted(each) if self._into is not None else ():
+                assert self._into is not None
+                self._into.put(topics.HISTORY, 0, key, None)
+
+    async def all(self, batch: Sequence[log.Record]) -> folding.Folded:
+        return await self.apply(batch, await self.starts(batch))
+
+    async def starts(self, batch: Sequence[log.Record]) -> dict[tuple[str, int], int]:
+        known = await self.positions()
+        return {place: known.get(place, 0) for r in batch if (place := (r.topic, r.partition))}
+
+
+async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
+    log_, whole = Topics(), history_of(1, "Some words here.", metadata={"a": "b"})
+    folded = await Fold(engine).all(log_.history(whole))
+    assert (folded.rows, folded.garbage) == (1, 0)
+    found = await reader.Reader(engine).find(whole.rid)
+    assert found == reader.Archived(whole, {"a": "b"})
+    assert await reader.Reader(engine).find(rid(2)) is None
+
+
+async def test_one_of_many_records_is_there_when_all_of_them_are(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PART_BYTES", 4_000)
+    log_, whole = Topics(), history_of(1, "word " * 1_000)
+    cut = [log_.put(topics.HISTORY, 0, key, value) for key, value in history.parts(whole)]
+    assert len(cut) > 3
+    folding_, reading = Fold(engine), reader.Reader(engine)
+    for record in cut[:-1]:
+        await folding_.all([record])
+        assert await reading.find(whole.rid) is None
+    await folding_.all(cut[-1:])
+    found = await reading.find(whole.rid)
+    assert found is not None
+    assert found.history == whole
+    # A piece of a copy leaves nothing behind.
+    await folding_.all([log_.put(topics.HISTORY, 0, f"{whole.rid}:1", cut[1].value)])
+    async with engine.connect() as connection:
+        assert (await connection.execute(sa.select(tables.PARTS))).all() == []
+
+
+def _deleted(log_: Topics, name: str, by: records.Owner) -> log.Record:
+    return log_.put(fold.DELETIONS, 0, name, records.encode(records.Deleted(name, by)))
+
+
+@pytest.mark.parametrize("first", ["history", "deletion"])
+async def test_a_deletion_counts_in_either_order_and_only_its_owners(
+    engine: AsyncEngine, first: str
+) -> None:
+    log_ = Topics()
+    mine, others = history_of(1), history_of(2)
+    histories = log_.history(mine, others)
+    deletions = [_deleted(log_, mine.rid, ALICE), _deleted(log_, others.rid, BOB)]
+    folding_, reading = Fold(engine), reader.Reader(engine)
+    for batch in (histories, deletions) if first == "history" else (deletions, histories):
+        await folding_.all(batch)
+    assert await reading.find(mine.rid) is None
+    assert await reading.find(others.rid) is not None
+    assert folding_.erased == [mine.rid, f"{mine.rid}:metadata"]
+
+
+async def test_one_that_comes_back_is_erased_again(engine: AsyncEngine) -> None:
+    log_, whole = Topics(), history_of(1)
+    folding_ = Fold(engine, log_)
+    await folding_.all([*log_.history(whole), _deleted(log_, whole.rid, ALICE)])
+    await folding_.all(log_.records[-2:])  # the tombstones
+    assert await reader.Reader(engine).find(whole.rid) is None
+    folding_.erased.clear()
+    await folding_.all(log_.history(whole))
+    assert await reader.Reader(engine).find(whole.rid) is None
+    assert whole.rid in folding_.erased
+
+
+async def test_a_tombstone_alone_erases(engine: AsyncEngine) -> None:
+    log_, whole = Topics(), history_of(1)
+    await Fold(engine).all([*log_.history(whole), log_.put(topics.HISTORY, 0, whole.rid, None)])
+    assert await reader.Reader(engine).find(whole.rid) is None
+
+
+async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEngine) -> None:
+    log_ = Topics()
+    early, late, others = (history_of(n, metadata={"was": "so"}) for n in (1, 2, 3))
+    await Fold(engine).all(
+        [
+            log_.metadata(early.rid, ALICE, now="early"),
+            *log_.history(early, late, others),
+            log_.metadata(late.rid, ALICE, now="late"),
+            log_.metadata(others.rid, BOB, now="mine"),
+        ]
+    )
+    reading = reader.Reader(engine)
+    found = [await reading.find(each.rid) for each in (early, late, others)]
+    assert [each.metadata for each in found if each] == [
+        {"now": "early"},
+        {"now": "late"},
+        {"was": "so"},
+    ]
+    assert await reading.metadata([early.rid, others.rid], ALICE.key) == {
+        early.rid: {"now": "early"}
+    }
+    wanted = reader.Wanted(ALICE.key, fold.RESPONSE, metadata={"now": "late"})
+    assert [g[0].history.rid for g in await reading.listed(wanted)] == [late.rid]
+    wanted = reader.Wanted(ALICE.key, fold.RESPONSE, metadata={"was": "so"})
+    assert [g[0].history.rid for g in await reading.listed(wanted)] == [others.rid]
+
+
+async def test_pieces_of_files_are_kept_until_their_tombstone(engine: AsyncEngine) -> None:
+    log_, reading = Topics(), reader.Reader(engine)
+    key = history.file_key(ALICE, "ab" * 32, 0)
+    await Fold(engine).all([log_.put(topics.HISTORY, 0, key, b"\0bytes")])
+    assert await reading.file(key) == b"\0bytes"
+    await Fold(engine).all([log_.put(topics.HISTORY, 0, key, None)])
+    assert await reading.file(key) is None
+
+
+async def test_garbage_and_forged_records_change_nothing(engine: AsyncEngine) -> None:
+    log_, whole = Topics(), history_of(1)
+    forged = log_.put(topics.HISTORY, 0, whole.rid, None)._replace(forged="no tag")
+    before = [*log_.history(whole)]
+    batch = [
+        *before,
+        forged._replace(offset=2),
+        log_.put(topics.HISTORY, 0, rid(5), b"{}"),
+        log_.put(topics.HISTORY, 0, "something", b"{}"),
+        log_.put(topics.HISTORY, 0, rid(6), before[0].value),  # under another's key
+        log_.put(topics.HISTORY, 0, f"{whole.rid}:metadata", b"["),
+    ]
+    folded = await Fold(engine).all(batch)
+    assert (folded.rows, folded.garbage) == (1, 5)
+    assert await reader.Reader(engine).find(whole.rid) is not None
+    assert await reader.Reader(engine).find(rid(6)) is None
+
+
+def _chat(number: int, *, of: int = 1, **more: Any) -> list[history.History]:
+    """A chat completion with so many choices."""
+    return [
+        history_of(
+            number * 10 + i,
+            created_at=1_000 + number,
+            choice=records.Choice(f"group{number}", i, of),
+            **more,
+        )
+        for i in range(of)
+    ]
+
+
+async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine) -> None:
+    log_ = Topics()
+    chats = [_chat(n, of=1 + n % 2, model="ab"[n % 2]) for n in range(7)]
+    half = _chat(8, of=2)[:1]  # its other choice is not finished
+    failed = _chat(9, reason="failed")
+    others = _chat(10, owner=BOB)
+    everything = [h for c in (*chats, half, failed, others) for h in c] + [history_of(500)]
+    random.Random(1).shuffle(everything)
+    await Fold(engine).all(log_.history(*everything))
+    reading = reader.Reader(engine)
+    rids = [[h.rid for h in c] for c in chats]
+
+    async def listed(**wanted: Any) -> list[list[str]]:
+        found = await reading.listed(reader.Wanted(ALICE.key, fold.CHAT, **wanted))
+        return [[each.history.rid for each in group] for group in found]
+
+    assert await listed() == rids
+    assert await listed(newest_first=True) == rids[::-1]
+    assert await listed(limit=2) == rids[:3]  # one more says that there is more
+    assert await listed(after=rids[2][0]) == rids[3:]
+    assert await listed(after=rids[2][0], newest_first=True) == rids[1::-1]
+    assert await listed(model="b") == rids[1::2]
+    with pytest.raises(reader.UnknownPlace):
+        await listed(after=others[0].rid)
+    found = await reading.listed(reader.Wanted(ALICE.key, fold.RESPONSE))
+    assert [g[0].history.rid for g in found] == [rid(500)]
+
+
+def _mixture(seed: int) -> Topics:
+    """Responses, copies of them, metadata and deletions, as several processes write them."""
+    chance, log_ = random.Random(seed), Topics()
+    done: list[history.History] = []
+    for number in range(60):
+        act = chance.random()
+        if act < 0.5 or not done:
+            done.append(history_of(number, "word " * chance.randrange(20), partition=number % 4))
+            log_.history(done[-1])
+        elif act < 0.65:
+            log_.history(chance.choice(done))
+        elif act < 0.85:
+            log_.metadata(chance.choice(done).rid, chance.choice([ALICE, BOB]), n=str(number))
+        else:
+            _deleted(log_, chance.choice(done).rid, chance.choice([ALICE, BOB]))
+    return log_
+
+
+def _batches(log_: Topics, chance: random.Random) -> Iterator[list[log.Record]]:
+    """All records, each partition in its order, in batches and across partitions as it comes."""
+    left: dict[tuple[str, int], list[log.Record]] = {}
+    for record in log_.records:
+        left.setdefault((record.topic, record.partition), []).append(record)
+    while left:
+        place = chance.choice(sorted(left))
+        count = chance.randrange(1, 6)
+        yield left[place][:count]
+        left[place] = left[place][count:]
+        if not left[place]:
+            del left[place]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_dropped_and_built_again_in_another_order_it_is_equal(
+    engine: AsyncEngine, seed: int
+) -> None:
+    log_ = _mixture(seed)
+    folding_ = Fold(engine)
+    for batch in _batches(log_, random.Random(seed)):
+        await folding_.all(batch)
+    first = await dump(engine)
+    await database.migrate(engine, "base")
+    await database.migrate(engine)
+    for batch in _batches(log_, random.Random(seed + 100)):
+        await folding_.all(batch)
+    assert await dump(engine) == first
+    assert b"resp_" in first
+
+
+async def test_two_processes_at_once_fold_each_record_once(url: str, engine: AsyncEngine) -> None:
+    log_ = _mixture(7)
+    alone = Fold(engine)
+    await alone.all(log_.records)
+    wanted = await dump(engine)
+    await database.migrate(engine, "base")
+    await database.migrate(engine)
+    second = database.engine(url, create=True)
+    partitions: dict[tuple[str, int], list[log.Record]] = {}
+    for record in log_.records:
+        partitions.setdefault((record.topic, record.partition), []).append(record)
+    rows = 0
+
+    async def fold_all(over: AsyncEngine, chance: random.Random) -> None:
+        nonlocal rows
+        mine, at = Fold(over), dict.fromkeys(partitions, 0)
+        while any(at[place] < len(partitions[place]) for place in partitions):
+            place = chance.choice([p for p in partitions if at[p] < len(partitions[p])])
+            batch = partitions[place][at[place] : at[place] + chance.randrange(1, 8)]
+            folded = await mine.apply(batch, {place: at[place]})
+            rows += folded.rows
+            at[place] = folded.next[place]
+
+    try:
+        await asyncio.gather(fold_all(engine, random.Random(1)), fold_all(second, random.Random(2)))
+    finally:
+        await second.dispose()
+    assert await dump(engine) == wanted
+
+
+async def test_a_batch_behind_a_gap_is_left_alone(engine: AsyncEngine) -> None:
+    """The database was dropped while a process ran: it must not go on in the middle."""
+    log_ = Topics()
+    batch = log_.history(history_of(1), history_of(2))
+    folded = await Fold(engine).apply(batch[1:], {(topics.HISTORY, 0): 1})
+    assert folded.next == {(topics.HISTORY, 0): 0}
+    assert await reader.Reader(engine).find(rid(2)) is None
+
+
+async def test_what_cannot_be_erased_in_the_topic_is_not_folded(engine: AsyncEngine) -> None:
+    log_, whole = Topics(), history_of(1)
+
+    async def fails(_: Mapping[str, set[str]]) -> None:
+        raise log.AppendFailed("away")
+
+    folding_ = folding.Folding(engine, INCARNATION, fails)
+    batch = [*log_.history(whole), _deleted(log_, whole.rid, ALICE)]
+    starts = {(r.topic, r.partition): 0 for r in batch}
+    with pytest.raises(log.AppendFailed):
+        await folding_.apply(batch, starts)
+    assert await folding_.positions() == {}
+
+
+KILLED = """
+import asyncio, sys
+from tailrace.archive import database
+from tests.contract.test_archive import Fold, _mixture
+
+async def main(url):
+    folding = Fold(database.engine(url, create=True))
+    log = _mixture(3)
+    print("begun", flush=True)
+    known = await folding.positions()
+    for record in log.records:
+        place = record.topic, record.partition
+        if record.offset >= known.get(place, 0):
+            await folding.apply([record], {place: record.offset})
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_kill_9_at_any_moment_repeats_nothing_and_loses_nothing(
+    url: str, engine: AsyncEngine, tmp_path: Path
+) -> None:
+    await Fold(engine).all(_mixture(3).records)
+    wanted = await dump(engine)
+    await database.migrate(engine, "base")
+    await database.migrate(engine)
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    chance, kills = random.Random(5), 0
+    for attempt in range(40):
+        process = subprocess.Popen(
+            [sys.executable, str(script), url],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        assert process.stdout is not None
+        await asyncio.to_thread(process.stdout.readline)
+        if attempt < 4:
+            await asyncio.sleep(chance.uniform(0.02, 0.15))
+            process.send_signal(signal.SIGKILL)
+        code = await asyncio.to_thread(process.wait)
+        process.stdout.close()
+        kills += code == -signal.SIGKILL
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert kills >= 2
+    assert await dump(engine) == wanted
+
+
+async def test_migrations_make_the_tables_and_unmake_them(engine: AsyncEngine) -> None:
+    def differences(connection: sa.Connection) -> list[Any]:
+        context = alembic.migration.MigrationContext.configure(
+            connection, opts={"version_table": "archive_version", "compare_type": True}
+        )
+        return list(alembic.autogenerate.compare_metadata(context, tables.metadata))
+
+    def names(connection: sa.Connection) -> list[str]:
+        return sorted(sa.inspect(connection).get_table_names())
+
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+    await database.migrate(engine, "base")
+    async with engine.connect() as connection:
+        assert await connection.run_sync(names) == ["archive_version"]
+    await asyncio.gather(database.migrate(engine), database.migrate(engine))
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path / 'none.sqlite3'}", "postgresql://a@127.0.0.1:1/none"):
+        made = database.engine(url)
+        with pytest.raises(reader.ArchiveUnavailable):
+            await reader.Reader(made).find(rid(1))
+        await made.dispose()
+    assert not (tmp_path / "none.sqlite3").exists()
+
+
+async def test_one_that_is_behind_says_so(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_ = Topics()
+    await Fold(engine).all(log_.history(history_of(1)))
+    await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
+    monkeypatch.setattr(reader, "ANSWER_S", 0.2)
+    with pytest.raises(reader.ArchiveUnavailable, match="behind"):
+        await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 2})

@@ -1,0 +1,121 @@
+"""A real PostgreSQL in a temporary folder, on a free port of 127.0.0.1.
+
+It refuses to run as root, so that root gives it another user. Nothing of it is written through to
+the disk: it goes away with the tests."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tailrace.local import install, ports
+
+START_S = 30.0
+SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=50")
+
+
+def _as_user() -> tuple[list[str], str]:
+    """What stands before a command, and the user that runs it."""
+    if os.geteuid() != 0:
+        return [], pwd.getpwuid(os.geteuid()).pw_name
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    user = "postgres" if "postgres" in known else "nobody"
+    entry = pwd.getpwnam(user)
+    return [
+        "setpriv",
+        f"--reuid={entry.pw_uid}",
+        f"--regid={entry.pw_gid}",
+        "--clear-groups",
+        "--pdeathsig=KILL",
+        "--",
+    ], user
+
+
+class LocalPostgres:
+    """The server, with a database for each test that asks for one."""
+
+    def __init__(self) -> None:
+        self._before, self._user = _as_user()
+        self._folder = Path(tempfile.mkdtemp(prefix="tailrace-postgres-"))
+        self._port = ports.free_port()
+        self._count = 0
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def _program(self, name: str) -> str:
+        found = install.postgres(name)
+        assert found is not None, "PostgreSQL is not installed (make install)"
+        return str(found)
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(
+            [*self._before, *command], check=True, capture_output=True, timeout=60, cwd="/"
+        )
+
+    def __enter__(self) -> Self:
+        data = self._folder / "data"
+        data.mkdir()
+        if self._before:
+            self._folder.chmod(0o755)
+            shutil.chown(data, self._user)
+        self._run(
+            self._program("initdb"),
+            *("-D", str(data), "-U", "tailrace", "--auth=trust", "--no-sync", "-E", "UTF8"),
+            "--locale=C",
+        )
+        log = (self._folder / "log").open("wb")
+        with log:
+            self._server = subprocess.Popen(
+                [
+                    *self._before,
+                    *(self._program("postgres"), "-D", str(data), "-p", str(self._port)),
+                    *("-h", "127.0.0.1", "-k", ""),
+                    *(part for setting in SETTINGS for part in ("-c", setting)),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+            )
+        give_up = time.monotonic() + START_S
+        while subprocess.run(
+            [self._program("pg_isready"), "-h", "127.0.0.1", "-p", str(self._port)],
+            capture_output=True,
+            check=False,
+        ).returncode:
+            if self._server.poll() is not None or time.monotonic() > give_up:
+                self.__exit__(None, None, None)
+                raise AssertionError("PostgreSQL did not start")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
+            try:
+                self._server.wait(10)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def new_database(self) -> str:
+        """The URL of a new, empty database."""
+        self._count += 1
+        name = f"archive{self._count}"
+        self._run(
+            self._program("createdb"),
+            *("-h", "127.0.0.1", "-p", str(self._port), "-U", "tailrace", name),
+        )
+        return f"postgresql://tailrace@127.0.0.1:{self._port}/{name}"
