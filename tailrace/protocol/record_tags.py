@@ -34,6 +34,7 @@ Reason = Literal["no tag", "unknown key", "not its writer", "wrong tag"]
 # The one record of `llm.tokens` that a gateway writes. It begins with its type: our encoder puts
 # the type first, and the decoder refuses a second one.
 _CANCEL: Final = b'{"t":"CANCEL",'
+_METADATA: Final = b'{"t":"METADATA",'  # the same of `llm.history`
 
 
 class InvalidKeys(ValueError):
@@ -135,8 +136,8 @@ class Keyring:
     def _may_write(self, role: Role, topic: str, value: bytes) -> bool:
         if topic == topics.TOKENS and role == "gateway":
             return value.startswith(_CANCEL)
-        if topic == topics.HISTORY:
-            return role == "worker"  # a gateway writes tombstones, which have no value
+        if topic == topics.HISTORY and role == "gateway":
+            return value.startswith(_METADATA)  # its tombstones have no value
         writers = self._writers.get(topic)
         return role == "gateway" if writers is None else role in writers
 

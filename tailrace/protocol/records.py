@@ -149,6 +149,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     ends at once and has no output. `body_digest` is of what the client sent, and is there only with
     an idempotency key; records of version 0.1 have none.
 
+    `choice` is of a chat completion. Lists need it, and older readers miss nothing without it.
+
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
 
@@ -160,8 +162,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
     the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
     as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
-    generated: the inputs become vectors (log rule §17), and there are no messages. `choice` is of a
-    chat completion; lists need it, and older readers miss nothing without it.
+    generated: the inputs become vectors (log rule §17), and there are no messages.
     """
 
     rid: str
@@ -179,6 +180,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     prefix: list[str] = []
     body_digest: str | None = None
     append_by: Count = 0
+    choice: Choice | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
@@ -187,7 +189,6 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     reasoning: dict[str, Any] | None = None
     raw: bool = False
     embed: Embed | None = None
-    choice: Choice | None = None
     v: int = VERSION
 
     @property

@@ -17,7 +17,6 @@ PriorityClass = Literal["interactive", "batch"]
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
-HISTORY = "llm.history"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
 HISTORY = "llm.history"
@@ -135,9 +134,10 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
                 "max.compaction.lag.ms": str(DAY_MS),
                 "delete.retention.ms": str(7 * DAY_MS),
             },
-            # A gateway writes tombstones only (tailrace.protocol.record_tags).
-            frozenset({"gateway", "worker"}),
-            frozenset({"gateway", "push", "operator"}),
+            # A gateway writes metadata and tombstones, the archive tombstones only
+            # (tailrace.protocol.record_tags).
+            frozenset({"gateway", "worker", "archive"}),
+            frozenset({"gateway", "push", "archive", "operator"}),
         ),
         Topic(
             CONVERSATIONS,
@@ -149,21 +149,6 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
                 "retention.ms": str(2 * DAY_MS),
             },
             frozenset({"gateway"}),
-            frozenset({"gateway", "push", "archive", "operator"}),
-        ),
-        Topic(
-            HISTORY,
-            12,
-            # For ever. What an erasure left is gone within a day, and its tombstone stays for a
-            # week: an archive that was away for less than that sees it.
-            {
-                **_COMPACTED,
-                "message.timestamp.type": "LogAppendTime",
-                "max.compaction.lag.ms": str(DAY_MS),
-                "delete.retention.ms": str(7 * DAY_MS),
-            },
-            # A gateway writes tombstones only (tailrace.protocol.record_tags).
-            frozenset({"gateway", "worker", "archive"}),
             frozenset({"gateway", "push", "archive", "operator"}),
         ),
         Topic(

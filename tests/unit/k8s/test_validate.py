@@ -601,7 +601,7 @@ PLANTED = [
         "a secret without a reader",
         "no secret or setting is idle",
         "redis-push",
-        lambda m: container(m, "push")["env"].pop(1),
+        lambda m: container(m, "push")["env"].pop(2),
     ),
     Planted(
         "a password in a setting",

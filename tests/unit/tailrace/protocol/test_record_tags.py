@@ -51,6 +51,7 @@ def signed(
         ("worker", topics.USAGE, b"{}"),
         ("worker", topics.DLQ, b"{}"),
         ("worker", topics.HISTORY, b"{}"),
+        ("gateway", topics.HISTORY, b'{"t":"METADATA","rid":"r"}'),
     ],
 )
 def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, value: bytes) -> None:
@@ -71,6 +72,7 @@ def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, val
         ("gateway", topics.META, b"{}"),
         ("gateway", topics.USAGE, b"{}"),
         ("gateway", topics.HISTORY, b"{}"),
+        ("operator", topics.HISTORY, b"{}"),
     ],
 )
 def test_a_role_signs_only_what_it_may_write(

@@ -29,11 +29,12 @@ RECORDED: list[tuple[Any, bytes]] = [
             prefix=["d"],
             body_digest="b",
             append_by=8,
+            choice=records.Choice("g", 1, 2),
         ),
         b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
         b'"messages":[{"role":"user","content":"h"}],"sampling":{"max_tokens":9,"stop":["x"]},'
         b'"echo":{"id":"resp_a"},"previous":"resp_b","idempotency_key":"k","prefix":["d"],'
-        b'"body_digest":"b","append_by":8}',
+        b'"body_digest":"b","append_by":8,"choice":["g",1,2]}',
     ),
     (
         records.Claim(
@@ -133,6 +134,10 @@ RECORDED: list[tuple[Any, bytes]] = [
     (
         records.Deleted("resp_a", OWNER),
         b'{"t":"DELETED","rid":"resp_a","by":' + OWNER_JSON + b"}",
+    ),
+    (
+        records.Metadata("resp_a", OWNER, {"a": "b"}),
+        b'{"t":"METADATA","rid":"resp_a","by":' + OWNER_JSON + b',"metadata":{"a":"b"}}',
     ),
     (
         records.Revoked("00ff00ff00ff00ff", "https://i", 7, subject="alice"),

@@ -109,6 +109,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.REVOCATIONS,
         )
     },
+    "archive": {topics.HISTORY: BOTH, topics.CONVERSATIONS: {READ}},
     "operator": {
         name: {READ}
         for name in (

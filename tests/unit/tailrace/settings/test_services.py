@@ -22,6 +22,7 @@ READ: dict[str, Callable[[dict[str, str]], Any]] = {
     "gateway": settings.gateway,
     "push": settings.push,
     "worker": settings.worker,
+    "archive": settings.archive,
     "tailrace": settings.command,
 }
 
@@ -171,6 +172,10 @@ WRONG = [
     ("TAILRACE_ENGINE", "http://"),
     ("TAILRACE_MODEL", "/no/such"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"),
+    ("TAILRACE_ARCHIVE", "mysql://u:secret@h/db"),
+    ("TAILRACE_ARCHIVE", "sqlite://"),
+    ("TAILRACE_ARCHIVE", "postgresql:///db"),
+    ("TAILRACE_ARCHIVE", "postgresql://u:secret@h:99999999/db"),
 ]
 
 
@@ -200,6 +205,12 @@ def test_a_wrong_value_of_any_service_is_found_before_anything_starts() -> None:
     settings.check({"TAILRACE_PORT": "8000"})
     with pytest.raises(settings.Misconfigured, match="TAILRACE_LIMITS"):
         settings.check({"TAILRACE_LIMITS": "{"})
+
+
+def test_the_archives_process_has_to_have_a_database() -> None:
+    with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_ARCHIVE: not set"):
+        settings.archive({})
+    assert settings.archive({"TAILRACE_ARCHIVE": "sqlite:////d/a"}).archive == "sqlite:////d/a"
 
 
 def test_the_issuers_have_to_be_named() -> None:
