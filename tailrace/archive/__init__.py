@@ -6,7 +6,7 @@ are rows too, written in the transaction of what was folded: a kill at any momen
 and loses nothing.
 
     tables         the rows, and `dump` of all of them
-    migrations/    Alembic's: how the tables came to be; `database.migrate` runs them
+    migrations/    Alembic's: how the tables came to be; `migration` runs them
     database       a URL -> an engine, SQLite or PostgreSQL; begins transactions that write
     fold           one record -> what it changes for one response; pure
     folding        a batch of records -> one transaction

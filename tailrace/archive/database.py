@@ -5,19 +5,13 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
-import alembic.command
-import alembic.config
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-MIGRATIONS: Final = Path(__file__).parent / "migrations"
 BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
 ANSWER_S: Final = 5.0
-# Two processes that migrate at once: PostgreSQL lets the second wait for this number.
-_MIGRATION_LOCK: Final = 7_245_101_904
 
 # What a database that is away, locked for too long or without its tables raises.
 ERRORS: Final = (sa.exc.SQLAlchemyError, OSError, TimeoutError)
@@ -108,27 +102,3 @@ async def writing(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         await connection.execution_options(writes=True)
         async with connection.begin():
             yield connection
-
-
-async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
-    """Bring the tables to a revision (`head`: the newest; `base`: none). Several processes may do
-    it at once.
-
-    Raises:
-        ERRORS
-    """
-    async with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        await connection.run_sync(_migrate, revision)
-
-
-def _migrate(connection: sa.Connection, revision: str) -> None:
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    if revision == "base":
-        alembic.command.downgrade(config, revision)
-    else:
-        alembic.command.upgrade(config, revision)

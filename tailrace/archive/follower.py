@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log, telemetry
-from tailrace.archive import database, fold, folding
+from tailrace.archive import database, fold, folding, migration
 from tailrace.log import interfaces
 from tailrace.protocol import history, topics
 from tailrace.retry import retry_until
@@ -56,7 +56,7 @@ class Follower:
 
     async def run(self) -> None:
         """Fold until cancelled."""
-        await self._persist(lambda: database.migrate(self._engine))
+        await self._persist(lambda: migration.migrate(self._engine))
         async with asyncio.TaskGroup() as tasks:
             for topic, reader in self.readers.items():
                 tasks.create_task(self._follow(topic, reader))
@@ -114,7 +114,7 @@ class Follower:
             try:
                 found = await ask()
             except database.ERRORS:
-                await database.migrate(self._engine)
+                await migration.migrate(self._engine)
                 raise
             self.away = ""
             return found

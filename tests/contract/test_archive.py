@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import database, fold, folding, reader, tables
+from tailrace.archive import database, fold, folding, migration, reader, tables
 from tailrace.protocol import history, records, topics
 from tests.support import postgres
 from tests.support.histories import ALICE, BOB, INCARNATION, Topics, history_of, rid
@@ -44,7 +44,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[AsyncEngine]:
     made = database.engine(url, create=True)
-    await database.migrate(made)
+    await migration.migrate(made)
     yield made
     await made.dispose()
 
@@ -287,8 +287,8 @@ async def test_dropped_and_built_again_in_another_order_it_is_equal(
     for batch in _batches(log_, random.Random(seed)):
         await folding_.all(batch)
     first = await dump(engine)
-    await database.migrate(engine, "base")
-    await database.migrate(engine)
+    await migration.migrate(engine, "base")
+    await migration.migrate(engine)
     for batch in _batches(log_, random.Random(seed + 100)):
         await folding_.all(batch)
     assert await dump(engine) == first
@@ -300,8 +300,8 @@ async def test_two_processes_at_once_fold_each_record_once(url: str, engine: Asy
     alone = Fold(engine)
     await alone.all(log_.records)
     wanted = await dump(engine)
-    await database.migrate(engine, "base")
-    await database.migrate(engine)
+    await migration.migrate(engine, "base")
+    await migration.migrate(engine)
     second = database.engine(url, create=True)
     partitions: dict[tuple[str, int], list[log.Record]] = {}
     for record in log_.records:
@@ -372,8 +372,8 @@ async def test_kill_9_at_any_moment_repeats_nothing_and_loses_nothing(
 ) -> None:
     await Fold(engine).all(_mixture(3).records)
     wanted = await dump(engine)
-    await database.migrate(engine, "base")
-    await database.migrate(engine)
+    await migration.migrate(engine, "base")
+    await migration.migrate(engine)
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     chance, kills = random.Random(5), 0
@@ -410,10 +410,10 @@ async def test_migrations_make_the_tables_and_unmake_them(engine: AsyncEngine) -
 
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
-    await database.migrate(engine, "base")
+    await migration.migrate(engine, "base")
     async with engine.connect() as connection:
         assert await connection.run_sync(names) == ["archive_version"]
-    await asyncio.gather(database.migrate(engine), database.migrate(engine))
+    await asyncio.gather(migration.migrate(engine), migration.migrate(engine))
     async with engine.connect() as connection:
         assert await connection.run_sync(differences) == []
 

@@ -21,7 +21,7 @@ from worker.engines import scripted
 
 TOKENS = 600
 PACE_MS = 8
-PARTS = ("gateway-1", "push-1", "worker-1", "redis", "kafka")
+PARTS = ("gateway-1", "push-1", "archive-1", "worker-1", "redis", "kafka")
 
 pytestmark = pytest.mark.timeout(300)
 

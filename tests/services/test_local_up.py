@@ -44,6 +44,7 @@ def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
         "redis": 1,
         "gateway": 2,
         "push": 2,
+        "archive": 1,
         "worker": 2,
     }
     assert [row for row in rows if not row["ready"]] == []

@@ -1,4 +1,4 @@
-"""Alembic runs this file for every migration. `tailrace.archive.database` hands the connection in,
+"""Alembic runs this file for every migration. `tailrace.archive.migration` hands the connection in,
 inside a transaction of its own."""
 
 from alembic import context
