@@ -15,6 +15,7 @@ from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
+from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
@@ -22,6 +23,7 @@ from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
 from worker.heartbeat import Heartbeat
+from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
@@ -179,7 +181,15 @@ class App:
         def waiting(reason: str) -> None:
             self.status.detail = reason
 
-        return await log.wait_for_layout(self._connections.layout, waiting)
+        layout = await log.wait_for_layout(self._connections.layout, waiting)
+        # A record for a topic that is missing would fail all others that are on their way.
+        await retry_until(
+            lambda: self._connections.offsets.partitions(topics.HISTORY),
+            on=log.LogUnavailable,
+            pause_s=log.RETRY_S,
+            failed=lambda error: waiting(f"{error}: run `tailrace topics apply`"),
+        )
+        return layout
 
     def _compose(
         self, layout: log.Layout, tasks: asyncio.TaskGroup
@@ -192,20 +202,20 @@ class App:
             limit=s.principal_limit,
             weight=weight_in(s.weights),
         )
+        tail = Tail(connections.reader, connections.replays, connections.offsets, identity, clock)
         context = WorkerContext(
             incarnation=self._incarnation,
             models=frozenset(s.models),
             engine=self._engine,
             writer=self.writer,
-            tail=Tail(
-                connections.reader, connections.replays, connections.offsets, identity, clock
-            ),
+            tail=tail,
             identity=identity,
             clock=clock,
             engine_slots=engine_slots,
             trials=Slots(1),
             scheduler=FlushScheduler(lambda: engine_slots.running),
             metering=self._metering,
+            histories=HistoryWriter(self.writer, tail, connections.replays),
             stall_detector=StallDetector(s.stall_s),
             ranges=connections.replays,
         )

@@ -8,15 +8,14 @@ import contextlib
 import zlib
 from typing import Final
 
-from tailrace import log, telemetry
+from tailrace import telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import fold, records, topics
-from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import StoreUnavailable
+from worker.appends import append_surely
 
 USAGE_PARTITIONS: Final = topics.partitions_of(topics.USAGE)
-RETRY_S: Final = 0.5
 
 
 class Metering:
@@ -54,8 +53,10 @@ class Metering:
             ids_digest=state.h,
         )
         key, value = request.owner.key, records.encode(metered)
-        await self._append(topics.USAGE, zlib.crc32(key.encode()) % USAGE_PARTITIONS, key, value)
-        await self._append(topics.AUDIT, 0, key, value)
+        place = zlib.crc32(key.encode()) % USAGE_PARTITIONS
+        # An ambiguous append may double a record; readers count a response once.
+        await append_surely(self._writer, topics.USAGE, place, key, value)
+        await append_surely(self._writer, topics.AUDIT, 0, key, value)
 
     async def dead(self, letter: records.Dead) -> None:
         """Append one dead letter."""
@@ -66,7 +67,7 @@ class Metering:
             reason=letter.reason,
             attempts=letter.attempts,
         )
-        await self._append(topics.DLQ, 0, letter.rid, records.encode(letter))
+        await append_surely(self._writer, topics.DLQ, 0, letter.rid, records.encode(letter))
 
     def prefix(self, request: records.Request, partition: int, cached_tokens: int) -> None:
         """Tell gateways which partition's engine has this prompt in its cache. Best effort: Redis
@@ -87,11 +88,3 @@ class Metering:
             await self._prefixes.publish_prefix(
                 self._pool, digests, partition, cached_tokens, self._worker
             )
-
-    async def _append(self, topic: str, partition: int, key: str, value: bytes) -> None:
-        # An ambiguous append may double a record; readers count a response once.
-        await retry_until(
-            lambda: self._writer.append(topic, partition, key, value),
-            on=log.AppendFailed,
-            pause_s=RETRY_S,
-        )

@@ -7,8 +7,10 @@ import enum
 from tailrace import telemetry
 from tailrace.protocol import fold
 from worker import claim_plan
+from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.served_response import ServedResponse
+from worker.tail_state import Entry
 
 
 class Outcome(enum.Enum):
@@ -19,7 +21,9 @@ class Outcome(enum.Enum):
     LEFT = "left"  # the partition's present owner serves it
 
 
-async def record_done(response: ServedResponse, state: fold.Fold, metering: Metering) -> Outcome:
+async def record_done(
+    response: ServedResponse, entry: Entry, metering: Metering, histories: HistoryWriter
+) -> Outcome:
     """Write what is due about a response that is DONE, then finish its offsets.
 
     Every worker that finishes the request writes these records, before the offset is finished: the
@@ -27,6 +31,7 @@ async def record_done(response: ServedResponse, state: fold.Fold, metering: Mete
     repeats the records and never loses them. They are a function of the log, so copies are equal,
     and readers count a response once.
     """
+    state = entry.fold
     assert state.ended is not None
     ended_here = state.owner in response.fencing_tokens
     if ended_here:
@@ -36,6 +41,7 @@ async def record_done(response: ServedResponse, state: fold.Fold, metering: Mete
         if letter is not None:
             await metering.dead(letter)
         await metering.finished(response.request, state)
+    await histories.finished(response.request, response.partition, entry)
     if ended_here and state.next:
         metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()

@@ -13,7 +13,7 @@ import asyncio
 import itertools
 
 from tailrace import log, telemetry
-from tailrace.protocol import fold, ids, records
+from tailrace.protocol import fold, history, ids, records
 from tailrace.retry import retry_until
 from worker import claim_plan, slots, takeover
 from worker.attempt import Stop
@@ -78,7 +78,10 @@ class Serving:
         with (
             telemetry.span("serve", parent, response=response.rid),
             self._context.tail.hold(
-                response.partition, response.rid, response.request.owner
+                response.partition,
+                response.rid,
+                response.request.owner,
+                keep=history.stored(response.request),
             ) as entry,
         ):
             self._entry = entry
@@ -103,7 +106,7 @@ class Serving:
             self._on_change(entry)
             decision = self._decide(entry.fold)
             if isinstance(decision, takeover.Finished):
-                return await record_done(response, entry.fold, context.metering)
+                return await record_done(response, entry, context.metering, context.histories)
             if context.leaving or not response.assigned:
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):

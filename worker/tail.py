@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import history, ids, records, topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
 from worker.tail_state import MAX_BYTES, Entry, Partition
@@ -79,11 +79,15 @@ class Tail:
         return sorted(self._partitions)
 
     @contextlib.contextmanager
-    def hold(self, partition: int, rid: str, principal: records.Owner) -> Iterator[Entry]:
+    def hold(
+        self, partition: int, rid: str, principal: records.Owner, *, keep: bool = False
+    ) -> Iterator[Entry]:
         """The entry of a response that `principal` asked for, kept while the context lasts. The
-        partition must be followed."""
+        partition must be followed. `keep`: `llm.history` will keep the response."""
         state = self._partitions[partition]
         entry = state.entry(rid)
+        if keep and entry.draft is None and entry.fold.owner is None:
+            entry.draft = history.Draft()
         entry.holds += 1
         entry.fold.belongs_to(principal)
         try:
@@ -108,6 +112,30 @@ class Tail:
         if bound < entry.complete:
             await self._read_back(state, partition, rid, bound)
         return entry
+
+    async def draft(self, partition: int, rid: str, principal: records.Owner) -> history.Draft:
+        """What `llm.history` keeps of a response that has ended. The caller holds it.
+
+        Raises:
+            HistoryLost: the log no longer holds it.
+            LogUnavailable: it could not be read back.
+        """
+        entry = self._partitions[partition].entry(rid)
+        ended = entry.fold.ended
+        assert ended is not None
+        if entry.fold.owner is None:
+            cancelled = history.Draft()
+            cancelled.add(records.Cancel(rid, principal), ended.timestamp)
+            return cancelled
+        if entry.draft is not None:
+            return entry.draft
+        again = Entry(ids.parse(rid).offset, draft=history.Draft())
+        end = entry.fold.last_offset + 1
+        await _replay(self._replays, again, partition, rid, again.complete, end)
+        assert again.draft is not None
+        if again.draft.end is None:
+            raise log.HistoryLost(f"{rid} has no end in the log any more")
+        return again.draft
 
     async def barrier(
         self, partition: int, rid: str, fencing_token: str, appended: int
@@ -188,7 +216,7 @@ class Tail:
     async def _read_back(self, state: Partition, partition: int, rid: str, bound: int) -> None:
         """Fold the response again from its bound, then apply what the tail brought in between."""
         entry = state.entry(rid)
-        complete = Entry(bound)
+        complete = Entry(bound, draft=None if entry.draft is None else history.Draft())
         entry.delayed, end = [], state.position
         try:
             await _replay(self._replays, complete, partition, rid, bound, end)

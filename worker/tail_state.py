@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from tailrace import telemetry
-from tailrace.protocol import fold, records
+from tailrace.protocol import fold, history, records
 from worker import finished
 
 # What a worker's tail may take, in bytes; above it the oldest that are not held are forgotten.
@@ -40,6 +40,8 @@ class Entry:
         holds: number of callers that need this entry; it is forgotten only at 0.
         counted: bytes that its partition has counted for it.
         delayed: records that came while the response is read back; None otherwise.
+        draft: what `llm.history` will keep of it; None where nobody asked for it before its first
+            claim, or memory was short. Then it is read back (`Tail.draft`).
         listener: called at every change of ownership or phase; set while the response is served
             here, None otherwise.
         _changed: set and dropped at every change; None while no reader waits.
@@ -53,13 +55,15 @@ class Entry:
     holds: int = 0
     counted: int = 0
     delayed: list[tuple[records.TokenRecord, int, int]] | None = None
+    draft: history.Draft | None = None
     listener: Callable[[], None] | None = None
     _changed: asyncio.Event | None = None
 
     @property
     def size(self) -> int:
         """What it takes, in bytes, by estimate."""
-        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids)
+        kept = self.draft.size if self.draft is not None else 0
+        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + kept
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record; wakes waiters when ownership or phase may have changed."""
@@ -73,6 +77,8 @@ class Entry:
             return
         if isinstance(outcome, fold.Ignored):
             telemetry.IGNORED_RECORDS.labels(reason=outcome.value).inc()
+        elif self.draft is not None:
+            self.draft.add(record, timestamp)
         if isinstance(outcome, fold.Claimed | fold.Ended) and self.first < 0:
             self.first = offset
         if isinstance(record, records.Claim):
@@ -111,6 +117,7 @@ class Entry:
             complete.fold.belongs_to(self.fold.principal)
         self.complete, self.begun = complete.complete, complete.begun
         self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
+        self.draft = complete.draft
 
 
 class _Ended(NamedTuple):
@@ -217,8 +224,8 @@ class Partition:
         self.ended = {rid: each._replace(complete=offset) for rid, each in self.ended.items()}
 
     def forget(self, max_bytes: int) -> None:
-        """Forget the oldest entries that are not held, until the others fit into `max_bytes`. A
-        response that began there is read back if it is asked for again."""
+        """Forget the oldest entries that are not held, until the others fit into `max_bytes`, and
+        then drafts of those that are. What is asked for again is read back."""
         while self.ended and self.size > max_bytes:
             oldest = self.ended.pop(next(iter(self.ended)))
             self.size -= oldest.size
@@ -231,3 +238,8 @@ class Partition:
             if not entry.holds:
                 self._count(self.entries.pop(rid), 0)
                 self.start = max(self.start, entry.begun + 1)
+        for entry in self.entries.values():
+            if self.size <= max_bytes:
+                return
+            entry.draft = None
+            self._count(entry, entry.size)

@@ -15,7 +15,16 @@ from tailrace.log import files, interfaces
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import images, records
 from tailrace.protocol.broker_clock import BrokerClock
-from worker import flush_scheduler, metering, replays, slots, stall_detector, tail, takeover
+from worker import (
+    flush_scheduler,
+    history_writer,
+    metering,
+    replays,
+    slots,
+    stall_detector,
+    tail,
+    takeover,
+)
 from worker.engines import base
 from worker.served_response import ServedResponse
 
@@ -58,6 +67,7 @@ class WorkerContext:
     trials: slots.Slots
     scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
+    histories: history_writer.HistoryWriter
     stall_detector: stall_detector.StallDetector
     ranges: interfaces.RangeReader
     replays: replays.Replays = field(default_factory=replays.Replays)

@@ -13,6 +13,7 @@ from tailrace.verify import (
     embedding_checks,
     history,
     item_checks,
+    kept_checks,
     reference_fold,
     response_checks,
 )
@@ -96,9 +97,16 @@ def _response(
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)
+    kept_checks.check_kept(out, response, account, committed=_committed(response, found))
     if found.has_usage:
         response_checks.check_usage(out, response, account, settled)
     return outcome
+
+
+def _committed(response: history.Response, found: history.History) -> bool:
+    """Whether the group is past one of its requests."""
+    commits = ((found.committed.get((a.topic, response.partition)), a) for a in response.asked)
+    return any(commit is not None and commit.offset > a.offset for commit, a in commits)
 
 
 def _figures(out: Report, response: history.Response, account: reference_fold.Account) -> None:

@@ -17,6 +17,8 @@ _metered = msgspec.json.Decoder(records.Metered)
 BESIDE = (topics.USAGE, topics.DLQ, topics.CONVERSATIONS)
 # Topics of which only the tags are judged.
 TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT)
+# Topics of whose records the tags are judged apart: of `llm.history` only some are read.
+TAGGED = (*TAGS_ONLY, topics.HISTORY)
 _dead = msgspec.json.Decoder(records.Dead)
 
 
@@ -48,6 +50,7 @@ class Response:
         metered: its usage records.
         dead: its dead letters.
         deleted: who wrote that it is deleted.
+        kept: its records of `llm.history`, tombstones too.
         whole: the log still has everything from the lower bound in the id on.
         foreign: the id was made on another log.
     """
@@ -59,6 +62,7 @@ class Response:
     metered: list[records.Metered] = field(default_factory=list)
     dead: list[records.Dead] = field(default_factory=list)
     deleted: list[records.Owner] = field(default_factory=list)
+    kept: list[log_words.Record] = field(default_factory=list)
     whole: bool = True
     foreign: bool = False
 
@@ -166,6 +170,8 @@ class History:
             self._add_token(r)
         elif r.topic in BESIDE:
             self._add_beside(r)
+        elif r.topic == topics.HISTORY:
+            self._add_kept(r)
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
 
@@ -212,6 +218,12 @@ class History:
             Asked(r.topic, r.offset, r.timestamp, request)
         )
 
+    def _add_kept(self, r: log_words.Record) -> None:
+        """Files and metadata that lie in the same topic are not judged."""
+        named = named_by(r.key, self.partitions)
+        if named is not None and not r.forged:
+            self.response(*named).kept.append(r)
+
     def _add_beside(self, r: log_words.Record) -> None:
         record = beside(r)
         address = self._address(record.rid, r.topic) if record is not None else None
@@ -227,6 +239,18 @@ class History:
             response.metered.append(record)
         else:
             response.dead.append(record)
+
+
+def named_by(key: bytes | None, partitions: int | None) -> tuple[str, ids.Address] | None:
+    """The response of whose content a key of `llm.history` names a part, and its address; None for
+    another key."""
+    rid, _, part = (key or b"").decode(errors="replace").partition(":")
+    if part and not part.isdigit():
+        return None
+    try:
+        return rid, ids.parse(rid, partitions)
+    except ids.InvalidId:
+        return None
 
 
 def place(r: log_words.Record) -> str:

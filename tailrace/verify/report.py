@@ -18,6 +18,7 @@ CHECKS: Final = {
     "L6": "usage is the accepted tokens, billed once",
     "L7": "attempts are bounded; failed by attempts has one dead letter",
     "L8": "replicas agree up to the high watermark",
+    "L9": "what is kept of a stored response is what was accepted, once",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

@@ -66,8 +66,9 @@ class Source:
         }
         # The log may grow while it is read. Ends of effects are read before ends of their causes,
         # so that every record that a commit or a usage record refers to lies below the ends.
-        tagged = history.TAGS_ONLY if log.record_keys_in_use() else ()
-        for topic in (*tagged, *history.BESIDE, *requests, topics.TOKENS):
+        tagged = history.TAGGED if log.record_keys_in_use() else ()
+        kept = (topics.HISTORY,)
+        for topic in dict.fromkeys((*tagged, *kept, *history.BESIDE, *requests, topics.TOKENS)):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
         for topic in tagged:
@@ -82,6 +83,7 @@ class Source:
                 await self._read(found, topic, partition)
             for r in beside.pop(partition, []):
                 found.add(r)
+            await self._kept(found, partition)
             found.committed = {
                 tp: history.Commit(*at)
                 for tp, at in committed.items()
@@ -115,6 +117,21 @@ class Source:
         async for batch in self._replays.read(topic, partition, start, end):
             for r in batch:
                 found.add(r)
+
+    async def _kept(self, found: history.History, partition: int) -> None:
+        """What `llm.history` has of the responses of a token partition that the log still holds.
+        It keeps all others too."""
+        ranges = self._ranges[topics.HISTORY]
+        p = partition % topics.partitions_of(topics.HISTORY)
+        since = self._ranges[topics.TOKENS].begin[partition]
+        async for batch in self._replays.read(topics.HISTORY, p, ranges.begin[p], ranges.end[p]):
+            for r in batch:
+                named = history.named_by(r.key, found.partitions)
+                if named is None or r.forged:
+                    continue
+                address = named[1]
+                if address.partition == partition and address.offset >= since:
+                    found.add(r)
 
     async def _forged(self, topic: str) -> list[log.Record]:
         ranges = self._ranges[topic]

@@ -594,6 +594,8 @@ class _Offsets:
     async def partitions(self, topic: str) -> int:
         await asyncio.sleep(0)
         self._broker.require_answer()
+        if self._broker.questions_fail:
+            raise log_words.LogUnavailable(f"partitions of {topic}: no answer")
         return self._broker.count(topic)
 
     async def stop(self) -> None: ...

@@ -23,6 +23,7 @@ from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
+from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.outcome import Outcome
 from worker.serving import Serving
@@ -245,18 +246,20 @@ def make_context(
     engine_slots = Slots(engine.capacity)
     writer = memory.writer()
     reader, replays = memory.reader(topics.TOKENS, wait_ms=10), memory.replays()
+    tail = Tail(reader, replays, memory.offsets(), identity, clock, time)
     return WorkerContext(
         incarnation=f"{name}/1",
         models=frozenset([MODEL]),
         engine=engine,
         writer=writer,
-        tail=Tail(reader, replays, memory.offsets(), identity, clock, time),
+        tail=tail,
         identity=identity,
         clock=clock,
         engine_slots=engine_slots,
         trials=Slots(1),
         scheduler=FlushScheduler(lambda: engine_slots.running),
         metering=Metering(writer, None, pool=POOL, worker=name),
+        histories=HistoryWriter(writer, tail, memory.replays(), time),
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
         monotonic=time,

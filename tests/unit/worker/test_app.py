@@ -222,6 +222,20 @@ async def test_a_log_that_is_away_at_the_start_is_waited_for() -> None:
         await it.ready()
 
 
+async def test_a_worker_waits_for_the_topic_that_it_writes_before_it_finishes_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the topic each response would fail the records of all others."""
+    monkeypatch.setattr(log, "RETRY_S", 0.005)
+    memory = MemoryLog()
+    answered = memory.unanswered()
+    async with running(memory) as worker:
+        await eventually(lambda: "topics apply" in worker.app.status.detail, "it waits")
+        assert worker.app.status.state is State.LOADING
+        answered()
+        await worker.ready()
+
+
 async def test_a_worker_whose_log_was_replaced_ends_with_an_error() -> None:
     async with running() as it:
         request = it.ask(metadata=cues(3))

@@ -63,8 +63,8 @@ async def test_a_file_that_is_not_there_ends_the_response_as_failed(change: str)
         ended = answer(worker.memory, request.rid).ended
         assert ended.error is not None
         assert (ended.status, ended.error[0]) == ("failed", "file_lost")
-        # The broker is asked once: what is gone stays gone.
-        assert len([r for r in worker.memory.reads if r[0] == topics.FILES]) <= 1
+        # Once for the prompt and once for the history: what is gone stays gone.
+        assert len([r for r in worker.memory.reads if r[0] == topics.FILES]) <= 2
 
 
 async def test_a_log_that_does_not_answer_is_asked_again() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tailrace.protocol import fold, records, topics
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, new_request
-from worker import metering
+from worker import appends
 from worker.metering import Metering
 
 
@@ -36,7 +36,7 @@ async def test_usage_and_audit_hold_the_same_record_without_the_prompt() -> None
 async def test_a_failed_append_is_repeated_until_the_record_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metering, "RETRY_S", 0.0)
+    monkeypatch.setattr(appends, "RETRY_S", 0.0)
     memory = MemoryLog()
     request, state = finished(memory)
     memory.fail_next_append()

@@ -239,3 +239,21 @@ async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_lost_
     memory.replace("two")
     with pytest.raises(log.LogChanged):
         await asyncio.wait_for(ends, 5)
+
+
+async def test_what_is_read_back_of_a_response_that_is_to_be_kept_is_kept() -> None:
+    memory = MemoryLog()
+    name = rid(memory, 0)
+    claim(memory, name, "a")
+    claim(memory, rid(memory, 1, 1), "x")
+    async with running(memory) as tailing:
+        tailing.follow(0, 1, 2)
+        with tailing.hold(0, name, OWNER, keep=True):
+            entry = await tailing.known(0, name)
+            claim(memory, name, "b", "a")
+            await eventually(lambda: entry.fold.owner == "b", "the tail goes on")
+            assert entry.draft is not None
+            assert [each.own for each in entry.draft.claims] == ["a", "b"]
+        other = rid(memory, 1, 1)
+        with tailing.hold(0, other, OWNER, keep=True):
+            assert (await tailing.known(0, other)).draft is None  # its claim was before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-from tailrace.protocol import fold, ids, records
+from tailrace.protocol import fold, history, ids, records
 from worker import tail_state
 from worker.tail_state import Entry, Partition
 
@@ -183,3 +183,18 @@ def test_after_a_gap_entries_are_complete_only_from_its_end_on() -> None:
     assert (state.start, state.position, entry.complete) == (70, 70, 70)
     assert not state.expects(12)  # a record that a fetch from before the gap still brought
     assert state.expects(70)
+
+
+def test_what_is_kept_for_the_history_counts_and_goes_first_of_what_is_held() -> None:
+    state = Partition(0, 0, 0)
+    entry = state.entry(rid(1))
+    entry.holds, entry.draft = 1, history.Draft()
+    state.apply(claim(rid(1), "own1"), 3, 5)
+    before = state.size
+    made = list(range(50))
+    state.apply(records.Tok(rid(1), "own1", 0, made, "x" * 9_000, fold.H0), 4, 6)
+    assert state.size > before + 9_000
+    state.forget(before)
+    assert entry.draft is None
+    assert state.entries == {rid(1): entry}
+    assert state.size == entry.size == entry.counted < before + 9_000

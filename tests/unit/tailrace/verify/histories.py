@@ -13,6 +13,7 @@ import msgspec
 
 from tailrace import log
 from tailrace.protocol import events, ids, records, topics
+from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
 from worker.engines import scripted
@@ -46,11 +47,12 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def append(self, topic: str, partition: int, key: str, record: records.Record) -> int:
+        return self.put(topic, partition, key, records.encode(record))
+
+    def put(self, topic: str, partition: int, key: str, value: bytes | None) -> int:
         offset = sum(1 for r in self.log if (r.topic, r.partition) == (topic, partition))
         self.now += 10
-        self.log.append(
-            log.Record(topic, partition, offset, self.now, key.encode(), records.encode(record), ())
-        )
+        self.log.append(log.Record(topic, partition, offset, self.now, key.encode(), value, ()))
         return offset
 
     def token(self, record: records.TokenRecord) -> int:
@@ -243,6 +245,15 @@ class World:
         return World(
             list(self.log), copy.deepcopy(self.lines), dict(self.committed), self.now, self.numbers
         )
+
+    def keep(self, request: records.Request, /, **changes: Any) -> None:
+        """What a worker writes to `llm.history` about a response that has ended."""
+        account = reference_fold.account(self.entries(request.rid), request.owner)
+        assert account.ended_at is not None
+        accepted = [account.entries[at].record for at in account.accepted()]
+        made = kept.of(request, accepted, account.entries[account.ended_at].timestamp)
+        for key, value in kept.parts(msgspec.structs.replace(made, **changes)):
+            self.put(topics.HISTORY, PARTITION, key, value)
 
     # ---- breaking: everything behind a record that goes or comes is renumbered, as if it had been
     # appended so
@@ -473,6 +484,7 @@ def good() -> Good:
     w.writer(again, "worker-1/a").frames(20).end()
     items = with_items(w)
     for request in (plain, taken, cancelled, failed, expired, keyed, again, items):
+        w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
             request,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tailrace.protocol import history as kept
 from tailrace.protocol import records, topics
 from tailrace.verify import history, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -591,6 +592,160 @@ def an_acknowledged_record_has_other_bytes(g: worlds.Good, _: random.Random) -> 
     g.world.log[at] = g.world.log[at]._replace(value=(g.world.log[at].value or b"") + b" ")
 
 
+def forget(w: worlds.World, request: records.Request) -> None:
+    """As if nothing had been written of it to `llm.history`."""
+    w.log = [
+        r
+        for r in w.log
+        if r.topic != topics.HISTORY or not (r.key or b"").startswith(request.rid.encode())
+    ]
+    w.renumber()
+
+
+def rewrite(g: worlds.Good, request: records.Request, /, **changes: Any) -> None:
+    """As if another content had been written."""
+    forget(g.world, request)
+    g.world.keep(request, **changes)
+
+
+def what_is_kept(g: worlds.Good, request: records.Request) -> kept.History:
+    values = [
+        kept.part_of(r.key, r.value)
+        for r in g.world.log
+        if r.topic == topics.HISTORY and (r.key or b"").startswith(request.rid.encode())
+    ]
+    found = kept.joined([part for part in values if part is not None])
+    assert found is not None
+    return found
+
+
+@planted("L9")
+def what_is_kept_misses_a_frame(g: worlds.Good, rng: random.Random) -> None:
+    was, n = what_is_kept(g, g.plain), rng.randrange(9)
+    at, start = sum(f.ids for f in was.frames[:n]), sum(f.characters for f in was.frames[:n])
+    lost = was.frames[n]
+    rewrite(
+        g,
+        g.plain,
+        frames=was.frames[:n] + was.frames[n + 1 :],
+        ids=was.ids[:at] + was.ids[at + lost.ids :],
+        text=was.text[:start] + was.text[start + lost.characters :],
+    )
+
+
+@planted("L9")
+def what_is_kept_has_another_text(g: worlds.Good, _: random.Random) -> None:
+    was = what_is_kept(g, g.taken)
+    rewrite(g, g.taken, text=was.text[::-1] + "")
+
+
+@planted("L9")
+def what_is_kept_has_other_frame_boundaries(g: worlds.Good, _: random.Random) -> None:
+    """Ids and text are right; the events would be others."""
+    was = what_is_kept(g, g.plain)
+    a, b, *rest = was.frames
+    rewrite(g, g.plain, frames=[kept.Frame(a.ids + b.ids, a.characters + b.characters), *rest])
+
+
+@planted("L9")
+def what_is_kept_is_another_owners(g: worlds.Good, _: random.Random) -> None:
+    other = worlds.owner("mallory")
+    request = msgspec.structs.replace(g.plain, owner=other)
+    rewrite(g, g.plain, owner=other, request=request)
+
+
+@planted("L9")
+def what_is_kept_has_another_request(g: worlds.Good, _: random.Random) -> None:
+    messages = [{"role": "user", "content": "another"}]
+    rewrite(g, g.plain, request=msgspec.structs.replace(g.plain, messages=messages))
+
+
+@planted("L9")
+def what_is_kept_forgets_the_takeover(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.taken, claims=what_is_kept(g, g.taken).claims[1:])
+
+
+@planted("L9")
+def what_is_kept_puts_the_takeover_elsewhere(g: worlds.Good, _: random.Random) -> None:
+    first, second = what_is_kept(g, g.taken).claims
+    moved = kept.Claimed(second.at - 2, *msgspec.structs.astuple(second)[1:])
+    rewrite(g, g.taken, claims=[first, moved])
+
+
+@planted("L9")
+def what_is_kept_has_lost_its_marks(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.items, marks=[])
+
+
+@planted("L9")
+def what_is_kept_has_lost_its_log_probabilities(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.items, lp=what_is_kept(g, g.items).lp[1:])
+
+
+@planted("L9")
+def what_is_kept_ended_at_another_time(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.cancelled, ended_ms=what_is_kept(g, g.cancelled).ended_ms + 1)
+
+
+@planted("L9")
+def a_cancelled_response_is_kept_as_complete(g: worlds.Good, _: random.Random) -> None:
+    was = what_is_kept(g, g.cancelled)
+    rewrite(g, g.cancelled, end=records.End(was.rid, was.claims[-1].own, 10, "stop", "0" * 16))
+
+
+@planted("L9")
+def a_committed_response_is_not_kept(g: worlds.Good, rng: random.Random) -> None:
+    forget(g.world, rng.choice([g.plain, g.taken, g.cancelled, g.failed, g.expired]))
+
+
+@planted("L9")
+def copies_of_what_is_kept_differ(g: worlds.Good, _: random.Random) -> None:
+    g.world.keep(g.plain, ended_ms=1)
+
+
+@planted("L9")
+def half_of_a_large_one_is_kept(g: worlds.Good, rng: random.Random) -> None:
+    large = [{"role": "user", "content": "x" * 2_000_000}]
+    rewrite(g, g.plain, request=msgspec.structs.replace(g.plain, messages=large))
+    numbers = [i for i, r in enumerate(g.world.log) if (r.key or b"").startswith(b"resp_")]
+    there = [i for i in numbers if g.world.log[i].topic == topics.HISTORY][-3:]
+    drop(g.world, rng.choice(there))
+
+
+@planted("L9")
+def what_is_not_stored_is_kept(g: worlds.Good, _: random.Random) -> None:
+    at = beside(g.world, worlds.REQUESTS, g.plain.rid)
+    g.world.replace(at, msgspec.structs.replace(g.plain, store=False))
+
+
+@planted("L9")
+def what_was_withdrawn_is_kept(g: worlds.Good, _: random.Random) -> None:
+    g.world.keep(g.unknown)
+
+
+@planted("L9")
+def what_has_not_ended_is_kept(g: worlds.Good, _: random.Random) -> None:
+    drop(g.world, g.world.find(g.keyed.rid, records.End))
+
+
+@planted("L9")
+def what_is_kept_lies_in_another_partition(g: worlds.Good, _: random.Random) -> None:
+    at = next(i for i, r in enumerate(g.world.log) if r.topic == topics.HISTORY)
+    g.world.log[at] = g.world.log[at]._replace(partition=worlds.PARTITION + 1)
+
+
+@planted("L9")
+def what_nobody_deleted_is_erased(g: worlds.Good, _: random.Random) -> None:
+    g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
+
+
+@planted("L9")
+def garbage_is_kept(g: worlds.Good, rng: random.Random) -> None:
+    forget(g.world, g.plain)
+    value = rng.choice([b"", b"{", b"\xff", b'{"t":"PART","part":0,"of":1}\n{}', b"[" * 5_000])
+    g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, value)
+
+
 @planted("A1")
 def another_principal_cancelled(g: worlds.Good, _: random.Random) -> None:
     w = g.world
@@ -795,6 +950,31 @@ def test_arguments_of_a_function_that_is_not_strict_need_no_json() -> None:
     at = beside(g.world, worlds.REQUESTS, g.items.rid)
     g.world.replace(at, msgspec.structs.replace(g.items, tools=[tool]))
     assert "L5" not in g.world.judge(by_content=False).failed()
+
+
+def test_what_was_deleted_is_erased_and_may_come_back_and_copies_count_once() -> None:
+    g = worlds.good()
+    g.world.keep(g.taken)
+    g.world.append(
+        topics.CONVERSATIONS, 0, g.plain.rid, records.Deleted(g.plain.rid, g.plain.owner)
+    )
+    g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
+    g.world.keep(g.plain)
+    g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
+    g.world.put(topics.HISTORY, 0, kept.file_key(g.plain.owner, "0" * 64, 0), b"a file")
+    g.world.put(topics.HISTORY, worlds.PARTITION, f"{g.taken.rid}:metadata", b"{}")
+    assert g.world.judge().failed() == []
+    forget(g.world, g.plain)
+    assert g.world.judge().failed() == []
+
+
+def test_what_is_not_committed_yet_need_not_be_kept() -> None:
+    g = worlds.good()
+    for request in (g.again, g.items):
+        forget(g.world, request)
+    out = g.world.judge()
+    assert out.failed() == []
+    assert out.results["L9"].judged == 6
 
 
 def test_the_good_history_passes() -> None:
