@@ -24,6 +24,7 @@ from gateway import (
     http,
     idempotency,
     idempotency_index,
+    list_routes,
     not_offered,
     page,
     placement,
@@ -41,6 +42,7 @@ from gateway import (
     worker_registry,
 )
 from tailrace import admin, log, settings, telemetry
+from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
@@ -129,6 +131,7 @@ class Gateway:
                 layout.partitions, int.from_bytes(os.urandom(2), "big")
             ),
             kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
+            archive=reader.of(config.archive),
         )
         self.writer = clients.writer
         self.idempotency_index = idempotency_index.IdempotencyIndex(
@@ -213,13 +216,15 @@ class Gateway:
             self.checks,
             self.delivery.kept,
         )
+        completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
         self.api = http.Api(
             config,
             gate,
             self.submission,
             self.create_routes,
             response_routes.ResponseRoutes(gate, operations),
-            completion_routes.CompletionRoutes(gate, self.delivery, operations),
+            completions,
+            list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             session_routes.SessionRoutes(gate, sessions),
             self.delivery,

@@ -32,8 +32,10 @@ def of(create: command.Create, index: int, among: int) -> command.Create:
     if sampling.seed is not None:
         seed = (sampling.seed + among - _SEED_LEAST) % _SEEDS + _SEED_LEAST
         sampling = msgspec.structs.replace(sampling, seed=seed)
+    choice = create.choice
     return dataclasses.replace(
         create,
+        choice=msgspec.structs.replace(choice, index=index) if choice is not None else None,
         sampling=sampling,
         idempotency_key=f"{key}\0choice {index}" if key is not None else None,
     )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import chat_completions, response_operations, response_routes
 from gateway.parsing import chat_api
+from tailrace import log
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records
 from tailrace.web import access, encoded_json, error_mapping
 
 T = TypeVar("T")
+CHANGED_S = 1.0  # how long a completion is kept waiting for changes of its metadata
 _ENDED = frozenset({"completed", "incomplete", "cancelled", "failed"})
 
 
@@ -35,17 +37,35 @@ class CompletionRoutes:
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/chat/completions/{id}`."""
-        name, owner = await self._addressed(request, CredentialScope.READ)
+        name, owner = await self.addressed(request, CredentialScope.READ)
+        return encoded_json.EncodedJSON(await self.completed(name, owner))
+
+    async def completed(self, name: str, owner: records.Owner) -> dict[str, Any]:
+        """The completion with this id, with the metadata that its owner gave it last.
+
+        Raises:
+            errors.ApiError: it is not there, not finished, or failed.
+        """
         found = [f.response for f in await self._found(name, owner)]
         if not all(response["status"] in _ENDED for response in found):
             raise errors.completion_not_finished(name)
         if failed := [response["id"] for response in found if response["status"] == "failed"]:
             raise errors.completion_failed(name, failed)
-        return encoded_json.EncodedJSON(chat_completions.completion(found))
+        shown = chat_completions.completion(found)
+        metadata = await self._changed(found[0]["id"], owner)
+        return shown if metadata is None else {**shown, "metadata": metadata}
+
+    async def _changed(self, rid: str, owner: records.Owner) -> dict[str, str] | None:
+        """Metadata that was changed. Without the archive it is what the request gave."""
+        try:
+            async with asyncio.timeout(CHANGED_S):
+                return await self._delivery.archived.metadata(rid, owner)
+        except (errors.ApiError, log.LogUnavailable, TimeoutError):
+            return None
 
     async def messages(self, request: Request) -> Response:
         """`GET /v1/chat/completions/{id}/messages`: those it was asked with."""
-        name, owner = await self._addressed(request, CredentialScope.READ)
+        name, owner = await self.addressed(request, CredentialScope.READ)
         first = (await self._found(name, owner))[0].response["id"]
         asked = (await _answered(name, [self._operations.messages(first, owner)]))[0]
         items = [
@@ -64,7 +84,7 @@ class CompletionRoutes:
         Choices that are deleted already do not keep the others: a client repeats a deletion that
         failed in between.
         """
-        name, owner = await self._addressed(request, CredentialScope.CREATE)
+        name, owner = await self.addressed(request, CredentialScope.CREATE)
         rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
         deleted = await _answered(name, [self._deleted(rid, owner) for rid in rids])
         if not any(deleted):
@@ -81,9 +101,10 @@ class CompletionRoutes:
             return False
         return True
 
-    async def _addressed(
+    async def addressed(
         self, request: Request, scope: CredentialScope
     ) -> tuple[str, records.Owner]:
+        """The id in the path, and who asks. Raises errors.ApiError."""
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, scope))
         return request.path_params["completion_id"], owner

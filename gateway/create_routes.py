@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
@@ -31,7 +32,7 @@ from gateway.parsing import chat_api, command, completions_api, embeddings_api, 
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
-from tailrace.protocol import errors, events
+from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
@@ -40,6 +41,7 @@ Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 # took: other requests have the processor meanwhile.
 REST: Final = 2.0
 LONGEST_REST_S: Final = 1.0
+GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -135,7 +137,13 @@ class CreateRoutes:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        principal, create, chosen = await self._chosen(request, chat_api.parse)
+
+        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
+            create = chat_api.parse(body, pools)
+            choice = records.Choice(secrets.token_hex(GROUP_BYTES), count=create.choices)
+            return dataclasses.replace(create, choice=choice)
+
+        principal, create, chosen = await self._chosen(request, parse)
         if create.stream:
             body = chat_completions.Stream(
                 chosen.echoes,

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import (
     completion_routes,
     create_routes,
+    list_routes,
     not_offered,
     response_routes,
     revocation_routes,
@@ -45,6 +46,7 @@ class Api:
         create: create_routes.CreateRoutes,
         responses: response_routes.ResponseRoutes,
         completions: completion_routes.CompletionRoutes,
+        lists: list_routes.ListRoutes,
         revocations: revocation_routes.RevocationRoutes,
         sessions: session_routes.SessionRoutes,
         deliver: delivery.Delivery,
@@ -60,6 +62,7 @@ class Api:
         self._create = create
         self._responses = responses
         self._completions = completions
+        self._lists = lists
         self._revocations = revocations
         self._sessions = sessions
         self._delivery = deliver
@@ -79,7 +82,10 @@ class Api:
             ("POST", "/v1/responses/{response_id}/cancel", self._responses.cancel),
             ("DELETE", "/v1/responses/{response_id}", self._responses.delete),
             ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),
+            ("GET", "/v1/responses", self._lists.responses),
             ("POST", "/v1/chat/completions", self._create.chat),
+            ("GET", "/v1/chat/completions", self._lists.chats),
+            ("POST", "/v1/chat/completions/{completion_id}", self._lists.update),
             ("POST", "/v1/completions", self._create.text),
             ("POST", "/v1/embeddings", self._create.embeddings),
             ("GET", "/v1/chat/completions/{completion_id}", self._completions.show),

@@ -20,9 +20,6 @@ GENERATES: Final = (
 INSTEAD: Final = {
     "responses/input_tokens": "The usage of a response has its number of input tokens.",
     "responses/compact": "Continue a response by 'previous_response_id', or send fewer items.",
-    "chat/completions": (
-        "Completions are found by their id: GET /v1/chat/completions/{id}. They do not change."
-    ),
     "files": "Send text files and images in the request itself, as data URLs.",
     "uploads": "Send text files and images in the request itself, as data URLs.",
     "containers": GENERATES,
@@ -67,12 +64,10 @@ async def _refuse(socket: WebSocket) -> None:
 def routes() -> list[BaseRoute]:
     """To stand behind the routes of what is offered."""
     out: list[BaseRoute] = [
-        Route("/v1/chat/completions", answer, methods=["GET"]),
-        Route("/v1/chat/completions/{completion_id}", answer, methods=["POST"]),
         WebSocketRoute("/v1/realtime", _refuse),
     ]
     for name in INSTEAD:
-        if name.startswith(("responses/", "chat/")):
+        if name.startswith("responses/"):
             continue
         paths = (f"/v1/{name}", f"/v1/{name}/{{rest:path}}")
         out += [Route(path, answer, methods=_METHODS) for path in paths]

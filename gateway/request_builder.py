@@ -115,6 +115,7 @@ class RequestBuilder:
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,
+            choice=create.choice,
             **self._extension(create),
         )
         self._require(create, request)

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tailrace import admin, log, settings, telemetry
+from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.store.redis_store import RedisStore
@@ -58,6 +59,7 @@ class Push:
             pools=[pool.name for pool in config.pools],
             preferred=(),
             kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
+            archive=reader.of(config.archive),
         )
         self.key_sets = access.key_sets(issuers)
         self.revocations = revocations.Revocations(clients.revocations, clients.offsets)

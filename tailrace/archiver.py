@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from tailrace import admin, log, settings, telemetry
-from tailrace.archive import database, follower
+from tailrace.archive import database, fold, follower
 from tailrace.log.health import Health
 from tailrace.protocol import topics
 
@@ -34,7 +34,7 @@ class Archiver:
             topic: log.Reader(
                 config.kafka, topic, wait_ms=WAIT_MS, client_id=f"{config.name}-{topic}"
             )
-            for topic in follower.FOLLOWED
+            for topic in fold.FOLLOWED
         }
         self.follower = follower.Follower(
             self.engine, layout.incarnation, readers, self.offsets, self.writer

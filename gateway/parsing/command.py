@@ -45,6 +45,7 @@ class Create:
         usage_in_stream: Chat Completions' `include_usage`.
         logprobs_param: the field that asked for log probabilities; empty if none did.
         choices: how many answers.
+        choice: which of a chat completion's it is; None: it is of none.
         sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
         embed: what is to be embedded; nothing is generated then.
@@ -75,6 +76,7 @@ class Create:
     verbosity: str | None = None
     logprobs_param: str = ""
     choices: int = 1
+    choice: records.Choice | None = None
     sealed: bool = False
     raw: bool = False
     embed: records.Embed | None = None

@@ -23,10 +23,10 @@ import msgspec
 
 from tailrace.protocol import fold, history, records, topics
 
-_METADATA: Final = ":metadata"
 RESPONSE: Final = "response"
 CHAT: Final = "chat"
 DELETIONS: Final = topics.CONVERSATIONS
+FOLLOWED: Final = (topics.HISTORY, DELETIONS)
 TOMBSTONE: Final = ""  # in the place of who deleted it
 
 
@@ -42,14 +42,8 @@ def key_of(key: bytes | None) -> Key | None:
     """The key, or None for one that is no response's."""
     if (part := history.named_by(key)) is not None:
         return Key(*part)
-    rid = (key or b"").removesuffix(_METADATA.encode())
-    of_metadata = rid != key and history.named_by(rid) == (rid.decode(errors="replace"), 0)
-    return Key(rid.decode(), metadata=True) if of_metadata else None
-
-
-def metadata_key(rid: str) -> str:
-    """The key of the record with a response's metadata."""
-    return rid + _METADATA
+    rid = history.metadata_named_by(key)
+    return Key(rid, metadata=True) if rid is not None else None
 
 
 class Row(NamedTuple):
@@ -138,7 +132,7 @@ class State:
     def _erase(self, count: int) -> None:
         self.row = self.whole = None
         self.parts = {}
-        self.tombstones |= {*history.part_keys(self.rid, count), metadata_key(self.rid)}
+        self.tombstones |= {*history.part_keys(self.rid, count), history.metadata_key(self.rid)}
 
 
 def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, Any]:
@@ -150,6 +144,7 @@ def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> di
         "rid": whole.rid,
         "owner": whole.owner.key,
         "created_at": int(request.echo["created_at"]),
+        "ended_ms": whole.ended_ms,
         "model": request.model,
         "kind": CHAT if choice is not None else RESPONSE,
         "status": status or "cancelled",

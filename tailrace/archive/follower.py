@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log, telemetry
-from tailrace.archive import database, fold, folding, migration
+from tailrace.archive import database, folding, migration
 from tailrace.log import interfaces
 from tailrace.protocol import history, topics
 from tailrace.retry import retry_until
@@ -20,14 +20,13 @@ T = TypeVar("T")
 
 RETRY_S: Final = 1.0
 _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
-FOLLOWED: Final = (topics.HISTORY, fold.DELETIONS)
 
 
 class Follower:
     """Folds the topics into a database.
 
     Attributes:
-        readers: one for each of `FOLLOWED`.
+        readers: one for each of `fold.FOLLOWED`.
         away: why the database did not answer when it was last asked; empty while it does.
         _ready: topics of which everything was folded that they held at the start.
     """

@@ -12,8 +12,9 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import database, fold, folding, tables
+from tailrace.archive import database, folding, tables
 from tailrace.archive.database import ArchiveUnavailable
+from tailrace.archive.fold import CHAT, RESPONSE
 from tailrace.protocol import history
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class Wanted:
 
     Attributes:
         owner: the key of the principal whose responses they are.
-        kind: `fold.RESPONSE` or `fold.CHAT`.
+        kind: `RESPONSE` or `CHAT`.
         model: only of this one; None: of any.
         metadata: only those that have all of these.
         newest_first: the order, by the time they were made.
@@ -72,10 +73,13 @@ class Reader:
         """Close the connections."""
         await self._engine.dispose()
 
-    async def find(self, rid: str) -> Archived | None:
-        """The response with this id, whoever's it is."""
+    async def find(self, rid: str, owner: str) -> Archived | None:
+        """The response with this id, if it is that of the owner with this key. What others have is
+        not even read."""
         rows = tables.RESPONSES.c
-        question = sa.select(rows.history, rows.metadata).where(rows.rid == rid)
+        question = sa.select(rows.history, rows.metadata).where(
+            rows.rid == rid, rows.owner == owner
+        )
 
         async def ask(connection: AsyncConnection) -> Archived | None:
             row = (await connection.execute(question)).first()
@@ -105,8 +109,8 @@ class Reader:
         return await self._ask(ask)
 
     async def listed(self, wanted: Wanted) -> list[list[Archived]]:
-        """Responses that are not failed, in order; of a chat completion all choices together, as
-        one. One more than `limit`, if there is one more.
+        """Responses in order; of a chat completion all choices together, as one, and none that
+        failed. One more than `limit`, if there is one more.
 
         Raises:
             UnknownPlace
@@ -149,22 +153,27 @@ class Reader:
             raise ArchiveUnavailable(type(error).__name__) from error
 
 
+def of(url: str) -> Reader | None:
+    """The reader of an archive's URL; None for an empty one. It connects at its first use."""
+    return Reader(database.engine(url)) if url else None
+
+
 async def _first_choices(connection: AsyncConnection, wanted: Wanted) -> list[tuple[str, int]]:
     """The (completion, choices) of what is listed, in order. A completion stands where its first
     choice does, and only if all of its choices are there."""
     rows, others = tables.RESPONSES.c, tables.RESPONSES.alias("others").c
-    good = (
-        sa.select(sa.func.count())
-        .where(
+    # Of those made in the same second, the one that ended first comes first.
+    order = (rows.created_at, rows.ended_ms, rows.rid)
+    question = sa.select(rows.completion, rows.choices).where(
+        rows.owner == wanted.owner, rows.kind == wanted.kind, rows.choice == 0
+    )
+    if wanted.kind == CHAT:
+        good = sa.select(sa.func.count()).where(
             others.completion == rows.completion,
             others.owner == rows.owner,
             others.status != "failed",
         )
-        .scalar_subquery()
-    )
-    question = sa.select(rows.completion, rows.choices).where(
-        rows.owner == wanted.owner, rows.kind == wanted.kind, rows.choice == 0, good == rows.choices
-    )
+        question = question.where(good.scalar_subquery() == rows.choices)
     if wanted.model is not None:
         question = question.where(rows.model == wanted.model)
     labels = tables.LABELS.c
@@ -173,16 +182,15 @@ async def _first_choices(connection: AsyncConnection, wanted: Wanted) -> list[tu
             sa.exists().where(labels.rid == rows.rid, labels.name == name, labels.value == value)
         )
     if wanted.after is not None:
-        place = sa.select(rows.created_at, rows.rid).where(
+        place = sa.select(rows.created_at, rows.ended_ms, rows.rid).where(
             rows.rid == wanted.after, rows.owner == wanted.owner, rows.kind == wanted.kind
         )
         found = (await connection.execute(place)).first()
         if found is None:
             raise UnknownPlace(wanted.after)
-        mine = sa.tuple_(rows.created_at, rows.rid)
-        behind = sa.tuple_(sa.literal(found[0]), sa.literal(found[1]))
+        mine = sa.tuple_(*order)
+        behind = sa.tuple_(*map(sa.literal, found))
         question = question.where(mine < behind if wanted.newest_first else mine > behind)
-    order = (rows.created_at, rows.rid)
     question = question.order_by(*(c.desc() if wanted.newest_first else c.asc() for c in order))
     found_rows = await connection.execute(question.limit(wanted.limit + 1))
     return [(completion, choices) for completion, choices in found_rows.all()]
@@ -213,4 +221,13 @@ def _archived(value: bytes, metadata: str) -> Archived:
     return Archived(whole, _metadata.decode(metadata))
 
 
-__all__ = ["ArchiveUnavailable", "Archived", "Reader", "UnknownPlace", "Wanted", "fold"]
+__all__ = [
+    "CHAT",
+    "RESPONSE",
+    "ArchiveUnavailable",
+    "Archived",
+    "Reader",
+    "UnknownPlace",
+    "Wanted",
+    "of",
+]

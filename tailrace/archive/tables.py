@@ -20,6 +20,7 @@ RESPONSES: Final = sa.Table(
     sa.Column("rid", _RID, primary_key=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("ended_ms", sa.BigInteger, nullable=False),
     sa.Column("model", _NAME, nullable=False),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
@@ -30,7 +31,7 @@ RESPONSES: Final = sa.Table(
     sa.Column("records", sa.Integer, nullable=False),
     sa.Column("metadata", sa.Text, nullable=False),
     sa.Column("history", sa.LargeBinary, nullable=False),
-    sa.Index("responses_of", "owner", "kind", "created_at", "rid"),
+    sa.Index("responses_of", "owner", "kind", "created_at", "ended_ms", "rid"),
     sa.Index("responses_of_completion", "completion"),
 )
 

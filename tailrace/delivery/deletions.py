@@ -32,7 +32,8 @@ class Deletions:
     """Reads `llm.conversations` from its beginning on.
 
     A deletion is remembered as long as the log may hold a record of its response. Afterwards the
-    answer is the same as for any response that retention took.
+    answer is the same as for any response that retention took. Where there is an archive, it is
+    remembered as long as this process runs: the archive may be behind.
 
     Attributes:
         _deleted: deleted responses.
@@ -44,12 +45,15 @@ class Deletions:
         reader: interfaces.TailReader,
         offsets: interfaces.OffsetQueries,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        outlived: bool = False,
     ) -> None:
+        """`outlived`: responses may be found after the log has lost them."""
         self._topic = WholeTopic(topics.CONVERSATIONS, reader, offsets, self._take)
         self._offsets = offsets
         self._clock = clock
         self._deleted: dict[str, _Deleted] = {}
-        self._forget_at = 0.0
+        self._forget_at = float("inf") if outlived else 0.0
 
     def by(self, rid: str, owner: records.Owner) -> bool:
         """Whether `owner` deleted the response."""

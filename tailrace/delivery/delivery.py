@@ -4,7 +4,8 @@ The gateway serves the sockets that asked with it, push every other one. Nothing
 socket: the tail puts events where outboxes see them, and each subscriber reads at its own pace.
 
     live           tail -> streams, while this instance has subscribers
-    look_up        a response in the log -> its stream
+    look_up        a response in the log, or in the archive -> its stream
+    archived       the archive's rows -> streams and lists
     deletions      which responses are deleted
 """
 
@@ -17,7 +18,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub, kept_bytes
+from tailrace.archive import reader
+from tailrace.delivery import archived, hub, kept_bytes
 from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
@@ -37,6 +39,7 @@ class Delivery:
     Attributes:
         preferred: partitions on which this instance begins new conversations; fixed.
         kept: the bytes of requests that this process keeps.
+        archived: what the archive has, also of responses that the log has no longer.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Delivery:
         clock: Callable[[], float] = time.monotonic,
         sweep_s: float = SWEEP_S,
         kept: kept_bytes.KeptBytes | None = None,
+        archive: reader.Reader | None = None,
     ) -> None:
         self.kept = kept or kept_bytes.KeptBytes()
         self.preferred = tuple(preferred)
@@ -68,10 +72,20 @@ class Delivery:
             clock=clock,
             sweep_s=sweep_s,
         )
+        self.archived = archived.Archived(archive, clients.offsets, layout.incarnation)
         self._look_up = LookUp(
-            self._live, clients.replays, clients.offsets, pools, self.kept, clock
+            self._live,
+            clients.replays,
+            clients.offsets,
+            pools,
+            self.kept,
+            self.archived,
+            layout.tag,
+            clock,
         )
-        self._deletions = Deletions(clients.conversations, clients.offsets)
+        self._deletions = Deletions(
+            clients.conversations, clients.offsets, outlived=archive is not None
+        )
         # Any partition will do; there is always a first one.
         self._health = Health(lambda: clients.offsets.ends(topics.TOKENS, [0]))
         self._running = False
@@ -103,7 +117,10 @@ class Delivery:
         finally:
             self._running = False
             clients = self._clients
-            for client in (self._live, clients.conversations, clients.replays, clients.offsets):
+            for client in (
+                *(self._live, clients.conversations, clients.replays, clients.offsets),
+                self.archived,
+            ):
                 # An error while closing what is broken must not hide why the group ended.
                 with contextlib.suppress(Exception):
                     await client.stop()
@@ -222,9 +239,10 @@ class Delivery:
             raise NotFound(rid) from error
         if address.incarnation != self._layout.tag:
             await self._identity.require_same()
-            raise log.HistoryLost(f"{rid} belongs to another log")
         if self._deletions.by(rid, owner):
-            await self._look_up.miss(rid, address, owner)
+            with contextlib.suppress(log.HistoryLost):
+                await self._look_up.miss(rid, address, owner)
+            raise NotFound(rid)
         stream = await self._look_up.stream(rid, address, owner)
         if self._deletions.by(rid, owner) or not (stream.shown or embeddings):
             raise NotFound(rid)

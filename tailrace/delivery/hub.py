@@ -39,6 +39,7 @@ class Stream:
         holders: calls that use the stream right now; it is not dropped while > 0.
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
+        archived: it comes from the archive, and so does its request.
         lost: why the log cannot serve it any more; None normally.
         cancel: a CANCEL before anything said whose response it is; None normally.
         now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow
@@ -60,6 +61,7 @@ class Stream:
     replayed: kept_bytes.Account | None = None
     holders: int = 0
     idle_since: float = 0.0
+    archived: bool = False
     lost: Exception | None = None
     cancel: records.Cancel | None = None
     now: float = 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tailrace import log, telemetry
-from tailrace.delivery import hub, kept_bytes
+from tailrace.delivery import archived, hub, kept_bytes
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.subscription import NotFound
 from tailrace.delivery.turns import Turns
@@ -69,6 +69,8 @@ class LookUp:
         offsets: interfaces.OffsetQueries,
         pools: Sequence[str],
         kept: kept_bytes.KeptBytes,
+        archive: archived.Archived,
+        tag: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._live = live
@@ -76,6 +78,8 @@ class LookUp:
         self._offsets = offsets
         self._pools = tuple(pools)
         self._kept = kept
+        self._archive = archive
+        self._tag = tag
         self._clock = clock
         self._secret = os.urandom(16)
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
@@ -132,6 +136,11 @@ class LookUp:
             log.HistoryLost: the log no longer holds it.
             log.LogUnavailable
         """
+        if stream.archived and stream.owner is not None:
+            found = await self._archive.find(stream.rid, stream.owner)
+            if found is None:
+                raise log.HistoryLost(f"{stream.rid} was erased")
+            return found.request
         value = stream.request or await self._request_by_claim(stream)
         if value is None:
             value = await self._scan_requests(stream, stream.owner or _NOBODY, from_beginning=True)
@@ -159,12 +168,27 @@ class LookUp:
         started = self._clock()
         try:
             async with asyncio.timeout(DEADLINE_S), share.turns:
-                stream = await self._replay(rid, address, owner)
+                stream = await self._found(rid, address, owner)
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
         telemetry.REPLAY_SECONDS.observe(self._clock() - started)
         if stream.owner == owner:
             self._count(stream, owner)
+        return stream
+
+    async def _found(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
+        """The stream from the log or, where the log has it no longer, from the archive."""
+        try:
+            if address.incarnation != self._tag:
+                raise log.HistoryLost(f"{rid} belongs to another log")
+            return await self._replay(rid, address, owner)
+        except log.HistoryLost:
+            found = await self._archive.find(rid, owner)
+            if found is None:
+                raise
+        self._live.streams.drop(rid)  # what was begun
+        stream = archived.stream_of(found, self._kept)
+        self._live.streams.add(stream)
         return stream
 
     def _count(self, stream: hub.Stream, owner: records.Owner) -> None:

@@ -396,6 +396,21 @@ def partition(rid: str, partitions: int) -> int:
     return ids.parse(rid).partition % partitions
 
 
+_METADATA: Final = ":metadata"
+
+
+def metadata_key(rid: str) -> str:
+    """The key of the record with metadata that a response's owner gave it later."""
+    return rid + _METADATA
+
+
+def metadata_named_by(key: bytes | None) -> str | None:
+    """The response whose metadata a key names; None for a key of another kind."""
+    rid = (key or b"").removesuffix(_METADATA.encode())
+    named = named_by(rid) if rid != key else None
+    return named[0] if named is not None and named[1] == 0 else None
+
+
 def file_key(owner: records.Owner, sha256: str, chunk: int) -> str:
     """The key of a chunk of a file that a stored request of `owner` names. Its partition follows
     from the digest (`files.partition`), its value are bytes of the file."""

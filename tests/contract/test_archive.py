@@ -87,9 +87,10 @@ async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1, "Some words here.", metadata={"a": "b"})
     folded = await Fold(engine).all(log_.history(whole))
     assert (folded.rows, folded.garbage) == (1, 0)
-    found = await reader.Reader(engine).find(whole.rid)
+    found = await reader.Reader(engine).find(whole.rid, ALICE.key)
     assert found == reader.Archived(whole, {"a": "b"})
-    assert await reader.Reader(engine).find(rid(2)) is None
+    assert await reader.Reader(engine).find(whole.rid, BOB.key) is None
+    assert await reader.Reader(engine).find(rid(2), ALICE.key) is None
 
 
 async def test_one_of_many_records_is_there_when_all_of_them_are(
@@ -102,9 +103,9 @@ async def test_one_of_many_records_is_there_when_all_of_them_are(
     folding_, reading = Fold(engine), reader.Reader(engine)
     for record in cut[:-1]:
         await folding_.all([record])
-        assert await reading.find(whole.rid) is None
+        assert await reading.find(whole.rid, ALICE.key) is None
     await folding_.all(cut[-1:])
-    found = await reading.find(whole.rid)
+    found = await reading.find(whole.rid, ALICE.key)
     assert found is not None
     assert found.history == whole
     # A piece of a copy leaves nothing behind.
@@ -128,8 +129,8 @@ async def test_a_deletion_counts_in_either_order_and_only_its_owners(
     folding_, reading = Fold(engine), reader.Reader(engine)
     for batch in (histories, deletions) if first == "history" else (deletions, histories):
         await folding_.all(batch)
-    assert await reading.find(mine.rid) is None
-    assert await reading.find(others.rid) is not None
+    assert await reading.find(mine.rid, ALICE.key) is None
+    assert await reading.find(others.rid, ALICE.key) is not None
     assert folding_.erased == [mine.rid, f"{mine.rid}:metadata"]
 
 
@@ -138,17 +139,17 @@ async def test_one_that_comes_back_is_erased_again(engine: AsyncEngine) -> None:
     folding_ = Fold(engine, log_)
     await folding_.all([*log_.history(whole), _deleted(log_, whole.rid, ALICE)])
     await folding_.all(log_.records[-2:])  # the tombstones
-    assert await reader.Reader(engine).find(whole.rid) is None
+    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
     folding_.erased.clear()
     await folding_.all(log_.history(whole))
-    assert await reader.Reader(engine).find(whole.rid) is None
+    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
     assert whole.rid in folding_.erased
 
 
 async def test_a_tombstone_alone_erases(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1)
     await Fold(engine).all([*log_.history(whole), log_.put(topics.HISTORY, 0, whole.rid, None)])
-    assert await reader.Reader(engine).find(whole.rid) is None
+    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
 
 
 async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEngine) -> None:
@@ -163,7 +164,7 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
         ]
     )
     reading = reader.Reader(engine)
-    found = [await reading.find(each.rid) for each in (early, late, others)]
+    found = [await reading.find(each.rid, ALICE.key) for each in (early, late, others)]
     assert [each.metadata for each in found if each] == [
         {"now": "early"},
         {"now": "late"},
@@ -201,8 +202,8 @@ async def test_garbage_and_forged_records_change_nothing(engine: AsyncEngine) ->
     ]
     folded = await Fold(engine).all(batch)
     assert (folded.rows, folded.garbage) == (1, 5)
-    assert await reader.Reader(engine).find(whole.rid) is not None
-    assert await reader.Reader(engine).find(rid(6)) is None
+    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is not None
+    assert await reader.Reader(engine).find(rid(6), ALICE.key) is None
 
 
 def _chat(number: int, *, of: int = 1, **more: Any) -> list[history.History]:
@@ -224,7 +225,10 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     half = _chat(8, of=2)[:1]  # its other choice is not finished
     failed = _chat(9, reason="failed")
     others = _chat(10, owner=BOB)
-    everything = [h for c in (*chats, half, failed, others) for h in c] + [history_of(500)]
+    everything = [h for c in (*chats, half, failed, others) for h in c] + [
+        history_of(500),
+        history_of(501, reason="failed"),
+    ]
     random.Random(1).shuffle(everything)
     await Fold(engine).all(log_.history(*everything))
     reading = reader.Reader(engine)
@@ -243,7 +247,7 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     with pytest.raises(reader.UnknownPlace):
         await listed(after=others[0].rid)
     found = await reading.listed(reader.Wanted(ALICE.key, fold.RESPONSE))
-    assert [g[0].history.rid for g in found] == [rid(500)]
+    assert [g[0].history.rid for g in found] == [rid(500), rid(501)]
 
 
 def _mixture(seed: int) -> Topics:
@@ -331,7 +335,7 @@ async def test_a_batch_behind_a_gap_is_left_alone(engine: AsyncEngine) -> None:
     batch = log_.history(history_of(1), history_of(2))
     folded = await Fold(engine).apply(batch[1:], {(topics.HISTORY, 0): 1})
     assert folded.next == {(topics.HISTORY, 0): 0}
-    assert await reader.Reader(engine).find(rid(2)) is None
+    assert await reader.Reader(engine).find(rid(2), ALICE.key) is None
 
 
 async def test_what_cannot_be_erased_in_the_topic_is_not_folded(engine: AsyncEngine) -> None:
@@ -422,7 +426,7 @@ async def test_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path / 'none.sqlite3'}", "postgresql://a@127.0.0.1:1/none"):
         made = database.engine(url)
         with pytest.raises(reader.ArchiveUnavailable):
-            await reader.Reader(made).find(rid(1))
+            await reader.Reader(made).find(rid(1), ALICE.key)
         await made.dispose()
     assert not (tmp_path / "none.sqlite3").exists()
 

@@ -251,6 +251,22 @@ def worker(
             started.stop()
 
 
+@contextlib.contextmanager
+def archive(folder: Path, kafka: str, url: str) -> Iterator[Process]:
+    """The archive's process; it need not be ready."""
+    environ = _environment(kafka, "", "", TAILRACE_ARCHIVE=url)
+    started = Process(
+        "archive",
+        _start("tailrace.archiver", folder / "archive.log", environ),
+        folder / "archive.log",
+    )
+    try:
+        yield started
+    finally:
+        if started.child.poll() is None:
+            started.stop()
+
+
 def cues(tokens: int = 20, pace_ms: int = 5, **more: Any) -> dict[str, str]:
     """Metadata the scripted engine obeys."""
     return {

@@ -642,9 +642,9 @@ class TestErrors:
             ("POST", "/v1/responses/input_tokens", 404),
             ("POST", "/v1/responses/compact", 404),
             ("POST", "/v1/conversations", 404),
-            ("GET", "/v1/responses", 405),
+            ("GET", "/v1/responses", 503),  # this one has no archive
             ("PUT", "/v1/responses", 405),
-            ("GET", "/v1/chat/completions", 404),
+            ("GET", "/v1/chat/completions", 503),
             ("POST", "/v1/embeddings", 400),
             ("GET", "/v1/embeddings", 405),
             ("PUT", "/v1/chat/completions", 405),

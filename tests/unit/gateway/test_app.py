@@ -540,8 +540,6 @@ class TestCompletions:
     @pytest.mark.parametrize(
         ("method", "path"),
         [
-            ("GET", "/v1/chat/completions"),
-            ("POST", "/v1/chat/completions/chatcmpl-x"),
             ("GET", "/v1/files/file-1/content"),
             ("POST", "/v1/images/generations"),
             ("POST", "/v1/audio/speech"),
@@ -562,6 +560,30 @@ class TestCompletions:
             assert error["message"].startswith(f"{path} is not offered by this server. ")
             other = (await client.get("/v1/nothing")).json()["error"]
             assert other["code"] == "not_found"
+
+    @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+    async def test_lists_need_an_archive_and_say_so(
+        self, keys: gateway_process.Keys, path: str
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "archive" in answer.json()["error"]["message"]
+            for query in ("limit=0", "limit=x", "order=up", f"metadata[{'n' * 65}]=v"):
+                assert (await client.get(f"{path}?{query}")).status_code == 400, query
+
+    async def test_a_change_of_metadata_is_checked(self, keys: gateway_process.Keys) -> None:
+        async with serving(keys) as service, service.client() as client:
+            path = "/v1/chat/completions/chatcmpl-x"
+            for body, param in (
+                ({"metadata": {"a": 1}}, "metadata"),
+                ({}, "metadata"),
+                ({"metadata": {}, "model": "m"}, "model"),
+            ):
+                answer = await client.post(path, json=body)
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+            answer = await client.post(path, json={"metadata": {"a": "b"}})
+            assert answer.json()["error"]["code"] == "completion_not_found"
 
     async def test_realtime_sockets_are_told_the_same(self, keys: gateway_process.Keys) -> None:
         async with serving(keys) as service:

@@ -18,6 +18,7 @@ def upgrade() -> None:
         sa.Column("rid", sa.String(64), primary_key=True),
         sa.Column("owner", sa.Text, nullable=False),
         sa.Column("created_at", sa.BigInteger, nullable=False),
+        sa.Column("ended_ms", sa.BigInteger, nullable=False),
         sa.Column("model", sa.String(255), nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
@@ -29,7 +30,7 @@ def upgrade() -> None:
         sa.Column("metadata", sa.Text, nullable=False),
         sa.Column("history", sa.LargeBinary, nullable=False),
     )
-    op.create_index("responses_of", "responses", ["owner", "kind", "created_at", "rid"])
+    op.create_index("responses_of", "responses", ["owner", "kind", "created_at", "ended_ms", "rid"])
     op.create_index("responses_of_completion", "responses", ["completion"])
     op.create_table(
         "labels",

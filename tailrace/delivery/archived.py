@@ -1,0 +1,121 @@
+"""Responses from the archive: those that the log has no longer, and lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tailrace.archive import fold, reader
+from tailrace.delivery import hub, kept_bytes
+from tailrace.log import interfaces
+from tailrace.protocol import errors, history, ids, records, topics
+
+RETRY_AFTER_S: Final = 2.0
+_PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
+
+
+def stream_of(found: history.History, kept: kept_bytes.KeptBytes | None = None) -> hub.Stream:
+    """The stream of a response that has ended, with the events that it had."""
+    partition = ids.parse(found.rid).partition
+    stream = hub.Stream(found.rid, partition, kept=kept, archived=True)
+    stream.identify(found.owner, found.request.echo)
+    for number, record in enumerate(history.accepted(found)):
+        stream.apply(record, number, found.ended_ms)
+    return stream
+
+
+def response_of(found: reader.Archived) -> dict[str, Any]:
+    """The Response object, with the metadata that its owner gave it last."""
+    series = stream_of(found.history).series
+    assert series is not None  # the request identifies it
+    return {**series.snapshot(), "metadata": found.metadata}
+
+
+class Archived:
+    """Asks the archive, after what was acknowledged is folded where that matters.
+
+    Every question raises ApiError: 503, the archive is away, behind, or there is none.
+    """
+
+    def __init__(
+        self, read: reader.Reader | None, offsets: interfaces.OffsetQueries, log: str
+    ) -> None:
+        """`read`: None where the deployment has no archive. `log`: its incarnation."""
+        self._reader = read
+        self._offsets = offsets
+        self._log = log
+
+    @property
+    def there(self) -> bool:
+        """Whether the deployment has an archive."""
+        return self._reader is not None
+
+    async def find(self, rid: str, owner: records.Owner) -> history.History | None:
+        """A response of `owner`. One of another principal costs what an unknown one does. Raises
+        also log.LogUnavailable."""
+        if self._reader is None:
+            return None
+        try:
+            found = await self._reader.find(rid, owner.key)
+            if found is None:
+                await self._wait_folded(history.partition(rid, _PARTITIONS))
+                found = await self._reader.find(rid, owner.key)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+        return found.history if found is not None else None
+
+    async def metadata(self, rid: str, owner: records.Owner) -> dict[str, str] | None:
+        """What the owner changed the metadata of a response to; None if they did not. Raises also
+        log.LogUnavailable."""
+        if self._reader is None:
+            return None
+        try:
+            await self._wait_folded(history.partition(rid, _PARTITIONS))
+            return (await self._reader.metadata([rid], owner.key)).get(rid)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+
+    async def listed(self, wanted: reader.Wanted) -> list[list[dict[str, Any]]]:
+        """The Response objects of a list (`reader.Reader.listed`), with all that was acknowledged
+        before.
+
+        Raises:
+            reader.UnknownPlace, log.LogUnavailable
+        """
+        if self._reader is None:
+            raise errors.unavailable("This deployment has no archive, which lists need.")
+        try:
+            await self._wait_folded()
+            groups = await self._reader.listed(wanted)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+        return [[await _response(each) for each in group] for group in groups]
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        if self._reader is not None:
+            await self._reader.stop()
+
+    async def _wait_folded(self, *partitions: int) -> None:
+        """Wait until the archive has what the topics hold now; with partitions, only those of
+        `llm.history`."""
+        assert self._reader is not None
+        followed: Sequence[str] = (topics.HISTORY,) if partitions else fold.FOLLOWED
+        for topic in followed:
+            all_of_them = partitions or range(topics.partitions_of(topic))
+            ends = await self._offsets.ends(topic, all_of_them)
+            await self._reader.wait_folded(self._log, topic, ends)
+
+
+async def _response(found: reader.Archived) -> dict[str, Any]:
+    await asyncio.sleep(0)  # others have their turn in between
+    return response_of(found)
+
+
+def _unavailable(error: reader.ArchiveUnavailable) -> errors.ApiError:
+    return errors.unavailable(
+        f"The archive, which has what the log has no longer, does not answer: {error}. "
+        "What the log still holds is served.",
+        RETRY_AFTER_S,
+    )

@@ -1,0 +1,288 @@
+"""The archive on real parts: what the log has no longer is read, listed and continued as before."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import aiokafka.admin
+import httpx
+import openai
+import pytest
+
+from tailrace import log
+from tailrace.protocol import topics
+from tests.services.gateway.test_tools import WEATHER, forgotten
+from tests.support import gateway_process as gp
+from tests.support import local, waiting
+
+POOL = "archive-tests"
+
+
+@dataclasses.dataclass
+class Parts:
+    """A deployment of its own: its log is cut, and its Redis emptied."""
+
+    folder: Path
+    kafka: str
+    redis: str
+    url: str
+    keys: gp.Keys
+
+    @property
+    def file(self) -> Path:
+        return Path(self.url.removeprefix("sqlite:///"))
+
+    @contextlib.contextmanager
+    def gateway(self, name: str) -> Iterator[gp.Gateway]:
+        with gp.gateway(
+            self.folder, self.kafka, self.redis, POOL, self.keys, name, TAILRACE_ARCHIVE=self.url
+        ) as running:
+            yield running
+
+    @contextlib.contextmanager
+    def archive(self) -> Iterator[gp.Process]:
+        with gp.archive(self.folder, self.kafka, self.url) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[Parts]:
+    folder = tmp_path_factory.mktemp("archive")
+    with local.LocalKafka() as kafka, local.LocalRedis() as redis:
+        kafka.apply_topics([POOL])
+        url = f"sqlite:///{folder / 'archive.sqlite3'}"
+        with gp.worker(folder, kafka.bootstrap, redis.url, POOL):
+            yield Parts(folder, kafka.bootstrap, redis.url, url, keys)
+
+
+@pytest.fixture(scope="module")
+def archive(parts: Parts) -> Iterator[gp.Process]:
+    with parts.archive() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(parts: Parts, archive: gp.Process) -> Iterator[gp.Gateway]:
+    with parts.gateway("gateway-1") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with gateway.client() as alice:
+        yield alice
+
+
+@pytest.fixture
+async def sdk(gateway: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key=gateway.keys.token("alice"), max_retries=0
+    ) as made:
+        yield made
+
+
+async def _listed(sdk: openai.AsyncOpenAI, *wanted: str, **query: Any) -> list[str]:
+    """Ids of all pages. The worker writes a history a moment after its answer was seen."""
+
+    found: list[str] = []
+
+    async def there() -> bool:
+        found[:] = [each.id async for each in sdk.chat.completions.list(**query)]
+        return set(wanted) <= set(found)
+
+    await waiting.eventually(there, "the completions in the list")
+    return found
+
+
+@pytest.mark.timeout(180)
+async def test_openais_client_lists_and_changes_completions(
+    sdk: openai.AsyncOpenAI, gateway: gp.Gateway
+) -> None:
+    made = [
+        await sdk.chat.completions.create(
+            model=gp.MODEL,
+            messages=[{"role": "user", "content": f"question {number}"}],
+            n=1 + number % 2,
+            metadata={**gp.cues(4, 1), "number": str(number), "parity": str(number % 2)},
+        )
+        for number in range(4)
+    ]
+    names = [each.id for each in made]
+    with pytest.raises(openai.BadRequestError):
+        await sdk.chat.completions.list(after="chatcmpl-none")
+    assert await _listed(sdk, *names, limit=3) == names  # two pages, which the client follows
+    assert await _listed(sdk, *names, order="desc") == names[::-1]
+    assert await _listed(sdk, names[1], metadata={"parity": "1"}) == names[1::2]
+    assert await _listed(sdk, names[0], model=gp.MODEL) == names
+    assert await _listed(sdk, model="another") == []
+    page = await sdk.chat.completions.list(limit=1, after=names[0])
+    assert page.has_more
+    shown = page.data[0].model_dump(exclude_unset=True)
+    found = await sdk.chat.completions.retrieve(names[1])
+    assert shown == found.model_dump(exclude_unset=True)
+    assert [c.message.content for c in found.choices] == [
+        c.message.content for c in made[1].choices
+    ]
+
+    changed = await sdk.chat.completions.update(names[1], metadata={"parity": "odd"})
+    assert changed.metadata == {"parity": "odd"}
+    assert (await sdk.chat.completions.retrieve(names[1])).metadata == {"parity": "odd"}
+    assert await _listed(sdk, metadata={"parity": "odd"}) == [names[1]]
+    assert await _listed(sdk, metadata={"parity": "1"}) == [names[3]]
+
+    async with gateway.client("bob") as bob:
+        assert (await bob.get("/v1/chat/completions")).json()["data"] == []
+        assert (await bob.get(f"/v1/chat/completions?after={names[0]}")).status_code == 400
+        body = {"metadata": {"mine": "now"}}
+        assert (await bob.post(f"/v1/chat/completions/{names[1]}", json=body)).status_code == 404
+
+    await sdk.chat.completions.delete(names[1])
+    assert await _listed(sdk) == [names[0], *names[2:]]
+    with pytest.raises(openai.NotFoundError):
+        await sdk.chat.completions.retrieve(names[1])
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "text": {"input": "hi", "metadata": gp.cues(12, 1)},
+    "readable": {"input": "say a few plain words", "instructions": "Be brief."},
+    "tools": {"input": 'call weather {"city":"Rome","days":1}', "tools": [WEATHER]},
+    "reasoning": {"input": "think a while\nsay done", "reasoning": {"effort": "low"}},
+    "logprobs": {
+        "input": "hi",
+        "metadata": gp.cues(6, 1),
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+    },
+    "short": {"input": "hi", "metadata": gp.cues(40, 1), "max_output_tokens": 16},
+    "failed": {"input": "hi", "metadata": gp.cues(30, 1, fault="error", fault_at=5)},
+    "cancelled": {"input": "hi", "metadata": gp.cues(4_000, 20), "background": True},
+}
+
+
+async def _events(client: httpx.AsyncClient, rid: str, after: int = -1) -> bytes:
+    query = "stream=true" + (f"&starting_after={after}" if after >= 0 else "")
+    answer = await client.get(f"/v1/responses/{rid}?{query}")
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+async def _cut(kafka: str, pools: list[str]) -> None:
+    """Retention, at once: the log and the requests begin where they end."""
+    names = [topics.TOKENS, *(topics.requests(p, c) for p in pools for c in topics.CLASSES)]
+    offsets = log.Offsets(kafka)
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        for name in names:
+            ends = await offsets.ends(name, range(local.PARTITIONS))
+            await admin.delete_records(
+                {
+                    aiokafka.TopicPartition(name, p): aiokafka.admin.RecordsToDelete(end)
+                    for p, end in ends.items()
+                }
+            )
+    finally:
+        await offsets.stop()
+        await admin.close()
+
+
+async def _read_all(client: httpx.AsyncClient, rids: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for rid in rids:
+        got = await client.get(f"/v1/responses/{rid}")
+        assert got.status_code == 200, got.text
+        items = await client.get(f"/v1/responses/{rid}/input_items")
+        found[rid] = (got.json(), items.json(), await _events(client, rid))
+    return found
+
+
+@pytest.mark.timeout(240)
+async def test_after_retention_every_event_has_equal_bytes(
+    parts: Parts, client: httpx.AsyncClient, archive: gp.Process
+) -> None:
+    rids = []
+    for name, case in CASES.items():
+        got = await client.post("/v1/responses", json=case)
+        assert got.status_code == 200, (name, got.text)
+        rids.append(got.json()["id"])
+
+    async def begun() -> bool:
+        seen = (await client.get(f"/v1/responses/{rids[-1]}")).json()
+        return bool(seen["output"])
+
+    await waiting.eventually(begun, "a running response")
+    assert (await client.post(f"/v1/responses/{rids[-1]}/cancel")).status_code == 200
+    chat = await client.post(
+        "/v1/chat/completions",
+        json={"messages": [{"role": "user", "content": "hi"}], "metadata": gp.cues(3, 1)},
+    )
+    before = await _read_all(client, rids)
+    statuses = [before[rid][0]["status"] for rid in rids]
+    assert statuses == [*["completed"] * 5, "incomplete", "failed", "cancelled"]
+
+    async def listed() -> bool:
+        got = (await client.get("/v1/responses?limit=100")).json()["data"]
+        return [each["id"] for each in got] == rids
+
+    await waiting.eventually(listed, "all of them in the archive")
+    await _cut(parts.kafka, [POOL])
+    await forgotten(parts.redis)
+    with parts.gateway("gateway-2") as fresh:
+        async with fresh.client() as later, fresh.client("bob") as bob:
+            assert await _read_all(later, rids) == before
+            for rid in rids[:3]:
+                stop = before[rid][2].index(b'"sequence_number":2')
+                rest = await _events(later, rid, 2)
+                assert rest
+                assert before[rid][2].endswith(rest)
+                assert b'"sequence_number":2,' not in rest
+                assert len(rest) < len(before[rid][2]) - stop
+            # Another's id costs and says what one that never was does.
+            others = [await bob.get(f"/v1/responses/{rid}") for rid in rids]
+            assert {each.status_code for each in others} == {410}
+            # The next turn, and a chat with its messages.
+            told = await later.post(
+                "/v1/responses",
+                json={"previous_response_id": rids[1], "input": "say more", "store": False},
+            )
+            assert told.status_code == 200, told.text
+            name = chat.json()["id"]
+            assert (await later.get(f"/v1/chat/completions/{name}")).json()["choices"] == (
+                chat.json()["choices"]
+            )
+            asked = (await later.get(f"/v1/chat/completions/{name}/messages")).json()
+            assert asked["data"][0]["content"] == "hi"
+            # Erasure holds at once, and in the archive.
+            assert (await later.delete(f"/v1/responses/{rids[0]}")).status_code == 200
+            assert (await later.get(f"/v1/responses/{rids[0]}")).status_code == 404
+
+            # Without the archive what the log holds is served.
+            recent = (await later.post("/v1/responses", json=CASES["text"])).json()["id"]
+            archive.child.send_signal(signal.SIGKILL)
+            archive.child.wait()
+            for file in parts.folder.glob("archive.sqlite3*"):
+                file.unlink()
+        with parts.gateway("gateway-3") as fresh_again:
+            async with fresh_again.client() as alone:
+                refused = await alone.get(f"/v1/responses/{rids[1]}")
+                assert refused.status_code == 503
+                assert "archive" in refused.json()["error"]["message"]
+                assert (await alone.get(f"/v1/responses/{recent}")).status_code == 200
+                assert (await alone.get("/v1/responses")).status_code == 503
+                # Built again from the topics, it has what it had.
+                with parts.archive():
+
+                    async def built() -> bool:
+                        got = await alone.get("/v1/responses?limit=100")
+                        return got.status_code == 200 and len(got.json()["data"]) >= len(rids)
+
+                    await waiting.eventually(built, "the archive built again", within_s=30)
+                    kept = rids[1:]
+                    assert await _read_all(alone, kept) == {rid: before[rid] for rid in kept}
+                    assert (await alone.get(f"/v1/responses/{rids[0]}")).status_code == 404
