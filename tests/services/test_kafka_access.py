@@ -29,6 +29,7 @@ from tailrace import log
 from tailrace.local import kafka_broker, ports
 from tailrace.log import address as kafka_address
 from tailrace.protocol import topics
+from tests.support import waiting
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -191,6 +192,12 @@ async def _make_topics(inside: str, names: list[str]) -> None:
     await admin.start()
     try:
         await admin.create_topics([aiokafka.admin.NewTopic(name, 2, 1) for name in names])
+
+        # A broker lists what its controller made a little later.
+        async def listed() -> bool:
+            return set(names) <= set(await admin.list_topics())
+
+        await waiting.eventually(listed, "the topics are there")
     finally:
         await admin.close()
 
