@@ -25,7 +25,7 @@ def chain(found: Sequence[int]) -> str:
     return reference_fold.link(reference_fold.START, found).hex()
 
 
-def _records() -> st.SearchStrategy[list[records.TokenRecord]]:
+def any_records() -> st.SearchStrategy[list[records.TokenRecord]]:
     """Any records of three nonces. Hashes are mostly those of the tokens 0, 1, 2, …, which every
     writer writes, so that much is accepted."""
     nonce, previous = st.sampled_from(NONCES), st.sampled_from((None, *NONCES))
@@ -99,7 +99,7 @@ def agreement(
     return out
 
 
-@hypothesis.given(_records())
+@hypothesis.given(any_records())
 @hypothesis.settings(max_examples=600, deadline=None)
 def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> None:
     assert agreement(found).failed() == []
