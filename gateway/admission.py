@@ -30,8 +30,10 @@ def cost(create: command.Create) -> float:
 
 
 def cost_of(request: records.Request) -> float:
-    """Return the same for a whole request, with its conversation."""
+    """Return the same for a whole request, with its conversation, or with what a fork copies."""
     characters = conversation.characters(request.messages)
+    if request.fork is not None:
+        characters += request.fork.at * CHARS_PER_TOKEN_GUESS + len(request.fork.replace)
     return _cost(characters, request.messages, request.sampling, request.generate)
 
 

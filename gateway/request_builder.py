@@ -12,6 +12,7 @@ from gateway import (
     admission,
     cache,
     context,
+    forks,
     lanes,
     placement,
     references,
@@ -22,7 +23,7 @@ from gateway.parsing import command, conversation, images
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, records, seals
+from tailrace.protocol import errors, events, ids, records, seals
 from tailrace.web import access
 
 TTL_MS: Final = 600_000  # a request that has not been started by then never is
@@ -71,7 +72,8 @@ class RequestBuilder:
             remembered: the connection's memory of the previous response.
 
         Raises:
-            errors.ApiError: the previous response cannot be continued, there is no input, an item
+            errors.ApiError: the previous response cannot be continued, the response to be forked
+                is not there or has fewer tokens, there is no input, an item
                 of it cannot be resolved, calls and outputs of tools do not belong together, or the
                 deployment does not have what is asked for.
             log.LogUnavailable
@@ -79,6 +81,8 @@ class RequestBuilder:
         owner = access.owner_of(principal)
         if create.embed is not None:
             return await self._embeddings(create, principal, owner)
+        if create.fork is not None:
+            return await self._fork(create, create.fork, principal, owner)
         history = await self._resolver.resolve(create.previous, owner, remembered)
         resolved = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
@@ -139,6 +143,38 @@ class RequestBuilder:
             idempotency_key=key_digest(create.idempotency_key),
             body_digest=create.body_digest,
             embed=create.embed,
+        )
+        self._require(create, request)
+        return request, partition
+
+    async def _fork(
+        self,
+        create: command.Create,
+        fork: records.Fork,
+        principal: Principal,
+        owner: records.Owner,
+    ) -> tuple[records.Request, int]:
+        """Like `build`. The prompt is that of the source's record, so that this record is whole by
+        itself; everything else is as the client says now."""
+        source = await forks.source(self._delivery, fork, create.model, owner)
+        forks.check_beside(source, create.sampling)
+        prefix = placement.prefix(owner.cache_scope, create.model, source.messages)
+        history = context.History([], ids.parse(fork.rid).partition)
+        partition = await self._place(create, principal, history, prefix)
+        rid = await self._delivery.mint(partition)
+        request = records.Request(
+            rid=rid,
+            owner=owner,
+            model=create.model,
+            sampling=create.sampling,
+            echo={**self._echo(rid, create, owner), **forks.echo(source, fork)},
+            store=create.store,
+            ttl_ms=TTL_MS,
+            idempotency_key=key_digest(create.idempotency_key),
+            prefix=prefix,
+            body_digest=create.body_digest,
+            fork=fork,
+            **forks.prompt(source),
         )
         self._require(create, request)
         return request, partition

@@ -17,6 +17,7 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "logprobs": "Log probabilities are",
     "images": "Images are",
     "tool_images": "Images in the output of a tool are",
+    "forks": "Forks are",
     "raw_prompts": "Prompts without a chat template are",
     "embeddings": "Embeddings are",
     "dimensions": "Fewer dimensions than it has are",
@@ -102,6 +103,8 @@ def _param(create: command.Create, member: str) -> str:
 
 def _later(create: command.Create, request: records.Request) -> Iterator[str]:
     """The fields that need records of version 2, in the client's names."""
+    if request.fork is not None:
+        yield "fork"
     if request.raw:
         yield "prompt"
     if request.tools:

@@ -117,7 +117,11 @@ class Submission:
     ) -> response_stream.ResponseStream:
         started = time.monotonic()
         self._admit(create, principal)
-        looks_up = create.previous is not None or bool(conversation.unresolved(create.turn))
+        looks_up = (
+            create.previous is not None
+            or create.fork is not None
+            or bool(conversation.unresolved(create.turn))
+        )
         remembered = recall(create.previous) if create.previous is not None else None
         # Rates and the look-ups of the builder reach Redis in one round trip.
         charged = asyncio.ensure_future(self._rates.charge(create, principal.key))

@@ -22,6 +22,7 @@ from tailrace.telemetry import gc_tuning
 from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
+from worker.fork_sources import ForkSources
 from worker.heartbeat import Heartbeat
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
@@ -218,6 +219,7 @@ class App:
             histories=HistoryWriter(self.writer, tail, connections.replays),
             stall_detector=StallDetector(s.stall_s),
             ranges=connections.replays,
+            forks=ForkSources(connections.replays, connections.offsets, identity),
         )
         servings = Servings(context, tasks)
         consumer = RequestConsumer(

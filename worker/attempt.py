@@ -144,6 +144,13 @@ class Attempt:
             if self._reader is not None:
                 self._reader.cancel()
 
+    def begin_with(self, made: generation.Generation) -> None:
+        """Write frames of `made` from now on; those that it has already at once."""
+        self.generation = made
+        if made.pending:
+            self._pending_since = self._monotonic()
+            self.flush()
+
     def write(
         self, record: records.TokenRecord, headers: log.Headers = ()
     ) -> asyncio.Future[log.Appended]:

@@ -66,6 +66,8 @@ class ClaimPlan:
         ending: how to end the response at once; None to generate.
         last: no further attempt that counts is left.
         alone: it holds the place of a trial to its end.
+        copied: what the response begins with that is not generated for it (log rule §19). None
+            where it begins with nothing else, or the log has all of it already.
     """
 
     prev: str | None
@@ -74,6 +76,7 @@ class ClaimPlan:
     ending: Ending | None = None
     last: bool = False
     alone: bool = False
+    copied: Sequence[int] | None = None
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -93,14 +96,21 @@ def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str) -> str:
     return "self" if replaces_itself else "takeover"
 
 
+def copied_by(plan: ClaimPlan, state: fold.Fold) -> int:
+    """How many ids the response begins with that are not generated for it."""
+    return state.copied if plan.copied is None else len(plan.copied)
+
+
 def claim_record(
     plan: ClaimPlan,
     request: records.Request,
     delivery: Delivery,
     me: takeover.Self,
     fencing_token: str,
+    copied: int = 0,
 ) -> records.Claim:
-    """The CLAIM. Only a first one carries the static part of the response object."""
+    """The CLAIM. Only a first one carries the static part of the response object. `copied`: by
+    `copied_by`."""
     return records.Claim(
         request.rid,
         fencing_token,
@@ -111,9 +121,10 @@ def claim_record(
         delivery.offset,
         me.model_rev,
         me.tokenizer_digest,
-        prompt_tokens=len(plan.prompt_ids),
+        prompt_tokens=len(plan.prompt_ids) + copied,
         echo=request.echo if plan.prev is None else {},
         parser=me.parser,
+        copied=copied,
     )
 
 

@@ -9,7 +9,7 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records
-from worker import claim_plan, generation, takeover, visible
+from worker import claim_plan, fork_sources, generation, takeover, visible
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
@@ -50,6 +50,10 @@ class ClaimRunner:
         )
 
     @property
+    def _copied(self) -> int:
+        return claim_plan.copied_by(self._plan, self._entry.fold)
+
+    @property
     def used(self) -> float:
         """Tokens that the engine has worked on for this claim: the prompt, and what it made."""
         if self._ending is not None:
@@ -83,7 +87,12 @@ class ClaimRunner:
         me = self._context.claimant(self._response)
         delivery = self._response.deliveries[-1]
         claim = claim_plan.claim_record(
-            self._plan, self._response.request, delivery, me, self.fencing_token
+            self._plan,
+            self._response.request,
+            delivery,
+            me,
+            self.fencing_token,
+            self._copied,
         )
         kind = claim_plan.kind_of(self._plan, self._entry.fold, me.worker)
         _note_claim(self._response, self._entry.fold, kind)
@@ -109,7 +118,9 @@ class ClaimRunner:
             rid=request.rid,
             fencing_token=self.fencing_token,
             shown=shown,
-            max_tokens=request.sampling.max_tokens if engine.ids_are_tokens else _NO_LIMIT,
+            max_tokens=(
+                request.sampling.max_tokens + self._copied if engine.ids_are_tokens else _NO_LIMIT
+            ),
             stop_ids=engine.stop_ids,
             logprobs=request.sampling.logprobs is not None,
             vectors=len(self._plan.inputs),
@@ -128,7 +139,7 @@ class ClaimRunner:
         if not engine.parser_name(request):
             return visible.PlainText(engine.detokenizer(), stop)
         parser = await engine.item_parser(request, self._plan.prompt_ids)
-        return visible.Items(request.rid, parser, stop, request.max_tool_calls)
+        return visible.Items(request.rid, parser, stop, request.max_tool_calls, self._copied)
 
     async def _resume(self) -> None:
         """Go on behind what the log has.
@@ -137,16 +148,22 @@ class ClaimRunner:
             NotResumable, or whatever the engine raises when it makes a parser.
         """
         made = self._generation(await self._visible())
-        if self._plan.prev is not None:
-            accepted = visible.Accepted.by(self._entry.fold)
+        copied = self._plan.copied or ()
+        if self._plan.prev is not None or copied:
+            accepted = visible.Accepted()
+            if self._plan.prev is not None:
+                accepted = visible.Accepted.by(self._entry.fold)
+            if any(a != b for a, b in zip(copied, accepted.ids, strict=False)):
+                raise base.NotResumable  # accepted ids of the source never change
+            rest = copied[len(accepted.ids) :] if self._ending is None else ()
             try:
-                await self._context.replays.run(made, accepted, self._attempt.interrupted)
+                await self._context.replays.run(made, accepted, self._attempt.interrupted, rest)
             except (visible.Diverged, visible.ParserFailed) as error:
                 raise base.NotResumable from error
             if self._attempt.interrupted():
                 self._resume_without_text()
                 return
-        self._attempt.generation = made
+        self._attempt.begin_with(made)
 
     def _resume_without_text(self) -> None:
         """Go on behind what the log has, only to end it."""
@@ -182,7 +199,8 @@ class ClaimRunner:
             return True
         request = self._response.request
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
-        so_far = list(self._entry.fold.ids) if self._plan.prev else ()
+        so_far = list(self._entry.fold.ids) if self._plan.prev else []
+        so_far += (self._plan.copied or ())[len(so_far) :]
         trial = (
             asyncio.create_task(self._trial()) if self._plan.last and not self._plan.alone else None
         )
@@ -197,6 +215,7 @@ class ClaimRunner:
                     left,
                     self._plan.inputs,
                     self._context.whole,
+                    self._copied,
                 )
                 await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:
@@ -232,6 +251,9 @@ class ClaimRunner:
             exc_info=error,
         )
         self._attempt.flush()  # what was generated before the failure is good
+        forked = response.request.fork is not None and not self._entry.fold.made
+        if forked and isinstance(error, base.NotResumable):
+            return self._fail(Ending("failed", fork_sources.NOT_CONTINUED))
         if isinstance(error, visible.ParserFailed):
             return self._fail(claim_plan.UNREADABLE)
         if verdict is base.Verdict.FAIL:
@@ -291,7 +313,11 @@ class ClaimRunner:
         counted = self._context.engine.ids_are_tokens
         usage = attempt.usage or (
             response.usage(
-                made.total, made.reasoning, attempt.cached_tokens, self._entry.fold.first
+                max(0, made.total - self._copied),
+                made.reasoning,
+                attempt.cached_tokens,
+                self._entry.fold.first,
+                self._copied,
             )
             if counted
             else records.Usage()

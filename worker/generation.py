@@ -126,6 +126,21 @@ class Generation:
         elif self.total >= self._max_tokens:
             self._finish("length")
 
+    def copy(self, ids: Sequence[int], go_on: visible.GoOn = lambda: True) -> None:
+        """Ids that the engine did not generate, before it generates any: frames of their own,
+        without log probabilities. When `go_on` says no, this object is of no use any more.
+
+        Raises:
+            ParserFailed: what came before stays.
+        """
+        for token in ids:
+            if self.phase is not Phase.RUNNING or not go_on():
+                return
+            self._visible.push(token)
+            self._count(token)
+        if self._ids:
+            self._cut()
+
     def push(
         self,
         ids: Sequence[int],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from worker import generation, visible
 from worker.engines import base
@@ -29,16 +29,18 @@ class Replays:
         made: generation.Generation,
         accepted: visible.Accepted,
         interrupted: Callable[[], bool],
+        copied: Sequence[int] = (),
     ) -> None:
-        """Let `made` go on behind `accepted`. Returns early once `interrupted` says so; `made` is
-        of no use then.
+        """Let `made` go on behind `accepted`, and behind `copied`, which is to be written. Returns
+        early once `interrupted` says so; `made` is of no use then.
 
         Raises:
             NotResumable: it takes too long.
             Diverged, ParserFailed: see `Generation.resume`.
         """
-        if len(accepted.ids) <= AT_ONCE_IDS:
+        if len(accepted.ids) + len(copied) <= AT_ONCE_IDS:
             made.resume(accepted)
+            made.copy(copied)
             return
         cancelled = False
         async with self._places:
@@ -50,6 +52,17 @@ class Replays:
                 return not (cancelled or interrupted())
 
             try:
-                await asyncio.to_thread(made.resume, accepted, go_on)
+                await asyncio.to_thread(_read, made, accepted, copied, go_on)
             finally:
                 cancelled = True
+
+
+def _read(
+    made: generation.Generation,
+    accepted: visible.Accepted,
+    copied: Sequence[int],
+    go_on: visible.GoOn,
+) -> None:
+    made.resume(accepted, go_on)
+    if go_on():
+        made.copy(copied, go_on)

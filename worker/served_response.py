@@ -31,6 +31,7 @@ class ServedResponse:
         abandoned: those of them that write nothing more.
         prompt_ids: None before the prompt was encoded.
         inputs: what is to be embedded, as ids; empty for every other request.
+        copied: ids that it begins with (log rule §19), once they were looked for.
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
     """
@@ -44,6 +45,7 @@ class ServedResponse:
     abandoned: set[str] = field(default_factory=set)
     prompt_ids: Sequence[int] | None = None
     inputs: Sequence[Sequence[int]] = ()
+    copied: Sequence[int] | None = None
     cached_tokens: int = 0
     engine_failures: int = 0
 
@@ -69,6 +71,8 @@ class ServedResponse:
         said = characters(request.messages, request.tools)
         if request.embed is not None:
             said += request.embed.characters
+        if request.fork is not None:
+            said += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
         return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
 
     @property
@@ -120,11 +124,12 @@ class ServedResponse:
         reasoning_tokens: int,
         cached_tokens: int,
         first: records.Claim | None,
+        copied: int = 0,
     ) -> records.Usage:
         """Token counts, counted by ids. A claim that only closes has not encoded the prompt; the
-        response's `first` claim knows its length."""
+        response's `first` claim knows its length. `copied` ids are input."""
         if self.prompt_ids is not None:
-            prompt = len(self.prompt_ids)
+            prompt = len(self.prompt_ids) + copied
         else:
             prompt = first.prompt_tokens if first is not None else 0
         return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

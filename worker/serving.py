@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, history, ids, records
@@ -159,14 +160,16 @@ class Serving:
                 return None  # waiting takes time in which everything may change
         # Only now, so that one principal's long prompts keep no other one waiting.
         try:
-            await self._encode()
+            await self._encode(entry.fold)
         except base.Refused as error:
-            return ClaimPlan(decision.prev, ending=Ending("failed", (error.code, error.message)))
+            ending = Ending("failed", (error.code, error.message))
+            return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
         except base.EngineError:
             response.release_slots(used=0)
             pause_s = response.retry_pause_s()
             if pause_s is None:
-                return ClaimPlan(decision.prev, ending=claim_plan.ENGINE_FAILED)
+                ending = claim_plan.ENGINE_FAILED
+                return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
             await asyncio.sleep(pause_s)
             return None
         assert response.prompt_ids is not None
@@ -178,10 +181,11 @@ class Serving:
             response.inputs,
             last=decision.last,
             alone=decision.alone,
+            copied=self._copied(entry.fold),
         )
 
-    async def _encode(self) -> None:
-        """Encode the prompt once.
+    async def _encode(self, state: fold.Fold) -> None:
+        """Encode the prompt once, and look up what a fork begins with if it is to be written.
 
         Raises:
             EngineError: the prompt cannot be served, or the engine failed.
@@ -200,6 +204,14 @@ class Serving:
                 else:
                     response.inputs = await context.engine.encode_inputs(response.request)
                     response.prompt_ids = list(itertools.chain(*response.inputs))
+        if response.request.fork is not None and _lacks_beginning(state):
+            if response.copied is None:
+                response.copied = await context.forks.beginning(response.request, context.engine)
+            prompt = len(response.prompt_ids) + len(response.copied)
+            base.check_length(prompt, context.engine.max_model_len)
+
+    def _copied(self, state: fold.Fold) -> Sequence[int] | None:
+        return self.response.copied if _lacks_beginning(state) else None
 
     async def _acquire_slot(
         self, held: slots.HeldSlots, pool: slots.Slots, rank: int, entry: Entry
@@ -228,3 +240,9 @@ class Serving:
         finally:
             self._claim = None
             self.response.release_slots(claim.used)
+
+
+def _lacks_beginning(state: fold.Fold) -> bool:
+    """Whether the log has not all yet of what a fork begins with. If it has, that counts, whatever
+    became of the source."""
+    return state.next == 0 or state.next < state.copied

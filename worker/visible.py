@@ -70,7 +70,7 @@ class Visible(Protocol):
 
     Attributes:
         over: the response is complete; nothing that follows would be visible.
-        reasoning: number of ids that belong to reasoning items.
+        reasoning: number of ids that belong to reasoning items and were not copied.
     """
 
     over: bool
@@ -174,15 +174,22 @@ class Items:
     """
 
     def __init__(
-        self, rid: str, parser: ItemParser, stop: Sequence[str] = (), max_calls: int | None = None
+        self,
+        rid: str,
+        parser: ItemParser,
+        stop: Sequence[str] = (),
+        max_calls: int | None = None,
+        copied: int = 0,
     ) -> None:
-        """`max_calls`: the response ends where a call more would begin."""
+        """`max_calls`: the response ends where a call more would begin. `copied`: so many ids at
+        the beginning were not generated, and do not count as reasoning."""
         self.over = False
         self.reasoning = 0
         self._rid = rid
         self._parser = parser
         self._stops = StopStrings(stop)
         self._max_calls = max_calls
+        self._copied = copied
         self._text = ""
         self._marks: list[records.Mark] = []
         self._open: records.MarkKind | None = None
@@ -194,7 +201,7 @@ class Items:
     def push(self, token: int) -> None:
         self._add(self._ask(self._parser.push, token))
         self._read += 1
-        if self._open == "r":
+        if self._open == "r" and self._read > self._copied:
             self.reasoning += 1
 
     def finish(self) -> None:

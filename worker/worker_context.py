@@ -17,6 +17,7 @@ from tailrace.protocol import images, records
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import (
     flush_scheduler,
+    fork_sources,
     history_writer,
     metering,
     replays,
@@ -47,6 +48,7 @@ class WorkerContext:
         trials: the one place for a trial (see `takeover`).
         replays: reads again what former owners wrote.
         ranges: reads files out of the log.
+        forks: reads what forks begin with.
         reading: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
@@ -70,6 +72,7 @@ class WorkerContext:
     histories: history_writer.HistoryWriter
     stall_detector: stall_detector.StallDetector
     ranges: interfaces.RangeReader
+    forks: fork_sources.ForkSources
     replays: replays.Replays = field(default_factory=replays.Replays)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False

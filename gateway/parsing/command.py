@@ -42,6 +42,7 @@ class Create:
             log or a key can resolve (`conversation.unresolved`).
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
+        fork: it begins with tokens of another response, and its prompt is that one's.
         usage_in_stream: Chat Completions' `include_usage`.
         logprobs_param: the field that asked for log probabilities; empty if none did.
         choices: how many answers.
@@ -61,6 +62,7 @@ class Create:
     instructions: str | None = None
     max_output_tokens: int | None = None
     previous: str | None = None
+    fork: records.Fork | None = None
     store: bool = True
     background: bool = False
     stream: bool = False

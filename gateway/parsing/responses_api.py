@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.parsing import (
     conversation,
+    forks,
     formats,
     input_items,
     reasoning,
@@ -82,8 +83,8 @@ def parse(
     instructions = turn.instructions
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
-    previous = turn.previous_response_id
-    turn_items = input_items.read(body, required=generate and previous is None)
+    previous, fork = turn.previous_response_id, forks.of(body, pool)
+    turn_items = input_items.read(body, required=generate and previous is None and fork is None)
     if previous is None and not conversation.unresolved(turn_items):
         conversation.check_calls(turn_items, complete=generate)
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
@@ -102,6 +103,7 @@ def parse(
         ),
         instructions=instructions,
         previous=previous,
+        fork=fork,
         background=background,
         stream=stream,
         generate=generate,

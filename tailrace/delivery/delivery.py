@@ -219,6 +219,7 @@ class Delivery:
                 state.first,
                 stream.owner,
                 withdrawn=state.ended is not None and state.ended.reason == "withdrawn",
+                tokens=state.next,
             )
 
     async def request_of(

@@ -30,6 +30,7 @@ class Found:
         claim: the first accepted claim; None before there is one.
         owner: the principal whose response it is.
         withdrawn: the gateway that wrote its request has withdrawn it.
+        tokens: how many were accepted.
     """
 
     response: dict[str, Any]
@@ -38,6 +39,7 @@ class Found:
     claim: records.Claim | None
     owner: records.Owner
     withdrawn: bool = False
+    tokens: int = 0
 
 
 class Subscription:

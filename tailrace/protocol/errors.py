@@ -146,9 +146,9 @@ def unknown_event(type: object) -> ApiError:  # the name the protocol gives it
     return invalid_request(f"Unknown event type {_quoted(type)}.", "type", "unknown_event")
 
 
-def previous_response_not_found(response_id: str) -> ApiError:
+def previous_response_not_found(response_id: str, param: str = "previous_response_id") -> ApiError:
     message = f"Previous response with id {_quoted(response_id)} not found."
-    return invalid_request(message, "previous_response_id", "previous_response_not_found")
+    return invalid_request(message, param, "previous_response_not_found")
 
 
 def item_not_found(item_id: str) -> ApiError:

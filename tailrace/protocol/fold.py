@@ -136,7 +136,9 @@ class Fold:
         mark_count: marks accepted so far. Like `text_length` without those of an END.
         last_mark: the last of them, `at` and `ids` counted from the beginning of the response; None
             before the first. A worker that takes over compares it with its own.
-        reasoning: ids that belong to reasoning items, of those accepted so far.
+        reasoning: ids that belong to reasoning items, of those accepted so far and not copied.
+        copied: how many ids the response begins with that were copied (log rule §19). By the last
+            claim before its first token that has some.
         first: the first accepted claim; None while NEW.
         model: model revision, tokenizer and parser of the claim under which its first token was
             made; of the last claim while there is none. All tokens are of these.
@@ -164,6 +166,7 @@ class Fold:
     mark_count: int = 0
     last_mark: records.Mark | None = None
     reasoning: int = 0
+    copied: int = 0
     first: records.Claim | None = None
     model: tuple[str, str, str] = ("", "", "")
     claims: list[tuple[str, str]] = field(default_factory=list)
@@ -187,6 +190,11 @@ class Fold:
         elif not isinstance(outcome, Yielded):
             self.last_active = timestamp
         return outcome
+
+    @property
+    def made(self) -> int:
+        """How many of the accepted ids were generated for this response."""
+        return max(0, self.next - self.copied)
 
     @property
     def open_kind(self) -> str:
@@ -230,6 +238,7 @@ class Fold:
         self.first = self.first or record
         if not self.next:
             self.model = (record.model_rev, record.tokenizer_digest, record.parser)
+            self.copied = record.copied or self.copied
         self.ended = None
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
@@ -259,7 +268,7 @@ class Fold:
         kind = self.open_kind
         for piece in items.pieces(record.text, record.marks, len(record.ids)):
             kind = piece.mark.kind if piece.mark is not None else kind
-            if kind == "r":
+            if kind == "r" and self.next >= self.copied:  # no frame has ids of both sorts
                 self.reasoning += piece.ids
         if record.marks:
             self.mark_count += len(record.marks)
@@ -301,7 +310,7 @@ class Fold:
             return Ignored.FOREIGN
         usage = records.Usage(
             input_tokens=self.first.prompt_tokens if self.first else 0,
-            output_tokens=self.next,
+            output_tokens=self.made,
             reasoning_tokens=self.reasoning,
         )
         return self._finish(_cancelled(record, usage, timestamp))

@@ -46,6 +46,7 @@ class Claimed(msgspec.Struct, array_like=True, frozen=True):
     tokenizer_digest: str
     parser: str = ""
     prompt_tokens: records.Count = 0
+    copied: records.Count = 0
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True):
@@ -195,6 +196,7 @@ class Draft:
                 record.tokenizer_digest,
                 record.parser,
                 record.prompt_tokens,
+                record.copied,
             )
         )
         self.size += _CLAIM_BYTES
@@ -277,6 +279,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             each.prompt_tokens,
             history.request.echo if prev is None else {},
             each.parser,
+            each.copied,
         )
         yield each.at, claim
         prev = each.own

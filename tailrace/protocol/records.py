@@ -36,7 +36,8 @@ MarkKind = Literal["m", "r", "c", "x"]  # message, reasoning, function call, cal
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Token counts of one response. `output_tokens` is END.seq for engines that give ids;
+    """Token counts of one response. `output_tokens` is END.seq for engines that give ids, without
+    those that were copied, which count as input (log rule §19);
     `cached_tokens` were served from the prefix cache; `reasoning_tokens` are those of the output
     that belong to reasoning items."""
 
@@ -139,6 +140,15 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
     count: Count = 1
 
 
+class Fork(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A response begins with the first `at` ids of the response `rid`, and with the ids of the text
+    `replace` behind them (log rule §19)."""
+
+    rid: str
+    at: Count
+    replace: str = ""
+
+
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):
     """What to generate; on `llm.requests.<pool>.<class>[p]`, key = rid.
 
@@ -162,7 +172,9 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
     the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
     as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
-    generated: the inputs become vectors (log rule §17), and there are no messages.
+    generated: the inputs become vectors (log rule §17), and there are no messages. With `fork` the
+    answer begins with tokens of another one, to whose prompt it is an answer too; `max_tokens`
+    counts what follows them.
     """
 
     rid: str
@@ -189,6 +201,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     reasoning: dict[str, Any] | None = None
     raw: bool = False
     embed: Embed | None = None
+    fork: Fork | None = None
     v: int = VERSION
 
     @property
@@ -209,6 +222,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.reasoning is None
             and not self.raw
             and self.embed is None
+            and self.fork is None
             and not images.any_in(self.messages)
             and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )
@@ -223,7 +237,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     """A worker with fencing token `own` takes the response over from `prev` (null: no owner yet).
 
     `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
-    response. `parser` is equal where the same ids make the same text and marks: names of parsers
+    response. `copied` of them are the ids that the response begins with (log rule §19). `parser` is
+    equal where the same ids make the same text and marks: names of parsers
     and the version of what runs them; empty for a plain response (log rule §16).
     """
 
@@ -239,12 +254,13 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     prompt_tokens: Count = 0
     echo: dict[str, Any] = {}
     parser: str = ""
+    copied: Count = 0
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        return VERSION_2 if self.parser else VERSION
+        return VERSION_2 if self.parser or self.copied else VERSION
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):

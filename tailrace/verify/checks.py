@@ -11,6 +11,7 @@ from typing import Final
 from tailrace.protocol import fold, records
 from tailrace.verify import (
     embedding_checks,
+    fork_checks,
     history,
     item_checks,
     kept_checks,
@@ -94,6 +95,7 @@ def _response(
     response_checks.check_text(out, response, account, options.content)
     item_checks.check_items(out, response, account)
     embedding_checks.check_embeddings(out, response, account)
+    fork_checks.check_fork(out, response, account, found.responses)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

@@ -102,12 +102,16 @@ def _is_json(text: str) -> bool:
 
 
 def _logprobs(response: history.Response, account: reference_fold.Account) -> Iterator[Problem]:
-    """As many as ids, in every frame or in none, and as the request wants it."""
+    """As many as ids, in every frame or in none, and as the request wants it. What was copied has
+    none."""
     asked = response.asked[0].request.sampling.logprobs is not None if response.asked else None
     for f in account.frames:
         if f.tok.lp and len(f.tok.lp) != len(f.tok.ids):
             yield f"{len(f.tok.lp)} log probabilities for {len(f.tok.ids)} ids", f.at
-        if asked is None:
+        if f.tok.seq < account.copied:
+            if f.tok.lp:
+                yield "log probabilities of copied ids", f.at
+        elif asked is None:
             asked = bool(f.tok.lp)
         elif bool(f.tok.lp) != asked:
             said = "without log probabilities" if asked else "with log probabilities"

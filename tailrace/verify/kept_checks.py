@@ -151,7 +151,10 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
         "owner": request["owner"],
         "request": request,
         "claims": [
-            [k, c.own, c.worker, c.model_rev, c.tokenizer_digest, c.parser, c.prompt_tokens]
+            [
+                *(k, c.own, c.worker, c.model_rev, c.tokenizer_digest, c.parser),
+                *(c.prompt_tokens, c.copied),
+            ]
             for k, c in zip(before, (epoch.claim for epoch in account.epochs), strict=True)
         ]
         if account.epochs

@@ -154,10 +154,25 @@ class Account:
 
     @property
     def reasoning(self) -> int:
-        """Number of ids that belong to reasoning."""
+        """Number of ids that belong to reasoning, without those that were copied."""
         return sum(
-            p.behind - p.first for p in self.parts if p.begun is not None and p.begun.kind == "r"
+            max(0, p.behind - max(p.first, self.copied))
+            for p in self.parts
+            if p.begun is not None and p.begun.kind == "r"
         )
+
+    @property
+    def copied(self) -> int:
+        """How many ids it begins with that are another response's, as the last claim before its
+        first id says that has some."""
+        begun = self.frames[0].at if self.frames else len(self.entries)
+        said = [t.claim.copied for t in self.epochs if t.start < begun and t.claim.copied]
+        return said[-1] if said else 0
+
+    @property
+    def made(self) -> int:
+        """How many ids were generated for it."""
+        return max(0, self.total - self.copied)
 
     @property
     def parser(self) -> str:

@@ -19,6 +19,7 @@ CHECKS: Final = {
     "L7": "attempts are bounded; failed by attempts has one dead letter",
     "L8": "replicas agree up to the high watermark",
     "L9": "what is kept of a stored response is what was accepted, once",
+    "L10": "a fork begins with its source's tokens",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

@@ -271,11 +271,11 @@ def check_usage(
         metered[0],
         not account.epochs or account.epochs[0].claim.tokenizer_digest != CHARACTERS,
     )
-    if counts and bill.usage.output_tokens != account.total:
+    if counts and bill.usage.output_tokens != account.made:
         out.fail(
             "L6",
             counterexample(
-                response, f"billed {bill.usage.output_tokens} tokens, accepted were {account.total}"
+                response, f"billed {bill.usage.output_tokens} tokens, generated were {account.made}"
             ),
         )
     elif (

@@ -161,7 +161,7 @@ if engine_environment.HERE:
         engine: vllm.VLLM,
     ) -> None:
         text = "日😀é ok\n"
-        ids = engine.token_ids(text)
+        ids = engine._text_ids(text)
         lps: list[records.Lp] = []
         for n, token in enumerate(ids):  # each said because nothing else may be
             request = ask(logprobs=2, logit_bias={str(token): 100.0}, max_tokens=n + 1)
@@ -225,7 +225,7 @@ if engine_environment.HERE:
     ) -> None:
         request = ask(format={"type": "regex", "pattern": "[0-9]{8}"})
         with pytest.raises(base.NotResumable):
-            await answer(engine, request, engine.token_ids("abc"))
+            await answer(engine, request, engine._text_ids("abc"))
         assert await answer(engine, ask(max_tokens=2)), "the engine serves the next one"
 
     async def test_without_the_plugin_a_structured_answer_is_not_continued(
@@ -484,7 +484,7 @@ if engine_environment.HERE:
             "tools": [*TOOLS, {"type": "custom", "custom": custom}],
             "tool_choice": choice,
         }
-        for token in (None, engine.token_ids('\\"')[0], engine.token_ids("\\\\")[0]):
+        for token in (None, engine._text_ids('\\"')[0], engine._text_ids("\\\\")[0]):
             bias = {} if token is None else {str(token): 20.0}
             request = ask(**made, logit_bias=bias, max_tokens=60)
             whole = await answer(engine, request)
@@ -511,7 +511,7 @@ if engine_environment.HERE:
         """It thinks these words because they are accepted, and no more because of the bias."""
         ends = {str(toy_tools.THINK_END): 100.0}
         request = ask(max_tokens=70, logit_bias=ends, reasoning=None, **more)
-        thought_ids = engine.token_ids("I think of 天気 and 😀.")
+        thought_ids = engine._text_ids("I think of 天気 and 😀.")
         whole = [*thought_ids, *await answer(engine, request, thought_ids)]
         assert whole[len(thought_ids)] == toy_tools.THINK_END
         items = items_of(pieces_of(engine, request, whole))

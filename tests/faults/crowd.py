@@ -161,12 +161,14 @@ class Crowd:
         gateways: Sequence[str] = (),
         commands: str = "",
         shown: Sequence[bytes] = (),
+        fork: dict[str, Any] | None = None,
         **cues: Any,
     ) -> Asked | None:
         """Submit once (`key`: until the outcome is known; `gateways`: at these in turn); None
         if it was refused or the outcome is unknown. `commands`: lines for the scripted engine,
         where the request has tools, a format or reasoning (`tests.faults.wants`). `shown`: image
-        files that the question shows."""
+        files that the question shows. `fork`: of another response of the same user, whose question
+        it is too."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
         fields: dict[str, Any] = {k: cues.pop(k) for k in FIELDS if k in cues}
@@ -184,6 +186,9 @@ class Crowd:
             "metadata": metadata,
             **fields,
         }
+        if fork is not None:
+            body |= {"fork": fork}
+            del body["input"]
         for i in range(len(gateways) or (TRIES if key else 1)):
             base = (
                 gateways[i]

@@ -13,9 +13,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tailrace.verify import report
-from tests.faults import chaos, drill, stage, wants
+from tests.faults import chaos, crowd, drill, stage, wants
 
 ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
 OPEN = 14  # responses under way
@@ -23,6 +24,8 @@ PAUSE_S = (1.0, 4.0)
 WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
 WITH_IMAGES = 0.15  # of the requests, with items or without
 EMBEDDINGS = 0.12  # of the requests
+FORKS = 0.2  # of the requests, of responses that run or have ended
+WORDS = (" instead", " 天😀", "")  # what a fork replaces
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Round:
     takeovers: int = 0
     of_items: int = 0  # takeovers of responses with calls or reasoning
     of_images: int = 0  # takeovers of responses to images
+    of_forks: int = 0  # takeovers of forks
     inconclusive: str = ""
 
     @property
@@ -52,6 +56,7 @@ class Totals:
     takeovers: int = 0
     of_items: int = 0
     of_images: int = 0
+    of_forks: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -62,6 +67,7 @@ class Totals:
         self.takeovers += one.takeovers
         self.of_items += one.of_items
         self.of_images += one.of_images
+        self.of_forks += one.of_forks
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -80,7 +86,7 @@ class Totals:
             (
                 f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers "
                 f"with k > 0, of which {self.of_items} of responses with calls or reasoning, "
-                f"{self.of_images} of responses to images{bound}"
+                f"{self.of_images} of responses to images, {self.of_forks} of forks{bound}"
             ),
         ]
         out += [
@@ -111,9 +117,49 @@ class Totals:
         return out
 
 
+def fork_of(d: drill.Drill) -> dict[str, Any]:
+    """Arguments of `Crowd.ask` for a fork of one of the last responses, at a place that it may not
+    have."""
+    rng = d.rng
+    source = rng.choice(d.crowd.asked[-2 * OPEN :])
+    plain = not source.body.keys() & {"tools", "text", "reasoning"}
+    of = {"response_id": source.rid, "at": rng.randrange(0, max(2, source.tokens // 2))}
+    tokens = source.tokens
+    if plain:  # only there does another text leave the rest what it must be
+        of["replace"] = rng.choice(WORDS)
+        tokens += rng.randrange(200)
+    more: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        more = {"include": wants.LOGPROBS, "top_logprobs": rng.randrange(4)}
+    return {
+        "fork": of,
+        "user": source.user,
+        "tokens": tokens,
+        "pace_ms": rng.choice((5, 10, 20)),
+        "key": f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None,
+        "sampling": rng.randrange(2),
+        **more,
+    }
+
+
+async def follow(d: drill.Drill, asked: crowd.Asked | None) -> None:
+    """Watch it, or not, to its end; cancel it, or not."""
+    if asked is None:
+        return
+    rng = d.rng
+    watches = [d.crowd.watch(asked, deadline_s=180.0) for _ in range(rng.choice((0, 1, 1, 2)))]
+    if rng.random() < 0.12:
+        await asyncio.sleep(rng.uniform(0.0, 3.0))
+        await d.crowd.cancel(asked)
+    if watches:
+        await asyncio.wait(watches)
+    else:
+        await asyncio.sleep(asked.tokens * 0.01)
+
+
 async def load(d: drill.Drill, until: float) -> None:
     """Keep OPEN responses under way: some sampled, some with a key, some cancelled, some with
-    tools, a format or images, most watched; and some requests for embeddings."""
+    tools, a format or images, some forks, most watched; and some requests for embeddings."""
 
     async def one() -> None:
         rng = d.rng
@@ -121,6 +167,9 @@ async def load(d: drill.Drill, until: float) -> None:
             more = {"dimensions": rng.randrange(1, 33)} if rng.random() < 0.3 else {}
             key = f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None
             await d.crowd.embed(pace_ms=rng.choice((20, 100)), key=key, **more)
+            return
+        if rng.random() < FORKS and d.crowd.asked:
+            await follow(d, await d.crowd.ask(**fork_of(d)))
             return
         tokens = rng.randrange(20, 400)
         wanted = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
@@ -133,16 +182,7 @@ async def load(d: drill.Drill, until: float) -> None:
             sampling=rng.randrange(2),
             **wanted,
         )
-        if asked is None:
-            return
-        watches = [d.crowd.watch(asked, deadline_s=180.0) for _ in range(rng.choice((0, 1, 1, 2)))]
-        if rng.random() < 0.12:
-            await asyncio.sleep(rng.uniform(0.0, 3.0))
-            await d.crowd.cancel(asked)
-        if watches:
-            await asyncio.wait(watches)
-        else:
-            await asyncio.sleep(asked.tokens * 0.01)
+        await follow(d, asked)
 
     running: set[asyncio.Task[None]] = set()
     while time.monotonic() < until:
@@ -181,7 +221,13 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 for o in d.outcomes.values()
                 if any(kind != "message" for kind, *_ in o.items)
             )
-            seeing = {a.rid for a in d.crowd.asked if isinstance(a.body["input"], list)}
+            seeing = {a.rid for a in d.crowd.asked if isinstance(a.body.get("input"), list)}
+            forked = {a.rid for a in d.crowd.asked if "fork" in a.body}
+            of_forks = sum(
+                len([t for t in o.takeovers if t.k])
+                for rid, o in d.outcomes.items()
+                if rid in forked
+            )
             of_images = sum(
                 len([t for t in o.takeovers if t.k])
                 for rid, o in d.outcomes.items()
@@ -194,10 +240,12 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                     ("ignored records", d.ignored()),
                     ("unknown outcomes", d.unknown()),
                     ("embeddings", d.crowd.embedded),
+                    ("forks", forked),
                 )
                 if not bit
             ]
-        return Round(seed, found, takeovers, of_items, of_images, ", ".join(missing))
+        counts = takeovers, of_items, of_images, of_forks
+        return Round(seed, found, *counts, inconclusive=", ".join(missing))
     finally:
         on.close()
 

@@ -23,6 +23,7 @@ from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
+from worker.fork_sources import ForkSources
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.outcome import Outcome
@@ -262,6 +263,7 @@ def make_context(
         histories=HistoryWriter(writer, tail, memory.replays(), time),
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
+        forks=ForkSources(memory.replays(), memory.offsets(), identity),
         monotonic=time,
     )
 

@@ -24,6 +24,9 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield from _vectors(request.embed, account)
         return
     cues = request.echo.get("metadata") or {}
+    most = request.sampling.max_tokens + account.copied
+    if request.fork is not None:
+        yield from _fork(request.fork, account)
     whole = _expected_ids(request, cues.get("script_sampling") == "1", account)
     for i, (a, b) in enumerate(zip(account.ids, whole, strict=False)):
         if a != b:
@@ -33,12 +36,21 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield f"{len(account.ids)} tokens where the answer has {len(whole)}"
     if account.reason == "stop" and not request.sampling.stop and account.total != len(whole):
         yield f"ended after {account.total} of {len(whole)} tokens"
-    if account.reason == "length" and account.total != request.sampling.max_tokens:
-        yield f"ended by length after {account.total} of {request.sampling.max_tokens} tokens"
+    if account.reason == "length" and account.total != most:
+        yield f"ended by length after {account.total} of {most} tokens"
     over = account.end is not None
     made = Made(request, _pieces(request, account.ids, over), over=over)
     yield from differences(made, account)
     yield from _logprobs(request, account)
+
+
+def _fork(fork: records.Fork, account: reference_fold.Account) -> Iterator[str]:
+    """What it begins with, but for the source's ids, which verify compares."""
+    replaced = scripted.text_ids(fork.replace)
+    if account.total and account.copied != fork.at + len(replaced):
+        yield f"{account.copied} ids are copied, not {fork.at} and {len(replaced)}"
+    elif account.ids[fork.at : account.copied] != replaced[: max(0, account.total - fork.at)]:
+        yield "what follows the copied ids is not the replaced text"
 
 
 def vectors(embed: records.Embed) -> list[bytes]:
@@ -55,12 +67,15 @@ def _vectors(embed: records.Embed, account: reference_fold.Account) -> Iterator[
 def _expected_ids(
     request: records.Request, sampled: bool, account: reference_fold.Account
 ) -> list[int]:
-    greedy = list(itertools.islice(scripted.answer(request), request.sampling.max_tokens))
+    made = account.ids[: account.copied]
+    further = itertools.islice(scripted.answer(request, made), request.sampling.max_tokens)
+    greedy = [*made, *further]
     if not sampled:
         return greedy
-    made: list[int] = []
     # Every token commits to the claim that made it and to all tokens before it.
     for frame in account.frames:
+        if frame.tok.seq < account.copied:
+            continue
         step = scripted.answer(request, made, frame.tok.own)
         made += itertools.islice(step, len(frame.tok.ids))
     return made + [0] * (len(greedy) - len(made))
@@ -174,6 +189,8 @@ def _logprobs(request: records.Request, account: reference_fold.Account) -> Iter
     if top is None:
         return
     for frame in account.frames:
-        if list(frame.tok.lp) != scripted.logprobs(frame.tok.ids, top):
+        if frame.tok.seq >= account.copied and list(frame.tok.lp) != scripted.logprobs(
+            frame.tok.ids, top
+        ):
             yield f"log probabilities of tokens {frame.tok.seq} and on are those of others"
             return

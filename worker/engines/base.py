@@ -101,6 +101,7 @@ class GenerationInput:
         fencing_token: of the claim that this attempt runs under.
         prompt_ids: the prompt, as `Engine.encode` returned it.
         output_so_far: accepted ids of former attempts; the engine continues after them.
+        copied: so many of them were not generated for this response (log rule §19).
         max_tokens: tokens that may still be generated.
         inputs: what is to be embedded, as ids; empty where something is to be generated.
         load: gives a request with the files that it names.
@@ -113,6 +114,7 @@ class GenerationInput:
     max_tokens: int
     inputs: Sequence[Sequence[int]] = ()
     load: Load = _as_it_is
+    copied: int = 0
 
     async def whole(self) -> records.Request:
         """The request with its files, which may take megabytes: not to be kept.
@@ -176,6 +178,8 @@ class Engine(Protocol):
             engine counts and bounds tokens itself.
         model_rev, tokenizer_digest: identify the model. They are part of every CLAIM; only a worker
             with the same values takes a response over.
+        max_model_len: tokens that prompt and answer may have together; 0 where only the engine's
+            server knows.
         stop_ids: ids that end a response.
         features: what it can do beyond plain text; known once it has started.
         parsers: names of what reads answers as items, for operators; known once it has started.
@@ -186,6 +190,7 @@ class Engine(Protocol):
     ids_are_tokens: bool
     model_rev: str
     tokenizer_digest: str
+    max_model_len: int
     stop_ids: frozenset[int]
     features: frozenset[Feature]
     parsers: tuple[str, ...]
@@ -229,6 +234,9 @@ class Engine(Protocol):
     def detokenizer(self) -> generation.Detokenizer:
         """A new incremental detokenizer."""
 
+    async def token_ids(self, text: str) -> list[int]:
+        """The ids of a text as a part of an answer. Only with the feature `forks`."""
+
     def parser_name(self, request: records.Request) -> str:
         """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where
         the same ids make the same items. Empty where the answer is plain text, which needs a
@@ -244,9 +252,13 @@ class PlainText:
 
     features: frozenset[Feature] = frozenset()
     parsers: tuple[str, ...] = ()
+    max_model_len = 0
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
         raise AssertionError("it makes no embeddings")
+
+    async def token_ids(self, text: str) -> list[int]:
+        raise AssertionError("it makes no forks")
 
     def parser_name(self, request: records.Request) -> str:
         return ""

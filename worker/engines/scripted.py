@@ -181,7 +181,12 @@ def _check_images(request: records.Request) -> None:
 
 def readable(messages: list[dict[str, Any]]) -> list[int]:
     """The default answer, three bytes to a token."""
-    raw = readable_text(messages).encode()
+    return text_ids(readable_text(messages))
+
+
+def text_ids(text: str) -> list[int]:
+    """A text, three bytes to a token."""
+    raw = text.encode(errors="replace")
     pieces = [raw[at : at + 3] for at in range(0, len(raw), 3)]
     return [BYTES << 28 | len(p) << 24 | int.from_bytes(p.ljust(3, b"\0"), "big") for p in pieces]
 
@@ -289,7 +294,7 @@ class Scripted:
     def __init__(self, *, capacity: int, max_model_len: int) -> None:
         self.capacity = capacity
         self.dead = asyncio.Event()
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._hangs = False
         self.running = 0
 
@@ -304,12 +309,12 @@ class Scripted:
         _check_images(request)
         said = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages))
         ids = scripted_embeddings.text_ids(said)
-        base.check_length(len(ids), self._max_model_len)
+        base.check_length(len(ids), self.max_model_len)
         return ids
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
         assert request.embed is not None
-        return scripted_embeddings.encode(request.embed, self._max_model_len)
+        return scripted_embeddings.encode(request.embed, self.max_model_len)
 
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         steps = self._vectors(job) if job.inputs else self._steps(job, _seen(await job.whole()))
@@ -356,6 +361,9 @@ class Scripted:
 
     def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
+
+    async def token_ids(self, text: str) -> list[int]:
+        return text_ids(text)
 
     def parser_name(self, request: records.Request) -> str:
         return scripted_markers.PARSER if scripted_answers.has_items(request) else ""

@@ -124,7 +124,7 @@ class VLLM:
         self.dead = asyncio.Event()
         self.internals = False
         self._model = model
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._public_api = public_api
         self._cpu_dtype = cpu_dtype
         self._wanted_parsers = (tool_parser, reasoning_parser)
@@ -174,7 +174,7 @@ class VLLM:
         else:
             render = self._raw_ids if request.raw else self._template.render
             ids = await self._in_encoder(render, request)
-        base.check_length(len(ids), self._max_model_len)
+        base.check_length(len(ids), self.max_model_len)
         return ids
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
@@ -245,7 +245,10 @@ class VLLM:
         parser: base.ItemParser = self._parsers.item_parser(request, prompt_ids, variables)
         return parser
 
-    def token_ids(self, text: str) -> list[int]:
+    async def token_ids(self, text: str) -> list[int]:
+        return await self._in_encoder(self._text_ids, text)
+
+    def _text_ids(self, text: str) -> list[int]:
         """A text's ids, without markers."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
@@ -316,7 +319,7 @@ class VLLM:
         )
         config = AsyncEngineArgs(  # with a prefix cache, unless the model can have none
             model=self._model,
-            max_model_len=self._max_model_len,
+            max_model_len=self.max_model_len,
             max_num_seqs=self.capacity,
             disable_log_stats=True,
             structured_outputs_config=dict(vllm_formats.BACKEND),
@@ -384,7 +387,7 @@ class VLLM:
         )
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
-        found: set[Feature] = {"logprobs", "formats", "raw_prompts"}
+        found: set[Feature] = {"logprobs", "formats", "raw_prompts", "forks"}
         if self._names.tools and self._template.takes_tools:
             found |= {"tools", "custom_tools"}
         if self._names.reasoning:
@@ -405,7 +408,7 @@ class VLLM:
 
     async def _continues_a_grammar(self) -> bool:
         """The canary: whether the plugin `vllm_grammar` is there and does what it should."""
-        whole = self.token_ids(vllm_grammar.CANARY)
+        whole = self._text_ids(vllm_grammar.CANARY)
         made = whole[: len(whole) // 2]
         sampling = vllm_request.canary(len(made))
         prompt = {"type": "token", "prompt_token_ids": [0, 1, *made]}

@@ -30,7 +30,7 @@ def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 
     s, accepted = job.request.sampling, len(job.output_so_far)
     return SamplingParams(
         max_tokens=job.max_tokens,
-        min_tokens=min(max(0, s.min_tokens - accepted), job.max_tokens),
+        min_tokens=min(max(0, s.min_tokens - accepted + job.copied), job.max_tokens),
         ignore_eos=s.ignore_eos,
         temperature=s.temperature,
         top_p=s.top_p,

@@ -263,3 +263,17 @@ def test_the_scripted_engines_tokens_survive_a_seam(n: int, seam: int) -> None:
     before = detok.push(answer[:seam])
     again = scripted.Detokenizer()
     assert again.push(answer)[: len(before)] == before
+
+
+def test_ids_that_are_copied_are_frames_of_their_own() -> None:
+    made = make()
+    made.copy([1, 2, 3])
+    assert (made.total, made.inherited) == (3, 0)
+    made.push([4])
+    assert [(f.seq, f.ids) for f in made.frames(0)] == [(0, [1, 2, 3]), (3, [4])]
+
+
+def test_no_id_is_copied_once_nobody_wants_more() -> None:
+    made = make()
+    made.copy([1, 2, 3], go_on=lambda: False)
+    assert not made.pending

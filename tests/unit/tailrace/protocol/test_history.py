@@ -36,14 +36,26 @@ class Writer:
         self.request, self.made = request, list[records.TokenRecord]()
         self.seq, self.h, self.own = 0, fold.H0, ""
 
-    def claim(self, parser: str = "") -> None:
+    def claim(self, parser: str = "", copied: int = 0) -> None:
         own, prev = f"n{len(self.made)}", self.own or None
         self.own = own
         echo = {} if prev else self.request.echo
         owner = self.request.owner
         self.made.append(
             records.Claim(
-                self.request.rid, own, prev, owner, "w", "q", 7, "rev", "tok", 9, echo, parser
+                self.request.rid,
+                own,
+                prev,
+                owner,
+                "w",
+                "q",
+                7,
+                "rev",
+                "tok",
+                9,
+                echo,
+                parser,
+                copied,
             )
         )
 
@@ -103,11 +115,12 @@ def responses(draw: st.DrawFn) -> tuple[records.Request, list[records.TokenRecor
         w.cancel()
         return request, w.made
     parser = draw(st.sampled_from(["", "p"]))
-    w.claim(parser)
+    copied = draw(st.sampled_from([0, 2]))  # of a fork
+    w.claim(parser, copied)
     marked, likely = draw(st.booleans()), draw(st.booleans())
     for _ in range(draw(st.integers(0, 8))):
         if draw(st.integers(0, 4)) == 0:
-            w.claim(parser)
+            w.claim(parser, copied)
             continue
         made = draw(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3))
         each = st.lists(lps, min_size=len(made), max_size=len(made))
@@ -254,7 +267,7 @@ def test_a_small_one_is_one_record_whose_second_line_is_json() -> None:
     assert json.loads(head) == {"t": "PART", "rid": RID, "part": 0, "of": 1, "digest": digest}
     assert json.loads(whole)["t"] == "HISTORY"
     assert json.loads(whole)["frames"] == [[1, 2]] * 3
-    assert json.loads(whole)["claims"] == [[0, "n0", "w", "rev", "tok", "", 9]]
+    assert json.loads(whole)["claims"] == [[0, "n0", "w", "rev", "tok", "", 9, 0]]
 
 
 def test_a_request_as_deep_as_the_log_takes_is_kept() -> None:

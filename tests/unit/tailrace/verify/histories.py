@@ -110,12 +110,18 @@ class World:
         prev: Writer | None = None,
         accepted: Sequence[int] = (),
         held: int = 0,
+        copied: int = 0,
     ) -> Writer:
-        own = self.claim(request, worker, prev.own if prev else None)
-        return Writer(self, request, own, worker, list(accepted), held)
+        own = self.claim(request, worker, prev.own if prev else None, copied=copied)
+        return Writer(self, request, own, worker, list(accepted), held, copied)
 
     def claim(
-        self, request: records.Request, worker: str, prev: str | None, parser: str = ""
+        self,
+        request: records.Request,
+        worker: str,
+        prev: str | None,
+        parser: str = "",
+        copied: int = 0,
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -128,9 +134,10 @@ class World:
             0,
             "scripted-1",
             "scripted-1",
-            2,
+            2 + copied,
             {} if prev else request.echo,
             parser,
+            copied,
         )
         self.token(claim)
         return own
@@ -306,6 +313,7 @@ class Writer:
     worker: str
     ids: list[int]
     held: int = 0
+    copied: int = 0
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
@@ -331,7 +339,7 @@ class Writer:
     ) -> None:
         chain, usage = (
             reference_fold.link(reference_fold.START, self.ids).hex(),
-            records.Usage(2, len(self.ids)),
+            records.Usage(2 + self.copied, len(self.ids) - self.copied),
         )
         whole = scripted.Detokenizer()
         tail = (whole.push(self.ids) + whole.flush())[self.held :]
@@ -419,6 +427,7 @@ class Good:
     unknown: records.Request  # of unknown outcome, with a key; withdrawn before any claim
     again: records.Request  # the same request with the same key once more
     items: records.Request  # reasoning, messages and calls; taken over in the middle of a call
+    fork: records.Request  # begins with 7 tokens of `plain`; taken over in the middle of these
 
 
 def good() -> Good:
@@ -483,7 +492,12 @@ def good() -> Good:
     )
     w.writer(again, "worker-1/a").frames(20).end()
     items = with_items(w)
-    for request in (plain, taken, cancelled, failed, expired, keyed, again, items):
+    fork = w.ask("plain", wants={"fork": records.Fork(plain.rid, 7)})
+    copying = w.writer(fork, "worker-1/a", copied=7).frames(4)
+    w.writer(fork, "worker-2/b", copying, copying.ids, copying.held, 7).frames(3, 3).frames(
+        13
+    ).end()
+    for request in (plain, taken, cancelled, failed, expired, keyed, again, items, fork):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
@@ -511,4 +525,6 @@ def good() -> Good:
         offset=6,
         metadata="0",
     )
-    return Good(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items)
+    return Good(
+        w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items, fork
+    )

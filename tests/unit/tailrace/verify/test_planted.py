@@ -924,6 +924,55 @@ def events_of_another_response_come_on_a_watch(g: worlds.Good, _: random.Random)
     batches(g.world, g.plain)[2].rid = g.taken.rid
 
 
+def copied(g: worlds.Good, request: records.Request, count: int) -> None:
+    for n, r in enumerate(g.world.log):
+        claim = records.decode_token(r.value) if r.topic == topics.TOKENS else None
+        if isinstance(claim, records.Claim) and claim.rid == request.rid:
+            edit(g.world, n, copied=count)
+
+
+def forks(g: worlds.Good, fork: records.Fork | None) -> None:
+    at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.fork.rid}"')
+    g.world.replace(at, msgspec.structs.replace(g.fork, fork=fork))
+
+
+@planted("L10")
+def a_fork_copies_a_token_too_many(g: worlds.Good, _: random.Random) -> None:
+    copied(g, g.fork, 8)
+
+
+@planted("L10")
+def a_frame_has_copied_and_generated_ids(g: worlds.Good, _: random.Random) -> None:
+    copied(g, g.fork, 6)
+
+
+@planted("L10")
+def a_takeover_copies_another_number_of_ids(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.fork.rid, records.Claim, 0), copied=4)
+    copied_by_second = g.world.find(g.fork.rid, records.Claim, 1)
+    edit(g.world, copied_by_second, copied=0)
+
+
+@planted("L10")
+def a_fork_is_of_another_response(g: worlds.Good, _: random.Random) -> None:
+    forks(g, records.Fork(g.keyed.rid, 7))
+
+
+@planted("L10")
+def a_fork_is_of_anothers_response(g: worlds.Good, _: random.Random) -> None:
+    forks(g, records.Fork(g.taken.rid, 7))
+
+
+@planted("L10")
+def a_fork_has_more_than_its_source(g: worlds.Good, _: random.Random) -> None:
+    forks(g, records.Fork(g.plain.rid, 21))
+
+
+@planted("L10")
+def what_is_no_fork_copies(g: worlds.Good, _: random.Random) -> None:
+    forks(g, None)
+
+
 # What only shows to who knows what the parser had to find.
 BY_CONTENT = {"a_message_begins_one_character_early"}
 
@@ -970,7 +1019,7 @@ def test_what_was_deleted_is_erased_and_may_come_back_and_copies_count_once() ->
 
 def test_what_is_not_committed_yet_need_not_be_kept() -> None:
     g = worlds.good()
-    for request in (g.again, g.items):
+    for request in (g.again, g.items, g.fork):
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
