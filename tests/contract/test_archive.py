@@ -146,10 +146,14 @@ async def test_one_that_comes_back_is_erased_again(engine: AsyncEngine) -> None:
     assert whole.rid in folding_.erased
 
 
-async def test_a_tombstone_alone_erases(engine: AsyncEngine) -> None:
+async def test_a_tombstone_alone_erases_also_what_comes_behind_it(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1)
-    await Fold(engine).all([*log_.history(whole), log_.put(topics.HISTORY, 0, whole.rid, None)])
+    folding_ = Fold(engine)
+    await folding_.all([*log_.history(whole), log_.put(topics.HISTORY, 0, whole.rid, None)])
     assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    await folding_.all(log_.history(whole))
+    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    assert folding_.erased == [whole.rid]
 
 
 async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEngine) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from tailrace.archive import reader
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.protocol import topics
 from tests.support import log_contract, memory_log
@@ -34,6 +35,7 @@ def over(
     using: log_clients.LogClients | None = None,
     clock: Callable[[], float] = time.monotonic,
     kept: kept_bytes.KeptBytes | None = None,
+    archive: reader.Reader | None = None,
 ) -> delivery.Delivery:
     """A delivery that knows `broker` as it is now."""
     return delivery.Delivery(
@@ -43,6 +45,7 @@ def over(
         preferred=preferred,
         clock=clock,
         kept=kept,
+        archive=archive,
     )
 
 
