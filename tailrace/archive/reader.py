@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tailrace.protocol import history
 T = TypeVar("T")
 
 ANSWER_S: Final = 5.0
+BEHIND_S: Final = 5.0  # how long the archive may take to fold what was acknowledged
 LOOK_AGAIN_S: Final = 0.02
 # A row larger than this, decompressed, is not what a worker writes.
 MAX_HISTORY_BYTES: Final = 256 << 20
@@ -130,15 +132,14 @@ class Reader:
             ArchiveUnavailable: it was not, within some seconds.
         """
         question = self._positions(log)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                while True:
-                    next_of = await question()
-                    if all(next_of.get((topic, p), 0) >= end for p, end in ends.items()):
-                        return
-                    await asyncio.sleep(LOOK_AGAIN_S)
-        except TimeoutError:
-            raise ArchiveUnavailable("it is behind the log") from None
+        give_up = time.monotonic() + BEHIND_S
+        while True:  # no deadline around it: a question that is cancelled costs its connection
+            next_of = await question()
+            if all(next_of.get((topic, p), 0) >= end for p, end in ends.items()):
+                return
+            if time.monotonic() >= give_up:
+                raise ArchiveUnavailable("it is behind the log")
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _positions(self, log: str) -> Callable[[], Awaitable[dict[folding.Place, int]]]:
         return lambda: self._ask(lambda connection: folding.positions(connection, log))

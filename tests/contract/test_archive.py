@@ -441,6 +441,6 @@ async def test_one_that_is_behind_says_so(
     log_ = Topics()
     await Fold(engine).all(log_.history(history_of(1)))
     await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
-    monkeypatch.setattr(reader, "ANSWER_S", 0.2)
+    monkeypatch.setattr(reader, "BEHIND_S", 0.2)
     with pytest.raises(reader.ArchiveUnavailable, match="behind"):
         await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 2})

@@ -139,7 +139,7 @@ async def test_an_archive_that_is_behind_is_no_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await _fold(url, broker)
-    monkeypatch.setattr(reader, "ANSWER_S", 0.2)
+    monkeypatch.setattr(reader, "BEHIND_S", 0.2)
     rid = _old(broker)
     partition = history.partition(rid, topics.partitions_of(topics.HISTORY))
     broker.put(topics.HISTORY, partition, rid.encode(), b"{}")
