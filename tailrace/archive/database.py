@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -74,6 +75,14 @@ def engine(url: str, *, create: bool = False) -> AsyncEngine:
         pool_size=4,
         pool_pre_ping=True,
     )
+
+
+def is_there(engine: AsyncEngine) -> bool:
+    """Whether a SQLite archive's file exists; True for other databases. A connection that fails
+    leaves a thread behind for a moment, so readers ask first."""
+    if engine.dialect.name != "sqlite":
+        return True
+    return Path((engine.url.database or "").removeprefix("file:")).exists()
 
 
 def _as_transactions(made: AsyncEngine) -> None:

@@ -145,6 +145,8 @@ class Reader:
         return lambda: self._ask(lambda connection: folding.positions(connection, log))
 
     async def _ask(self, question: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        if not database.is_there(self._engine):
+            raise ArchiveUnavailable("its file is not there")
         try:
             async with asyncio.timeout(ANSWER_S), self._engine.connect() as connection:
                 return await question(connection)
