@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import Any, Final
 
 from gateway import cache, files
@@ -81,8 +80,8 @@ class ResponseOperations:
             raise delivery.NotFound(rid)
         value = records.encode(records.Deleted(rid, owner))
         await self._writer.append(
-            topics.CONVERSATIONS,
-            _conversation_partition(rid),
+            topics.DELETIONS,
+            topics.partition_of(topics.DELETIONS, rid),
             rid,
             value,
             telemetry.trace_headers(),
@@ -118,13 +117,3 @@ class ResponseOperations:
         """The messages that the model was given, with their files. Raises like `cancel`."""
         request = await self._delivery.request_of(rid, owner)
         return await self._files.whole(request.messages)
-
-
-_CONVERSATION_PARTITIONS: Final = topics.partitions_of(topics.CONVERSATIONS)
-
-
-def _conversation_partition(key: str) -> int:
-    return (
-        int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
-        % _CONVERSATION_PARTITIONS
-    )

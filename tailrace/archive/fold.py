@@ -25,7 +25,7 @@ from tailrace.protocol import fold, history, records, topics
 
 RESPONSE: Final = "response"
 CHAT: Final = "chat"
-DELETIONS: Final = topics.CONVERSATIONS
+DELETIONS: Final = topics.DELETIONS
 FOLLOWED: Final = (topics.HISTORY, DELETIONS)
 TOMBSTONE: Final = ""  # in the place of who deleted it
 

@@ -137,7 +137,7 @@ class Folding:
             if record.forged:
                 garbage += 1
             elif record.topic == fold.DELETIONS:
-                deleted = records.conversation_of(record.key, record.value)
+                deleted = records.deletion_of(record.key, record.value)
                 if deleted is not None:
                     acts.append((deleted.rid, None, None, deleted.by.key))
                 garbage += deleted is None and record.value is not None

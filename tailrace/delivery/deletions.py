@@ -29,7 +29,7 @@ def _digest(owner: records.Owner) -> bytes:
 
 
 class Deletions:
-    """Reads `llm.conversations` from its beginning on.
+    """Reads `llm.deletions` from its beginning on.
 
     A deletion is remembered as long as the log may hold a record of its response. Afterwards the
     answer is the same as for any response that retention took. Where there is an archive, it is
@@ -49,7 +49,7 @@ class Deletions:
         outlived: bool = False,
     ) -> None:
         """`outlived`: responses may be found after the log has lost them."""
-        self._topic = WholeTopic(topics.CONVERSATIONS, reader, offsets, self._take)
+        self._topic = WholeTopic(topics.DELETIONS, reader, offsets, self._take)
         self._offsets = offsets
         self._clock = clock
         self._deleted: dict[str, _Deleted] = {}
@@ -85,7 +85,7 @@ class Deletions:
 
     async def _take(self, batch: list[log.Record]) -> None:
         for record in batch:
-            decoded = records.conversation_of(record.key, record.value)
+            decoded = records.deletion_of(record.key, record.value)
             if decoded is not None:
                 self.add(decoded.rid, decoded.by)
             elif record.value is not None:

@@ -84,7 +84,7 @@ class Delivery:
             clock,
         )
         self._deletions = Deletions(
-            clients.conversations, clients.offsets, outlived=archive is not None
+            clients.deletions, clients.offsets, outlived=archive is not None
         )
         # Any partition will do; there is always a first one.
         self._health = Health(lambda: clients.offsets.ends(topics.TOKENS, [0]))
@@ -118,7 +118,7 @@ class Delivery:
             self._running = False
             clients = self._clients
             for client in (
-                *(self._live, clients.conversations, clients.replays, clients.offsets),
+                *(self._live, clients.deletions, clients.replays, clients.offsets),
                 self.archived,
             ):
                 # An error while closing what is broken must not hide why the group ended.

@@ -23,7 +23,7 @@ class LogClients:
         long_polled: tails the preferred partitions of `llm.tokens`.
         on_demand: tails its other partitions. A connection of its own: a broker answers the fetches
             of one connection one after another, and a long poll would hold up an added partition.
-        conversations: tails `llm.conversations`.
+        deletions: tails `llm.deletions`.
         revocations: tails `llm.revocations`; `Revocations` stops it.
         replays: reads ranges of `llm.tokens` and of the request topics.
         offsets: answers questions about offsets.
@@ -32,7 +32,7 @@ class LogClients:
 
     long_polled: interfaces.TailReader
     on_demand: interfaces.TailReader
-    conversations: interfaces.TailReader
+    deletions: interfaces.TailReader
     revocations: interfaces.TailReader
     replays: interfaces.RangeReader
     offsets: interfaces.OffsetQueries
@@ -48,7 +48,7 @@ def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
     return LogClients(
         reader(topics.TOKENS, LONG_POLL_WAIT_MS, "tail"),
         reader(topics.TOKENS, ON_DEMAND_WAIT_MS, "on-demand"),
-        reader(topics.CONVERSATIONS, WHOLE_TOPIC_WAIT_MS, "conversations"),
+        reader(topics.DELETIONS, WHOLE_TOPIC_WAIT_MS, "deletions"),
         reader(topics.REVOCATIONS, WHOLE_TOPIC_WAIT_MS, "revocations"),
         log.Replays(bootstrap, client_id=f"{client_id}-replay"),
         log.Offsets(bootstrap, client_id=f"{client_id}-offsets"),

@@ -12,7 +12,7 @@ import aiokafka
 import aiokafka.admin
 import aiokafka.errors
 
-from tailrace.log import address, clients, compacted
+from tailrace.log import address, clients, compacted, moved_deletions
 from tailrace.protocol import ids, log_words, records, topics
 from tailrace.retry import retry_until
 
@@ -49,7 +49,8 @@ async def apply_topics(
     min_insync: int = 1,
 ) -> list[str]:
     """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's
-    incarnation when `llm.tokens` is new. Returns what was created.
+    incarnation when `llm.tokens` is new. Copies deletions that an older version wrote. Returns what
+    was created.
 
     The token topic comes first: a request partition without its token partition would have nowhere
     to put its answer (log rule P9).
@@ -90,6 +91,8 @@ async def apply_topics(
     if topics.TOKENS in created or await _named(bootstrap) is None:
         await _name_incarnation(bootstrap)
     await compacted.sign_again(bootstrap)
+    if topics.CONVERSATIONS in existing:
+        await moved_deletions.copy_deletions(bootstrap)
     return created
 
 

@@ -1,6 +1,6 @@
-"""Writes records of compacted topics of one partition, and signs what lies there again.
+"""Writes records of compacted topics, and signs again what those of one partition hold.
 
-Records of these topics outlive the keys that signed them, and the time before there were keys. So
+Records of these outlive the keys that signed them, and the time before there were keys. So
 `tailrace topics apply` signs them again with the newest key.
 """
 
@@ -30,16 +30,18 @@ class Kept(NamedTuple):
     forged: int
 
 
-async def append(bootstrap: str, topic: str, kept: Sequence[tuple[bytes, bytes]]) -> None:
-    """Append (key, value) pairs to partition 0. Raises LogUnavailable."""
+async def append(
+    bootstrap: str, topic: str, kept: Sequence[tuple[bytes, bytes]], partition: int = 0
+) -> None:
+    """Append (key, value) pairs to one partition. Raises LogUnavailable."""
     producer = aiokafka.AIOKafkaProducer(**address.options(bootstrap), acks="all")
     try:
         async with asyncio.timeout(clients.APPEND_DEADLINE_S):
             await producer.start()
             for key, value in kept:
-                headers = record_keys.signed(topic, 0, key, value, ())
+                headers = record_keys.signed(topic, partition, key, value, ())
                 await producer.send_and_wait(
-                    topic, value=value, key=key, partition=0, headers=headers
+                    topic, value=value, key=key, partition=partition, headers=headers
                 )
     except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
         raise log_words.LogUnavailable(

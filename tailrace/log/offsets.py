@@ -50,6 +50,17 @@ class Offsets:
         """Oldest offset still held, of each partition."""
         return await self._ask(aiokafka.AIOKafkaConsumer.beginning_offsets, topic, partitions)
 
+    async def since(self, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
+        """Offset of the first record at or after a time (ms), of each partition that has one."""
+
+        async def first_at(
+            consumer: aiokafka.AIOKafkaConsumer, tps: list[aiokafka.TopicPartition]
+        ) -> dict[aiokafka.TopicPartition, int]:
+            found = await consumer.offsets_for_times(dict.fromkeys(tps, timestamp))
+            return {tp: at.offset for tp, at in found.items() if at is not None}
+
+        return await self._ask(first_at, topic, partitions)
+
     async def committed(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         """Committed (offset, metadata) of a group by (topic, partition)."""
         admin = None

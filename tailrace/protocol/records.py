@@ -382,7 +382,7 @@ class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaul
 
 
 class Deleted(msgspec.Struct, tag_field="t", tag="DELETED", frozen=True, omit_defaults=True):
-    """On `llm.conversations`, key = rid: the owner deleted the response. Reads answer 404 from now
+    """On `llm.deletions`, key = rid: the owner deleted the response. Reads answer 404 from now
     on."""
 
     rid: str
@@ -469,7 +469,7 @@ T = TypeVar("T", bound=Request | TokenRecord | Deleted | Metadata | Revoked | In
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
 _requests = msgspec.json.Decoder(Request)
-_conversations = msgspec.json.Decoder(Deleted)
+_deletions = msgspec.json.Decoder(Deleted)
 _changes = msgspec.json.Decoder(Metadata)
 _revocations = msgspec.json.Decoder(Revoked)
 _meta = msgspec.json.Decoder(Incarnation)
@@ -546,9 +546,9 @@ def decode_request(value: bytes | None) -> Request | None:
     return _decode(_requests, value)
 
 
-def decode_conversation(value: bytes | None) -> Deleted | None:
-    """A record of `llm.conversations`, or None for garbage."""
-    return _decode(_conversations, value)
+def decode_deletion(value: bytes | None) -> Deleted | None:
+    """A record of `llm.deletions`, or None for garbage."""
+    return _decode(_deletions, value)
 
 
 def metadata_of(value: bytes | None) -> Metadata | None:
@@ -566,9 +566,9 @@ def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:
     return record
 
 
-def conversation_of(key: bytes | None, value: bytes | None) -> Deleted | None:
-    """Like `decode_conversation`, but also None where the key names another response."""
-    record = decode_conversation(value)
+def deletion_of(key: bytes | None, value: bytes | None) -> Deleted | None:
+    """Like `decode_deletion`, but also None where the key names another response."""
+    record = decode_deletion(value)
     return record if record is not None and key == record.rid.encode() else None
 
 

@@ -6,6 +6,7 @@ compares the cluster's topics, users and ACLs with it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,6 +18,7 @@ PriorityClass = Literal["interactive", "batch"]
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
+DELETIONS = "llm.deletions"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
 HISTORY = "llm.history"
@@ -29,6 +31,7 @@ META = "llm.meta"
 REVOCATION_DAYS = 365 + 2
 # For how long after it was written a chunk of a file may be named by a new request.
 FILE_REUSE_MS = 12 * HOUR_MS
+DELETION_MS = 2 * DAY_MS
 
 _POOL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
@@ -140,13 +143,26 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             frozenset({"gateway", "push", "archive", "operator"}),
         ),
         Topic(
-            CONVERSATIONS,
+            DELETIONS,
             6,
             # A deletion matters as long as the log may hold a record of the response.
             {
                 **_COMPACTED,
                 "cleanup.policy": "compact,delete",
-                "retention.ms": str(2 * DAY_MS),
+                "retention.ms": str(DELETION_MS),
+            },
+            # The operator copies what an older version wrote into `llm.conversations`.
+            frozenset({"gateway", "operator"}),
+            frozenset({"gateway", "push", "archive", "operator"}),
+        ),
+        Topic(
+            CONVERSATIONS,
+            6,
+            # Holds deletions that gateways of version 0.1 wrote.
+            {
+                **_COMPACTED,
+                "cleanup.policy": "compact,delete",
+                "retention.ms": str(DELETION_MS),
             },
             frozenset({"gateway"}),
             frozenset({"gateway", "push", "archive", "operator"}),
@@ -188,3 +204,10 @@ def partitions_of(name: str) -> int:
         if row.name == name and row.partitions:
             return row.partitions
     raise ValueError(f"{name} has no partition count of its own")
+
+
+def partition_of(name: str, key: str) -> int:
+    """The partition of a key in a topic whose partition count does not depend on the log's. Raises
+    ValueError like `partitions_of`."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % partitions_of(name)

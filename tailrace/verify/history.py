@@ -14,9 +14,9 @@ from tailrace.verify import transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
 # Topics with partitions of their own, not those of `llm.tokens`.
-BESIDE = (topics.USAGE, topics.DLQ, topics.CONVERSATIONS)
+BESIDE = (topics.USAGE, topics.DLQ, topics.DELETIONS)
 # Topics of which only the tags are judged.
-TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT)
+TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT, topics.CONVERSATIONS)
 # Topics of whose records the tags are judged apart: of `llm.history` only some are read.
 TAGGED = (*TAGS_ONLY, topics.HISTORY)
 _dead = msgspec.json.Decoder(records.Dead)
@@ -265,8 +265,8 @@ def shown(key: bytes | None) -> str:
 
 def beside(r: log_words.Record) -> records.Metered | records.Dead | records.Deleted | None:
     """Decode a record of the topics in `BESIDE`. Returns None for garbage."""
-    if r.topic == topics.CONVERSATIONS:
-        return records.decode_conversation(r.value)
+    if r.topic == topics.DELETIONS:
+        return records.decode_deletion(r.value)
     try:
         return (_metered if r.topic == topics.USAGE else _dead).decode(r.value or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

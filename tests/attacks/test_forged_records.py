@@ -170,11 +170,11 @@ ABOUT_A_RESPONSE: Final[dict[str, Callable[[Victim], tuple[str, records.Record]]
         records.Cancel(v.rid, records.Owner(v.first.owner.issuer, "mallory")),
     ),
     "DELETED of its owner": lambda v: (
-        topics.CONVERSATIONS,
+        topics.DELETIONS,
         records.Deleted(v.rid, v.first.owner),
     ),
     "DELETED of a stranger": lambda v: (
-        topics.CONVERSATIONS,
+        topics.DELETIONS,
         records.Deleted(v.rid, records.Owner(v.first.owner.issuer, "mallory")),
     ),
     "CLAIM": lambda v: (topics.TOKENS, claim(v)),

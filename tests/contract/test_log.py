@@ -630,7 +630,7 @@ async def test_topics_are_applied_once_and_a_new_pool_fits_the_log_that_is_there
     assert {
         counts[name] for name in (*added, topics.TOKENS, topics.requests("default", "batch"))
     } == {5}
-    assert (counts[topics.META], counts[topics.CONVERSATIONS]) == (1, 6)
+    assert (counts[topics.META], counts[topics.DELETIONS]) == (1, 6)
     assert await log.layout(bare.bootstrap) == first
 
 

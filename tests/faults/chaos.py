@@ -259,7 +259,7 @@ async def garbage(bootstrap: str, rng: random.Random) -> int:
     valid = json.dumps({"t": "YIELD", "rid": unknown, "own": "a", "seq": 0}).encode()
     names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [
         topics.TOKENS,
-        topics.CONVERSATIONS,
+        topics.DELETIONS,
         topics.DLQ,
         topics.USAGE,
         topics.HISTORY,
@@ -274,7 +274,7 @@ async def garbage(bootstrap: str, rng: random.Random) -> int:
                     key = unknown.encode() if value is valid else b"k"
                     await producer.send(name, value=value, key=key, partition=partition)
                     # What the judge does not count as garbage.
-                    sent += name not in (topics.CONVERSATIONS, topics.HISTORY)
+                    sent += name not in (topics.DELETIONS, topics.HISTORY)
         await producer.flush()
     finally:
         await producer.stop()

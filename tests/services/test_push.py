@@ -367,7 +367,7 @@ async def test_a_deleted_response_is_gone(world: World) -> None:
     request = await answer(world)
     assert await sse(world, request.rid)
     await world.writer.append(
-        topics.CONVERSATIONS,
+        topics.DELETIONS,
         0,
         request.rid,
         records.encode(records.Deleted(request.rid, request.owner)),

@@ -20,7 +20,7 @@ def clients(broker: memory_log.MemoryLog, *, replays: int = 2) -> log_clients.Lo
     return log_clients.LogClients(
         broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
         broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
-        broker.reader(topics.CONVERSATIONS, wait_ms=WAIT_MS),
+        broker.reader(topics.DELETIONS, wait_ms=WAIT_MS),
         broker.reader(topics.REVOCATIONS, wait_ms=WAIT_MS),
         broker.replays(replays),
         broker.offsets(),

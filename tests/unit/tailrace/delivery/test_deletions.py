@@ -34,15 +34,15 @@ async def test_what_was_deleted_before_the_start_is_not_found_once_the_instance_
     broker: memory_log.MemoryLog,
 ) -> None:
     rid = put_request(broker)
-    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
-    broker.lag(topics.CONVERSATIONS, 0, 0)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
+    broker.lag(topics.DELETIONS, 0, 0)
     clients = memory_delivery.clients(broker)
     made = memory_delivery.over(broker, using=clients)
     async with memory_delivery.running(made, ready=False):
-        await log_contract.until(lambda: clients.conversations.follows(0), 5)
-        await clients.conversations.poll()
+        await log_contract.until(lambda: clients.deletions.follows(0), 5)
+        await clients.deletions.poll()
         assert not made.ready
-        broker.catch_up(topics.CONVERSATIONS, 0)
+        broker.catch_up(topics.DELETIONS, 0)
         await log_contract.until(lambda: made.ready, 5)
         with pytest.raises(delivery.NotFound):
             await made.find(rid, OWNER)
@@ -54,7 +54,7 @@ async def test_a_deletion_elsewhere_holds_when_its_record_is_read(
     rid = put_request(broker)
     async with memory_delivery.running(memory_delivery.over(broker)) as made:
         assert (await made.find(rid, OWNER)).response["id"] == rid
-        broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
+        broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
 
         async def hidden() -> bool:
             try:
@@ -72,8 +72,8 @@ async def test_a_deletion_by_another_principal_or_under_another_key_deletes_noth
     """It was obeyed, so that any writer of the log could delete any response."""
     rid, other = put_request(broker), put_request(broker, 1)
     stranger = records.Owner("https://tests", "mallory")
-    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, stranger), rid)
-    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), other)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, stranger), rid)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), other)
     async with memory_delivery.running(memory_delivery.over(broker)) as made:
         assert (await made.find(rid, OWNER)).response["id"] == rid
         with pytest.raises(delivery.NotFound):
@@ -92,15 +92,15 @@ async def test_a_position_that_compaction_removed_is_read_on_from_the_beginning(
     broker: memory_log.MemoryLog,
 ) -> None:
     rid = put_request(broker)
-    broker.lag(topics.CONVERSATIONS, 0, 0)
-    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted("resp_other", OWNER), "other")
+    broker.lag(topics.DELETIONS, 0, 0)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted("resp_other", OWNER), "other")
     clients = memory_delivery.clients(broker)
     made = memory_delivery.over(broker, using=clients)
     async with memory_delivery.running(made, ready=False):
-        await log_contract.until(lambda: clients.conversations.follows(0), 5)
-        broker.delete_below(topics.CONVERSATIONS, 0, 1)
-        broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
-        broker.catch_up(topics.CONVERSATIONS, 0)
+        await log_contract.until(lambda: clients.deletions.follows(0), 5)
+        broker.delete_below(topics.DELETIONS, 0, 1)
+        broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
+        broker.catch_up(topics.DELETIONS, 0)
         await log_contract.until(lambda: made.ready, 5)
         with pytest.raises(delivery.NotFound):
             await made.find(rid, OWNER)
@@ -112,12 +112,12 @@ async def test_a_deletion_is_forgotten_when_retention_took_its_response_and_no_s
     """The set of deletions is bounded by what the log holds, not by how long a process lives."""
     now = 0.0
     offsets = broker.offsets()
-    reader = broker.reader(topics.CONVERSATIONS, wait_ms=5)
+    reader = broker.reader(topics.DELETIONS, wait_ms=5)
     made = deletions.Deletions(reader, offsets, lambda: now)
     old, young = put_request(broker, 0), put_request(broker, 5)
     nowhere = ids.mint(ids.Address(broker.layout.tag, 700, 0), b"z" * ids.RANDOM_BYTES)
     for rid in (old, young, nowhere, "resp_garbage"):
-        broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
+        broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
     task = asyncio.create_task(made.run())
     try:
         await eventually(lambda: made.ready and len(made) == 2, "both are known", within_s=5)
@@ -138,7 +138,7 @@ async def test_without_a_deletion_that_was_forgotten_the_answer_is_that_the_hist
     broker: memory_log.MemoryLog,
 ) -> None:
     rid = put_request(broker)
-    broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, OWNER), rid)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
     broker.skip_to(topics.TOKENS, 0, 5)
     broker.delete_below(topics.TOKENS, 0, 5)
     async with memory_delivery.running(memory_delivery.over(broker)) as made:

@@ -86,7 +86,7 @@ async def test_a_response_of_somebody_else_costs_the_look_ups_of_an_unknown_one(
     if kind != "queued":
         gateway_parts.put_answer(broker, request(rid), "one", end=kind != "running")
     if kind == "deleted":
-        broker.put_record(topics.CONVERSATIONS, 0, records.Deleted(rid, BOB), rid)
+        broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, BOB), rid)
     broker.skip_to(topics.TOKENS, 0, BEHIND)
     async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
         if kind == "deleted":

@@ -49,7 +49,7 @@ Decode = Callable[[bytes | None], Any]
 DECODERS: dict[str, Decode] = {
     "token": records.decode_token,
     "request": records.decode_request,
-    "conversation": records.decode_conversation,
+    "deletion": records.decode_deletion,
     "meta": records.decode_meta,
 }
 
@@ -58,7 +58,7 @@ DECODERS: dict[str, Decode] = {
     ("decode", "record"),
     [(records.decode_token, r) for r in (CLAIM, TOK, END, FAILED, CANCEL, YIELD)]
     + [(records.decode_request, REQUEST)]
-    + [(records.decode_conversation, DELETED)]
+    + [(records.decode_deletion, DELETED)]
     + [(records.decode_meta, INCARNATION)],
     ids=lambda x: type(x).__name__ if isinstance(x, msgspec.Struct) else "",
 )
@@ -184,7 +184,7 @@ def test_fields_of_a_later_writer_are_tolerated() -> None:
 def test_another_version_is_garbage_to_this_reader(version: object) -> None:
     assert records.decode_token(altered(TOK, v=version)) is None
     assert records.decode_request(altered(REQUEST, v=version)) is None
-    assert records.decode_conversation(altered(DELETED, v=version)) is None
+    assert records.decode_deletion(altered(DELETED, v=version)) is None
     assert records.decode_meta(altered(INCARNATION, v=version)) is None
 
 
@@ -320,7 +320,7 @@ def test_an_unknown_type_is_garbage(name: object) -> None:
 def test_a_record_of_another_topic_is_garbage() -> None:
     assert records.decode_token(records.encode(REQUEST)) is None
     assert records.decode_request(records.encode(CLAIM)) is None
-    assert records.decode_conversation(records.encode(INCARNATION)) is None
+    assert records.decode_deletion(records.encode(INCARNATION)) is None
     assert records.decode_meta(records.encode(DELETED)) is None
 
 

@@ -24,7 +24,7 @@ def test_the_table_holds_each_topic_once() -> None:
         [
             *request_topics(),
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
-            *("llm.usage", "llm.meta", "llm.files", "llm.history"),
+            *("llm.usage", "llm.meta", "llm.files", "llm.history", "llm.deletions"),
         ]
     )
 
@@ -44,7 +44,13 @@ def test_tokens_are_never_compacted_nor_deleted_by_size() -> None:
 
 def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
     compacted = {name for name, row in rows().items() if "compact" in row.config["cleanup.policy"]}
-    assert compacted == {topics.CONVERSATIONS, topics.REVOCATIONS, topics.META, topics.HISTORY}
+    assert compacted == {
+        topics.CONVERSATIONS,
+        topics.DELETIONS,
+        topics.REVOCATIONS,
+        topics.META,
+        topics.HISTORY,
+    }
 
 
 @pytest.mark.parametrize("name", request_topics())
@@ -84,6 +90,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         "llm.requests": BOTH,
         topics.TOKENS: BOTH,
         topics.CONVERSATIONS: BOTH,
+        topics.DELETIONS: BOTH,
         topics.REVOCATIONS: BOTH,
         topics.FILES: BOTH,
         topics.HISTORY: BOTH,
@@ -106,10 +113,11 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.TOKENS,
             topics.HISTORY,
             topics.CONVERSATIONS,
+            topics.DELETIONS,
             topics.REVOCATIONS,
         )
     },
-    "archive": {topics.HISTORY: BOTH, topics.CONVERSATIONS: {READ}},
+    "archive": {topics.HISTORY: BOTH, topics.CONVERSATIONS: {READ}, topics.DELETIONS: {READ}},
     "operator": {
         name: {READ}
         for name in (
@@ -123,7 +131,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.USAGE,
         )
     }
-    | {topics.REVOCATIONS: BOTH},
+    | {topics.REVOCATIONS: BOTH, topics.DELETIONS: BOTH},
 }
 # Granted by the matrix, and not used yet: the table asks for less. A writer that comes must
 # be added to the table first.
@@ -191,7 +199,9 @@ def test_two_tables_do_not_share_settings() -> None:
     assert other[topics.META].config["segment.ms"] != "1"
 
 
-@pytest.mark.parametrize("name", [topics.CONVERSATIONS, topics.USAGE, topics.META, topics.HISTORY])
+@pytest.mark.parametrize(
+    "name", [topics.CONVERSATIONS, topics.DELETIONS, topics.USAGE, topics.META, topics.HISTORY]
+)
 def test_a_fixed_number_of_partitions_is_what_the_table_says(name: str) -> None:
     assert topics.partitions_of(name) == rows()[name].partitions
 
@@ -200,3 +210,10 @@ def test_a_fixed_number_of_partitions_is_what_the_table_says(name: str) -> None:
 def test_a_topic_with_the_logs_partition_count_or_none_has_no_fixed_number(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         topics.partitions_of(name)
+
+
+def test_every_version_and_service_puts_a_key_into_the_same_partition() -> None:
+    """Compaction keeps the last record of a key in each partition."""
+    keys = ("resp_AWFiY2QAAQAAAAAAXQAAAAAAAAAAAAAA", "a", "")
+    assert [topics.partition_of(topics.DELETIONS, key) for key in keys] == [0, 5, 0]
+    assert {topics.partition_of(topics.META, key) for key in keys} == {0}

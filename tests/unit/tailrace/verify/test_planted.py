@@ -767,7 +767,7 @@ def another_principal_cancelled_before_any_claim(g: worlds.Good, _: random.Rando
 @planted("A1")
 def another_principal_deleted(g: worlds.Good, _: random.Random) -> None:
     record = records.Deleted(g.plain.rid, worlds.owner("mallory"))
-    g.world.append(topics.CONVERSATIONS, 0, g.plain.rid, record)
+    g.world.append(topics.DELETIONS, 0, g.plain.rid, record)
 
 
 @planted("A1")
@@ -779,13 +779,13 @@ def a_record_lies_under_another_responses_key(g: worlds.Good, rng: random.Random
     elif kind == "request":
         w.append(worlds.REQUESTS, 0, other, g.plain)
     else:
-        w.append(topics.CONVERSATIONS, 0, other, records.Deleted(g.plain.rid, g.plain.owner))
+        w.append(topics.DELETIONS, 0, other, records.Deleted(g.plain.rid, g.plain.owner))
 
 
 @planted("A2")
 def a_record_has_no_good_tag(g: worlds.Good, rng: random.Random) -> None:
     """Readers see that it is there and not what it says."""
-    topic = rng.choice([topics.TOKENS, worlds.REQUESTS, topics.CONVERSATIONS, topics.REVOCATIONS])
+    topic = rng.choice([topics.TOKENS, worlds.REQUESTS, topics.DELETIONS, topics.REVOCATIONS])
     g.world.append(topic, 0, g.plain.rid, records.Cancel(g.plain.rid, g.plain.owner))
     reason = rng.choice(["no tag", "unknown key", "wrong tag", "not its writer"])
     g.world.log[-1] = g.world.log[-1]._replace(value=None, forged=reason)
@@ -1004,9 +1004,7 @@ def test_arguments_of_a_function_that_is_not_strict_need_no_json() -> None:
 def test_what_was_deleted_is_erased_and_may_come_back_and_copies_count_once() -> None:
     g = worlds.good()
     g.world.keep(g.taken)
-    g.world.append(
-        topics.CONVERSATIONS, 0, g.plain.rid, records.Deleted(g.plain.rid, g.plain.owner)
-    )
+    g.world.append(topics.DELETIONS, 0, g.plain.rid, records.Deleted(g.plain.rid, g.plain.owner))
     g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
     g.world.keep(g.plain)
     g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
