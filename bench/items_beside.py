@@ -3,10 +3,15 @@
 The model has random weights and a template that knows tools, so the engine costs almost nothing
 and answers end by their length alone. Grammars do the same on both sides; what differs is the path
 of what the model makes: parsing in the worker, marks in the log, events.
+
+vLLM's own server lets a forced call have endless whitespace between its members, which the worker
+does not. A random model there would write little else, and that costs the grammar almost nothing.
+So in this case tokens of nothing but whitespace are forbidden to both.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +42,9 @@ NOTES: Final[dict[str, Any]] = {
 }
 FUNCTION: Final = {"name": "write", "description": "Write.", "parameters": NOTES, "strict": True}
 TOOLS: Final = [{"type": "function", "function": FUNCTION}]
+# As byte-level tokenizers write space, newline, tab and carriage return.
+WHITESPACE: Final = frozenset("ĠĊĉč")
+CALL: Final = "one call"
 CASES: Final[dict[str, dict[str, Any]]] = {
     "plain": {},
     "JSON schema": {
@@ -46,7 +54,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
         }
     },
     "tools offered": {"tools": TOOLS},
-    "one call": {
+    CALL: {
         "tools": TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "write"}},
     },
@@ -70,8 +78,10 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
         ),
         stacks.vllm_server(plan.scratch, folder, folder.name, tool_parser=PARSER),
     ) as (ours, theirs):
+        biased = {"logit_bias": dict.fromkeys(_whitespace(folder), -100)}
+        cases = {**CASES, CALL: CASES[CALL] | biased}
         for number in range(-1, plan.rounds):
-            for case, fields in CASES.items():
+            for case, fields in cases.items():
                 for streams in (16,) if number < 0 else plan.pick((16,), (1, 16, 64)):
                     each = plan.pick(2, 3)
                     for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
@@ -105,6 +115,12 @@ def _model(scratch: Path) -> Path:
             timeout=300,
         )
     return folder
+
+
+def _whitespace(folder: Path) -> list[str]:
+    """Ids of the tokens that are nothing but whitespace, as `logit_bias` names them."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return [str(i) for token, i in vocabulary.items() if token and set(token) <= WHITESPACE]
 
 
 def _ask(side: stacks.Side, fields: dict[str, Any], tokens: int) -> load.Ask:
