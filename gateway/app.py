@@ -20,10 +20,12 @@ from gateway import (
     completion_routes,
     create_routes,
     endpoint,
+    file_routes,
     files,
     http,
     idempotency,
     idempotency_index,
+    large_bodies,
     list_routes,
     not_offered,
     page,
@@ -38,6 +40,7 @@ from gateway import (
     session_routes,
     stream_keeper,
     submission,
+    uploads,
     withdrawals,
     worker_registry,
 )
@@ -46,7 +49,7 @@ from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
-from tailrace.protocol import seals
+from tailrace.protocol import seals, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -74,6 +77,7 @@ class Clients:
         redis_cache: holds what may be evicted; None: `redis` does.
         delivery: reads the log for the delivery.
         key_offsets, key_replays: read the request topics for the index of idempotency keys.
+        uploads: tails `llm.uploads`.
     """
 
     redis: RedisStore
@@ -82,6 +86,7 @@ class Clients:
     delivery: log_clients.LogClients
     key_offsets: interfaces.OffsetQueries
     key_replays: interfaces.RangeReader
+    uploads: interfaces.TailReader
 
 
 def over_network(config: settings.GatewaySettings) -> Clients:
@@ -98,6 +103,12 @@ def over_network(config: settings.GatewaySettings) -> Clients:
         log_clients.over_kafka(config.kafka, config.name),
         log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
         log.Replays(config.kafka, client_id=f"{config.name}-keys"),
+        log.Reader(
+            config.kafka,
+            topics.UPLOADS,
+            wait_ms=log_clients.WHOLE_TOPIC_WAIT_MS,
+            client_id=f"{config.name}-uploads",
+        ),
     )
 
 
@@ -156,6 +167,15 @@ class Gateway:
             sessions=sessions,
         )
         kept_files = files.Files(self.writer, clients.delivery.replays)
+        large = large_bodies.LargeBodies()
+        self.uploads = uploads.Uploads(
+            layout.tag,
+            clients.uploads,
+            clients.delivery.offsets,
+            clients.delivery.replays,
+            self.writer,
+            kept_files,
+        )
         operations = response_operations.ResponseOperations(
             self.delivery, self.writer, cached, kept_files
         )
@@ -183,6 +203,7 @@ class Gateway:
                 layout.partitions,
                 config.records_version,
                 seals.Keys(keys) if keys else None,
+                uploaded=self.uploads,
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,
@@ -215,6 +236,7 @@ class Gateway:
             self.draining,
             self.checks,
             self.delivery.kept,
+            large,
         )
         completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
         self.api = http.Api(
@@ -227,6 +249,7 @@ class Gateway:
             list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             session_routes.SessionRoutes(gate, sessions),
+            file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
             self.delivery,
             self.redis,
             self.workers,
@@ -278,7 +301,7 @@ class Gateway:
         )
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
-            self.key_sets,
+            *(self.key_sets, self.uploads),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

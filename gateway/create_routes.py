@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from gateway import (
     chat_completions,
     choices,
     embeddings,
+    large_bodies,
     request_body,
     response_stream,
     submission,
@@ -37,10 +38,6 @@ from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
-# After a large body was parsed and written, the next one waits for so many times as long as that
-# took: other requests have the processor meanwhile.
-REST: Final = 2.0
-LONGEST_REST_S: Final = 1.0
 GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
 
 E = TypeVar("E")
@@ -80,15 +77,16 @@ class CreateRoutes:
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         kept: kept_bytes.KeptBytes,
+        large: large_bodies.LargeBodies,
     ) -> None:
         self._kept = kept
+        self._large = large
         self._config = config
         self._gate = gate
         self._submit = submit
         self._withdrawn = withdrawn
         self._draining = draining
         self._checks = checks
-        self._large = asyncio.Lock()
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app` with these routes in front of it, unless spans are exported.
@@ -255,7 +253,7 @@ class CreateRoutes:
                 for_images=request_body.IMAGES_BYTES,
             )
             large = len(body) > request_body.LARGE_BYTES
-            turn = self._turn() if large else contextlib.nullcontext()
+            turn = self._large.turn() if large else contextlib.nullcontext()
             key = request.headers.get("idempotency-key")
             async with turn:
                 create = await request_body.parsed(
@@ -267,18 +265,6 @@ class CreateRoutes:
         for headers in (chosen.headers, chosen.streams[0].headers):
             headers.update(create.headers)
         return principal, create.submitted, chosen
-
-    @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """One large body at a time."""
-        await self._large.acquire()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            yield
-        finally:
-            rest_s = min(REST * (loop.time() - began), LONGEST_REST_S)
-            loop.call_later(rest_s, self._large.release)
 
     async def _whole(
         self,

@@ -77,6 +77,17 @@ class Files:
         messages = images.changed(request.messages, change)
         return msgspec.structs.replace(request, messages=messages)
 
+    async def keep(self, scope: str, data: bytes) -> tuple[str, files.Place]:
+        """Have a file in the log. Returns its digest, and where it is.
+
+        Raises:
+            log.LogUnavailable, log.AppendFailed: nothing was written that matters.
+        """
+        sha256 = await asyncio.to_thread(files.digest, data)
+        async with self._one:
+            known = self._known(scope, sha256)
+            return sha256, known or await self._write(scope, sha256, data)
+
     async def whole(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Messages with the files that they name. Raises log.HistoryLost, log.LogUnavailable."""
         return await log_files.whole(self._ranges, messages)

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import (
     completion_routes,
     create_routes,
+    file_routes,
     list_routes,
     not_offered,
     response_routes,
@@ -49,6 +50,7 @@ class Api:
         lists: list_routes.ListRoutes,
         revocations: revocation_routes.RevocationRoutes,
         sessions: session_routes.SessionRoutes,
+        files: file_routes.FileRoutes,
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
@@ -65,6 +67,7 @@ class Api:
         self._lists = lists
         self._revocations = revocations
         self._sessions = sessions
+        self._files = files
         self._delivery = deliver
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
@@ -91,6 +94,11 @@ class Api:
             ("GET", "/v1/chat/completions/{completion_id}", self._completions.show),
             ("DELETE", "/v1/chat/completions/{completion_id}", self._completions.delete),
             ("GET", "/v1/chat/completions/{completion_id}/messages", self._completions.messages),
+            ("POST", "/v1/files", self._files.create),
+            ("GET", "/v1/files", self._files.listed),
+            ("GET", "/v1/files/{file_id}", self._files.show),
+            ("GET", "/v1/files/{file_id}/content", self._files.content),
+            ("DELETE", "/v1/files/{file_id}", self._files.delete),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),

@@ -20,8 +20,7 @@ GENERATES: Final = (
 INSTEAD: Final = {
     "responses/input_tokens": "The usage of a response has its number of input tokens.",
     "responses/compact": "Continue a response by 'previous_response_id', or send fewer items.",
-    "files": "Send text files and images in the request itself, as data URLs.",
-    "uploads": "Send text files and images in the request itself, as data URLs.",
+    "uploads": "Upload a file in one piece: POST /v1/files.",
     "containers": GENERATES,
     "images": GENERATES,
     "videos": GENERATES,

@@ -1,17 +1,19 @@
-"""Items that a request names or carries sealed, resolved before it is written to the log."""
+"""Items and files that a request names, and what it carries sealed, resolved before it is written
+to the log."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Final
+from typing import Any, Final
 
-from gateway import context
+from gateway import context, uploads
 from gateway.parsing import command, conversation
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, ids, records, seals
+from tailrace.protocol import errors, ids, images, records, seals
 
+MAX_FILES: Final = 32  # that one request may name
 MAX_RESPONSES: Final = 16  # that the references of one request may name: each is a look-up
 # Of the items that references stand for, as often as they are named. More fit into no record; a
 # short body that names one long item often must not be written out to find that out.
@@ -22,24 +24,28 @@ _ITEM_ID: Final = re.compile(r"[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z
 class References:
     """Looks references up, and opens what is sealed."""
 
-    def __init__(self, deliver: delivery.Delivery, keys: seals.Keys | None) -> None:
+    def __init__(
+        self, deliver: delivery.Delivery, keys: seals.Keys | None, kept: uploads.Uploads
+    ) -> None:
         """`keys`: None where nothing is sealed."""
         self._delivery = deliver
         self._keys = keys
+        self._uploads = kept
 
     async def resolve(self, create: command.Create, owner: records.Owner) -> command.Create:
-        """The command with its references replaced by the items, and with the text of what is
-        sealed.
+        """The command with its references replaced by the items, the files that it names by their
+        text or image, and with the text of what is sealed.
 
         Raises:
             errors.ApiError: 404 for an item that the owner has not stored; 400 for content that
-                was not sealed for the owner, for references to too many responses, or to more
-                than a record holds.
+                was not sealed for the owner, for a file that the owner has not, for references to
+                too many responses or files, or to more than a record holds.
             log.LogUnavailable
         """
         if not conversation.unresolved(create.turn):
             return create
         known: dict[str, dict[str, conversation.Item]] = {}
+        files: dict[str, dict[str, Any]] = {}
         turn: list[conversation.Item] = []
         characters = 0
         for item in create.turn:
@@ -58,10 +64,16 @@ class References:
                     if summary is None:
                         raise _not_opened(item.where)
                     turn.append(dataclasses.replace(item, summary=summary))
+                case _ if conversation.uploads(item):
+                    whole = await self._with_files(item, owner, files)
+                    characters += _length(whole)
+                    if characters > MAX_CHARACTERS:
+                        raise errors.record_too_large()
+                    turn.append(whole)
                 case _:
                     turn.append(item)
         shown = [
-            conversation.shown(now if isinstance(was, conversation.Reference) else was)
+            conversation.shown(now if _named(was) else was)
             for was, now in zip(create.turn, turn, strict=True)
         ]
         return dataclasses.replace(
@@ -80,6 +92,33 @@ class References:
             return self._keys.open(sealed, kind, owner)
         except seals.InvalidSeal as error:
             raise _not_opened(item.where) from error
+
+    async def _with_files(
+        self, item: conversation.Item, owner: records.Owner, known: dict[str, dict[str, Any]]
+    ) -> conversation.Item:
+        """The item with the files that it names; `known`: those of the request so far, by id."""
+        for part in conversation.uploads(item):
+            if part["id"] not in known:
+                if len(known) == MAX_FILES:
+                    raise errors.invalid_value(
+                        part["where"], f"A request names at most {MAX_FILES} files."
+                    )
+                known[part["id"]] = await self._uploads.part(part["id"], owner, part["where"])
+            if part["image"] and known[part["id"]]["type"] != "image":
+                raise errors.unsupported_value(part["where"], "This file is no image.")
+
+        def whole(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+            found = [_filled(part, known) for part in parts]
+            if images.any_in([{"content": found}]):
+                return found
+            return "".join(part["text"] for part in found)
+
+        match item:
+            case conversation.Message(content=list(parts)):
+                return dataclasses.replace(item, content=whole(parts))
+            case conversation.CallOutput(output=list(parts)):
+                return dataclasses.replace(item, output=whole(parts))
+        return item
 
     async def _referenced(
         self,
@@ -117,9 +156,28 @@ class References:
         }
 
 
+def _named(item: conversation.Item) -> bool:
+    """Whether the client gave a name in the place of something."""
+    return isinstance(item, conversation.Reference) or bool(conversation.uploads(item))
+
+
+def _filled(part: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    if part["type"] != conversation.UPLOAD:
+        return part
+    found = known[part["id"]]
+    detail = {"detail": part["detail"]} if part["detail"] and found["type"] == "image" else {}
+    return {**found, **detail}
+
+
 def _length(item: conversation.Item) -> int:
-    """Characters of an output item."""
+    """Characters of an item."""
     match item:
+        case (
+            conversation.Message(content=list(parts)) | conversation.CallOutput(output=list(parts))
+        ):
+            return sum(len(part.get("text", "")) for part in parts)
+        case conversation.CallOutput(output=str(text)):
+            return len(text)
         case conversation.Message(content=str(text)):
             return len(text)
         case conversation.Reasoning(text=text) | conversation.Call(input=text):

@@ -17,6 +17,7 @@ from gateway import (
     placement,
     references,
     requirements,
+    uploads,
     worker_registry,
 )
 from gateway.parsing import command, conversation, images
@@ -45,6 +46,8 @@ class RequestBuilder:
         partitions: int,
         records_version: int = records.VERSION_2,
         seal_keys: seals.Keys | None = None,
+        *,
+        uploaded: uploads.Uploads,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing."""
@@ -56,7 +59,7 @@ class RequestBuilder:
         self._records_version = records_version
         self._seal_keys = seal_keys
         self._clock = clock
-        self._references = references.References(deliver, seal_keys)
+        self._references = references.References(deliver, seal_keys, uploaded)
         self._resolver = context.Resolver(deliver, cached, partitions)
         self._turn = itertools.count()
 

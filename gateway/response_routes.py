@@ -65,9 +65,15 @@ async def _answered(rid: str, operation: Awaitable[T]) -> T:
 
 
 def listed(
-    items: list[dict[str, Any]], limit: str | None, order: str | None, after: str | None
+    items: list[dict[str, Any]],
+    limit: str | None,
+    order: str | None,
+    after: str | None,
+    *,
+    usual: int = LIST_LIMIT,
+    most: int = LIST_MOST,
 ) -> dict[str, Any]:
-    """One page of a list; `items` are oldest first.
+    """One page of a list; `items` are oldest first. `usual`: how many without a `limit`.
 
     Raises:
         errors.ApiError
@@ -75,16 +81,16 @@ def listed(
     if order not in (None, "asc", "desc"):
         raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
     if limit is not None and not (
-        limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= LIST_MOST
+        limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= most
     ):
-        raise errors.out_of_range("limit", 1, LIST_MOST)
+        raise errors.out_of_range("limit", 1, most)
     rows = items if order == "asc" else items[::-1]
     if after is not None:
         place = next((i for i, item in enumerate(rows) if item["id"] == after), None)
         if place is None:
             raise errors.invalid_value("after", "Invalid 'after': no such item.")
         rows = rows[place + 1 :]
-    shown = rows[: int(limit) if limit is not None else LIST_LIMIT]
+    shown = rows[: int(limit) if limit is not None else usual]
     return {
         "object": "list",
         "data": shown,

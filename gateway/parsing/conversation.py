@@ -9,6 +9,10 @@ Both APIs' inputs become these items. `messages` makes of them what chat templat
         {"id", "type": "custom", "custom": {"name", "input": text}}]}
     {"role": "tool", "tool_call_id": id, "content": text or parts}
 
+A part that names an uploaded file is one of these until it is looked up (`gateway.references`):
+
+    {"type": UPLOAD, "id", "image": whether it must be one, "detail", "where": its path in the body}
+
 In a conversation that is continued an answer that was cut short has `"cut": true` beside its calls
 (`gateway.context`). No model is given that.
 """
@@ -84,6 +88,7 @@ class Compaction:
     summary: str = ""
 
 
+UPLOAD: Final = "upload"
 SUMMARY: Final = "Summary of the conversation so far:\n{}"
 
 Item = Message | Call | CallOutput | Reasoning | Reference | Compaction
@@ -212,14 +217,23 @@ def check_calls(
     return set(unanswered)
 
 
-def unresolved(items: Iterable[Item]) -> list[Reference | Reasoning | Compaction]:
+def unresolved(items: Iterable[Item]) -> list[Item]:
     """The items that only the log or the key of a seal can tell."""
     return [
         item
         for item in items
         if isinstance(item, (Reference, Compaction))
         or (isinstance(item, Reasoning) and item.sealed is not None)
+        or uploads(item)
     ]
+
+
+def uploads(item: Item) -> list[dict[str, Any]]:
+    """The parts of an item that name uploaded files."""
+    match item:
+        case Message(content=list(parts)) | CallOutput(output=list(parts)):
+            return [part for part in parts if part["type"] == UPLOAD]
+    return []
 
 
 def shown(item: Item) -> dict[str, Any]:
@@ -257,12 +271,15 @@ def shown(item: Item) -> dict[str, Any]:
 
 
 def _parts(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        images.shown(part)
-        if part["type"] == "image"
-        else {"type": "input_text", "text": part["text"]}
-        for part in parts
-    ]
+    return [_part(part) for part in parts]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if part["type"] == "image":
+        return images.shown(part)
+    if part["type"] == UPLOAD:
+        return {"type": "input_image" if part["image"] else "input_file", "file_id": part["id"]}
+    return {"type": "input_text", "text": part["text"]}
 
 
 def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:

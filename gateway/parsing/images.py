@@ -1,6 +1,7 @@
 """Images and files that a client sends with a message (pure).
 
-They come within the request, as data URLs. This server fetches nothing from an address that a
+They come within the request, as data URLs, or were uploaded before: then a part names the file
+until it is looked up (`gateway.references`). This server fetches nothing from an address that a
 client names. Only an image's header is read here: its format by its first bytes, and its size in
 pixels, which bounds what decoding it can cost. A text file becomes text.
 """
@@ -25,6 +26,7 @@ MAX_NAME_CHARS: Final = 256
 
 _DETAILS: Final = ("auto", "low", "high", "original")
 _DATA_URL: Final = re.compile(r"data:([^;,]{0,127})((?:;[^;,]{0,127}){0,8}),", re.IGNORECASE)
+_ONLY_TEXT: Final = "Only text files in UTF-8 are supported, no PDF and no other format."
 _TEXT_MEDIA: Final = frozenset(
     {"", "application/json", "application/xml", "application/yaml", "application/x-yaml"}
 )
@@ -44,7 +46,10 @@ def of_responses(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
     """
-    _refuse_ids(part, where, "An image")
+    if part.get("file_id") is not None:
+        _alone(part, ("image_url",), where)
+        detail = _detail(part.get("detail"), where)
+        return _upload(part["file_id"], where, image=True, detail=detail)
     return _part(part.get("image_url"), f"{where}.image_url", part.get("detail"), where)
 
 
@@ -59,13 +64,16 @@ def of_chat(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     return _part(inner.get("url"), f"{where}.url", inner.get("detail"), where)
 
 
-def file(part: Mapping[str, Any], where: str) -> str:
-    """The text of an `input_file`, or of what a `file` of Chat Completions holds.
+def file(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+    """The text of an `input_file`, or of what a `file` of Chat Completions holds; or the upload
+    that it names.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it, also for a file that is no text.
     """
-    _refuse_ids(part, where, "A file")
+    if part.get("file_id") is not None:
+        _alone(part, ("file_data", "file_url"), where)
+        return _upload(part["file_id"], where, image=False)
     if part.get("file_url") is not None:
         raise errors.unsupported_parameter(f"{where}.file_url", _not_fetched("A file", "file_data"))
     name = part.get("filename")
@@ -80,17 +88,47 @@ def file(part: Mapping[str, Any], where: str) -> str:
     if not isinstance(value, str):
         raise errors.invalid_type(path, "a string")
     media, _, data = _data(value, path, MAX_FILE_BYTES)
+    if not media.startswith("text/") and media not in _TEXT_MEDIA:
+        raise errors.unsupported_value(path, _ONLY_TEXT)
+    return told(name, text_of(data, path))
+
+
+def told(name: str | None, text: str) -> str:
+    """A file as a message tells it."""
+    return f"File {name}:\n{text}\n" if name else f"{text}\n"
+
+
+def text_of(data: bytes, path: str) -> str:
+    """The text that a file is.
+
+    Raises:
+        errors.ApiError: 400, it is none, or is too long.
+    """
+    if data.startswith(b"%PDF-") or b"\0" in data:
+        raise errors.unsupported_value(path, _ONLY_TEXT)
     try:
-        if not media.startswith("text/") and media not in _TEXT_MEDIA:
-            raise ValueError(media)
-        if data.startswith(b"%PDF-") or b"\0" in data:
-            raise ValueError(media)
         text = data.decode()
     except ValueError as error:
-        raise errors.unsupported_value(
-            path, "Only text files in UTF-8 are supported, no PDF and no other format."
-        ) from error
-    return f"File {name}:\n{text}\n" if name else f"{text}\n"
+        raise errors.unsupported_value(path, _ONLY_TEXT) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise _too_large(path, MAX_FILE_BYTES)
+    return text
+
+
+def check_image(found: Size, data: bytes, path: str) -> None:
+    """Check the size of an image.
+
+    Raises:
+        errors.ApiError: 400, it is too large, or has no pixels.
+    """
+    if len(data) > MAX_BYTES:
+        raise _too_large(path, MAX_BYTES)
+    if not (0 < found.width <= MAX_SIDE and 0 < found.height <= MAX_SIDE):
+        raise errors.invalid_value(
+            path, f"An image has at least 1 and at most {MAX_SIDE} pixels in each direction."
+        )
+    if found.width * found.height > MAX_PIXELS:
+        raise errors.invalid_value(path, f"An image has at most {MAX_PIXELS} pixels.")
 
 
 def check_count(items: list[dict[str, Any]], param: str) -> None:
@@ -151,11 +189,47 @@ def _bytes(part: Mapping[str, Any]) -> int:
 # ---- one image -----------------------------------------------------------------------------------
 
 
-def _refuse_ids(part: Mapping[str, Any], where: str, what: str) -> None:
-    if part.get("file_id") is not None:
-        raise errors.unsupported_parameter(
-            f"{where}.file_id", f"{what} must be sent as a data URL; uploads are not supported."
+def _alone(part: Mapping[str, Any], others: Iterable[str], where: str) -> None:
+    for name in others:
+        if part.get(name) is not None:
+            raise errors.invalid_value(
+                f"{where}.{name}", f"Either 'file_id' or '{name}', not both."
+            )
+
+
+def _upload(file_id: Any, where: str, *, image: bool, detail: str | None = None) -> dict[str, Any]:
+    """A part that stands for an upload until it is looked up."""
+    path = f"{where}.file_id"
+    if not isinstance(file_id, str):
+        raise errors.invalid_type(path, "a string")
+    return {
+        "type": conversation.UPLOAD,
+        "id": file_id,
+        "image": image,
+        "detail": detail,
+        "where": path,
+    }
+
+
+def _detail(value: Any, where: str) -> str | None:
+    if value is not None and value not in _DETAILS:
+        raise errors.unsupported_value(
+            f"{where}.detail", f"Supported details are: {', '.join(_DETAILS)}."
         )
+    return None if value == "auto" else value
+
+
+def image_part(sha256: str, found: Size, detail: str | None, **kept: Any) -> dict[str, Any]:
+    """The part of a message that shows an image; `kept`: its `data`, or its `file`."""
+    return {
+        "type": "image",
+        "sha256": sha256,
+        "media": found.media,
+        "width": found.width,
+        "height": found.height,
+        **({"detail": detail} if detail is not None else {}),
+        **kept,
+    }
 
 
 def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
@@ -163,10 +237,7 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
         raise errors.missing_required_parameter(path)
     if not isinstance(value, str):
         raise errors.invalid_type(path, "a string")
-    if detail is not None and detail not in _DETAILS:
-        raise errors.unsupported_value(
-            f"{where}.detail", f"Supported details are: {', '.join(_DETAILS)}."
-        )
+    detail = _detail(detail, where)
     if value[:5].lower() != "data:":
         if value[:8].lower().startswith(("http://", "https://")):
             raise errors.unsupported_value(path, _not_fetched("An image"))
@@ -175,21 +246,8 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
     found = size(data)
     if found is None or (media and not media.startswith("image/")):
         raise errors.unsupported_value(path, "Supported images are: PNG, JPEG, WebP, GIF.")
-    if not (0 < found.width <= MAX_SIDE and 0 < found.height <= MAX_SIDE):
-        raise errors.invalid_value(
-            path, f"An image has at least 1 and at most {MAX_SIDE} pixels in each direction."
-        )
-    if found.width * found.height > MAX_PIXELS:
-        raise errors.invalid_value(path, f"An image has at most {MAX_PIXELS} pixels.")
-    return {
-        "type": "image",
-        "sha256": files.digest(data),
-        "media": found.media,
-        "width": found.width,
-        "height": found.height,
-        **({"detail": detail} if detail not in (None, "auto") else {}),
-        "data": text,
-    }
+    check_image(found, data, path)
+    return image_part(files.digest(data), found, detail, data=text)
 
 
 def _data(value: str, path: str, most: int) -> tuple[str, str, bytes]:

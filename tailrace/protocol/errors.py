@@ -159,6 +159,15 @@ def item_not_found(item_id: str) -> ApiError:
     return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
 
 
+def file_not_found(file_id: str) -> ApiError:
+    message = f"No such File object: {_shown(file_id)}"
+    return ApiError(404, INVALID_REQUEST, "file_not_found", message, "id")
+
+
+def file_unknown(file_id: str, param: str) -> ApiError:
+    return invalid_value(param, f"File {_quoted(file_id)} was not found, or has expired.")
+
+
 def invalid_encrypted_content(param: str) -> ApiError:
     message = f"Invalid '{param}': it was not made here for you, or was changed."
     return invalid_request(message, param, "invalid_encrypted_content")
@@ -399,6 +408,19 @@ def too_much_kept(retry_after_s: float) -> ApiError:
     )
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
+
+
+def too_many_files(most: int, most_bytes: int, retry_after_s: float) -> ApiError:
+    return ApiError(
+        429,
+        "requests",
+        "too_many_files",
+        (
+            f"You have uploaded as much as one may: {most} files, or {most_bytes} bytes together. "
+            "Files count until they expire, deleted ones too."
+        ),
+        headers=_retry_after(retry_after_s),
     )
 
 

@@ -45,6 +45,15 @@ class Place(msgspec.Struct, frozen=True):
     bytes: int
     ms: int
 
+    @property
+    def valid(self) -> bool:
+        """Whether a file may lie there."""
+        return (
+            min(self.p, *self.at, self.ms) >= 0
+            and 0 < len(self.at) <= MAX_CHUNKS
+            and 0 < self.bytes <= MAX_BYTES
+        )
+
     def reusable(self, now_ms: float) -> bool:
         """Whether a request that is written at `now_ms` may name it."""
         return now_ms < self.ms + topics.FILE_REUSE_MS
@@ -60,11 +69,7 @@ def place(value: Any) -> Place:
         found = msgspec.convert(value, Place)
     except msgspec.ValidationError as error:
         raise NoPlace(str(error)) from error
-    if (
-        min(found.p, *found.at, found.ms) < 0
-        or not 0 < len(found.at) <= MAX_CHUNKS
-        or not 0 < found.bytes <= MAX_BYTES
-    ):
+    if not found.valid:
         raise NoPlace("out of bounds")
     return found
 

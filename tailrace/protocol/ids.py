@@ -22,7 +22,8 @@ from dataclasses import dataclass
 FORMAT = 1
 RANDOM_BYTES = 11
 PREFIX = "resp_"
-_SHAPE = re.compile(r"resp_[A-Za-z0-9_-]{32}\Z")
+FILE_PREFIX = "file-"  # of an uploaded file: the same bytes, with its partition of `llm.uploads`
+_SHAPE = re.compile(r"[A-Za-z0-9_-]{32}\Z")
 MAX_PARTITION = 2**16 - 1
 _MAX_OFFSET = 2**48 - 1
 
@@ -46,7 +47,7 @@ def incarnation_tag(incarnation: str) -> bytes:
     return hashlib.blake2b(incarnation.encode(), digest_size=4).digest()
 
 
-def mint(address: Address, entropy: bytes) -> str:
+def mint(address: Address, entropy: bytes, prefix: str = PREFIX) -> str:
     """An id. `entropy` is 11 fresh random bytes.
 
     Raises:
@@ -65,23 +66,26 @@ def mint(address: Address, entropy: bytes) -> str:
             entropy,
         )
     )
-    return PREFIX + base64.urlsafe_b64encode(raw).decode()
+    return prefix + base64.urlsafe_b64encode(raw).decode()
 
 
-def parse(rid: str, partitions: int | None = None) -> Address:
+def parse(rid: str, partitions: int | None = None, prefix: str = PREFIX) -> Address:
     """The address in an id. `partitions` is the number of partitions, if known (log rule P8).
 
     Raises:
         InvalidId: wrong shape, unknown format version, or a partition this log does not have.
     """
-    if not isinstance(rid, str) or not _SHAPE.match(rid):
-        raise InvalidId("not a response id")
+    if not isinstance(rid, str) or not rid.startswith(prefix):
+        raise InvalidId("not an id of this kind")
+    text = rid[len(prefix) :]
+    if not _SHAPE.match(text):
+        raise InvalidId("not an id of this kind")
     try:
-        raw = base64.urlsafe_b64decode(rid[len(PREFIX) :])
+        raw = base64.urlsafe_b64decode(text)
     except (binascii.Error, ValueError) as error:
         # Cannot happen, because the shape admits only the alphabet; kept so that no text whatever
         # raises another error.
-        raise InvalidId("not a response id") from error
+        raise InvalidId("not an id of this kind") from error
     if raw[0] != FORMAT:
         raise InvalidId(f"unknown id format {raw[0]}")
     partition = int.from_bytes(raw[5:7], "big")

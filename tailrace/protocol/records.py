@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from tailrace.protocol import images
+from tailrace.protocol import files, images
 
 VERSION: Final = 1
 VERSION_2: Final = 2
@@ -420,6 +420,29 @@ class Revoked(msgspec.Struct, tag_field="t", tag="REVOKED", frozen=True, omit_de
     v: int = VERSION
 
 
+class Upload(msgspec.Struct, tag_field="t", tag="UPLOAD", frozen=True, omit_defaults=True):
+    """On `llm.uploads`, key = `id`: a file that its owner may name in requests until `expires`
+    (seconds since the epoch, as `created`).
+
+    `file` says where its chunks are. `media` is what the file itself says; an image has its size in
+    pixels. `deleted` takes the name back; the chunks go with the retention of `llm.files`.
+    """
+
+    id: Name
+    owner: Owner
+    sha256: str
+    file: files.Place
+    filename: str
+    purpose: str
+    media: str
+    created: Count
+    expires: Count
+    width: Count = 0
+    height: Count = 0
+    deleted: bool = False
+    v: int = VERSION
+
+
 class Incarnation(
     msgspec.Struct, tag_field="t", tag="INCARNATION", frozen=True, omit_defaults=True
 ):
@@ -462,9 +485,11 @@ class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults
 
 
 TokenRecord = Claim | Tok | End | Cancel | Yield
-Record = Request | TokenRecord | Deleted | Metadata | Revoked | Incarnation | Metered | Dead
+Record = (
+    Request | TokenRecord | Deleted | Metadata | Revoked | Upload | Incarnation | Metered | Dead
+)
 
-T = TypeVar("T", bound=Request | TokenRecord | Deleted | Metadata | Revoked | Incarnation)
+T = TypeVar("T", bound=Request | TokenRecord | Deleted | Metadata | Revoked | Upload | Incarnation)
 
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
@@ -472,6 +497,7 @@ _requests = msgspec.json.Decoder(Request)
 _deletions = msgspec.json.Decoder(Deleted)
 _changes = msgspec.json.Decoder(Metadata)
 _revocations = msgspec.json.Decoder(Revoked)
+_uploads = msgspec.json.Decoder(Upload)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
@@ -563,6 +589,14 @@ def revocation_of(key: bytes | None, value: bytes | None) -> Revoked | None:
         return None
     if record.subject is None and record.tenant is None and record.credential is None:
         return None  # it would refuse every credential
+    return record
+
+
+def upload_of(key: bytes | None, value: bytes | None) -> Upload | None:
+    """A record of `llm.uploads`, or None for garbage and where the key is not its id."""
+    record = _decode(_uploads, value)
+    if record is None or key != record.id.encode() or not record.file.valid:
+        return None
     return record
 
 

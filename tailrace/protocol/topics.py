@@ -22,6 +22,7 @@ DELETIONS = "llm.deletions"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
 HISTORY = "llm.history"
+UPLOADS = "llm.uploads"
 DLQ = "llm.dlq"
 AUDIT = "llm.audit"
 USAGE = "llm.usage"
@@ -32,6 +33,10 @@ REVOCATION_DAYS = 365 + 2
 # For how long after it was written a chunk of a file may be named by a new request.
 FILE_REUSE_MS = 12 * HOUR_MS
 DELETION_MS = 2 * DAY_MS
+_FILE_DAYS = 2
+# For how long a client may name a file that it uploaded. It may have been in the log for the time
+# of reuse already.
+UPLOAD_S = (_FILE_DAYS * DAY_MS - FILE_REUSE_MS) // 1000
 
 _POOL = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 
@@ -121,7 +126,8 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             FILES,
             6,
             _deleted_after(
-                2 * DAY_MS, **{"segment.ms": "3600000", "segment.bytes": str(256 * 2**20)}
+                _FILE_DAYS * DAY_MS,
+                **{"segment.ms": "3600000", "segment.bytes": str(256 * 2**20)},
             ),
             frozenset({"gateway"}),
             frozenset({"gateway", "worker", "operator"}),
@@ -141,6 +147,18 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             # (tailrace.protocol.record_tags).
             frozenset({"gateway", "worker", "archive"}),
             frozenset({"gateway", "push", "archive", "operator"}),
+        ),
+        Topic(
+            UPLOADS,
+            6,
+            # Of a file that was deleted the deletion is what is left.
+            {
+                **_COMPACTED,
+                "cleanup.policy": "compact,delete",
+                "retention.ms": str(_FILE_DAYS * DAY_MS),
+            },
+            frozenset({"gateway"}),
+            frozenset({"gateway", "operator"}),
         ),
         Topic(
             DELETIONS,

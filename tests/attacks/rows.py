@@ -128,6 +128,7 @@ ATTACKS: Final = (
         (
             f"{_AFTER}::test_a_response_of_somebody_else_is_as_unknown_as_an_unknown_one",
             f"{_AFTER}::test_an_item_of_somebody_else_is_as_unknown_as_an_unknown_one",
+            f"{_AFTER}::test_a_file_of_somebody_else_is_as_unknown_as_an_unknown_one",
         ),
     ),
     Attack(

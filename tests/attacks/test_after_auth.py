@@ -169,6 +169,90 @@ async def test_an_item_of_somebody_else_is_as_unknown_as_an_unknown_one(
             row.note = f"longest of 5: {theirs} ms, of an unknown one {none} ms"
 
 
+async def test_a_file_of_somebody_else_is_as_unknown_as_an_unknown_one(
+    deployment: room.Deployment, attack: room.Attacks
+) -> None:
+    with attack("another user's file", "404 or 400 as for an unknown one") as row:
+        async with (
+            client(deployment.gateway(1), deployment.headers("alice-52")) as alice,
+            client(deployment.gateway(2), deployment.headers("mallory-52")) as mallory,
+        ):
+            sent = {"files": {"file": ("a.txt", b"secret")}, "data": {"purpose": "user_data"}}
+            name = (await alice.post("/v1/files", **sent)).json()["id"]  # type: ignore[arg-type]
+            unknown = name[:-4] + ("AAAA" if name[-4:] != "AAAA" else "BBBB")
+            times: dict[str, list[float]] = {name: [], unknown: []}
+            for method, path in (
+                ("GET", "/v1/files/{}"),
+                ("GET", "/v1/files/{}/content"),
+                ("DELETE", "/v1/files/{}"),
+                ("POST", "/v1/responses"),
+            ):
+                told = []
+                for each in (name, unknown):
+                    part = {"type": "input_file", "file_id": each}
+                    body = {"input": [{"role": "user", "content": [part]}]}
+                    began = time.perf_counter()
+                    answer = await mallory.request(
+                        method, path.format(each), json=body if method == "POST" else None
+                    )
+                    times[each].append(1000 * (time.perf_counter() - began))
+                    told.append((answer.status_code, answer.text.replace(each, "")))
+                assert told[0] == told[1], (method, path)
+                assert told[0][0] in (400, 404), (method, path)
+                assert "secret" not in told[0][1]
+            assert (await mallory.get("/v1/files")).json()["data"] == []
+            assert (await alice.get(f"/v1/files/{name}/content")).content == b"secret"
+            theirs, none = (f"{max(times[each]):.0f}" for each in (name, unknown))
+            row.note = f"longest of 4: {theirs} ms, of an unknown one {none} ms"
+
+
+async def test_many_uploads_of_one_user_keep_nobody_waiting(
+    deployment: room.Deployment, attack: room.Attacks
+) -> None:
+    """The largest files there are, from as many addresses as it takes; and forms that are none."""
+    rounds = room.amount(6, 1)
+    data = pictures.png(3) + random.Random(3).randbytes(6_000_000)
+
+    async def send(source: int) -> list[int]:
+        transport = httpx.AsyncHTTPTransport(local_address=f"127.0.5.{10 + source}")
+        headers, url = deployment.headers("uploader"), deployment.gateway(1).url
+        statuses = []
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=60, transport=transport
+        ) as http:
+            for n in range(rounds):
+                file = {"file": ("a.png", data + bytes([source, n]))}
+                answer = await http.post("/v1/files", files=file, data={"purpose": "vision"})
+                statuses.append(answer.status_code)
+        return statuses
+
+    with attack("36 MB of uploads at once", "200 or 429; nobody waits; memory flat") as row:
+        told = [s for each in await asyncio.gather(*map(send, range(1, 7))) for s in each]
+        assert set(told) <= {200, 429}, told
+        assert 200 in told
+        row.note = f"{told.count(200)} of {len(told)} were taken"
+
+    part = b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n\r\n'
+    forms = {
+        "no end": b"--x\r\n",
+        "many parts": part * room.amount(100_000, 10_000),
+        "many headers": b"--x\r\n" + b"A: b\r\n" * 100_000,
+        "an endless header": b"--x\r\nA: " + b"b" * 1_000_000,
+        "a long boundary": b"--" + b"x" * 100_000,
+        "nothing": b"",
+        "dashes": b"-" * 1_000_000,
+        "half boundaries": b"\r\n--" * 500_000,
+    }
+    with attack("forms of any shape", "400 each; nobody waits") as row:
+        async with client(deployment.gateway(1), deployment.headers("uploader")) as http:
+            for name, form in forms.items():
+                for kind in ("multipart/form-data; boundary=x", "multipart/form-data"):
+                    headers = {"content-type": kind}
+                    answer = await http.post("/v1/files", content=form, headers=headers)
+                    assert answer.status_code == 400, (name, answer.text[:200])
+        row.note = f"{2 * len(forms)} forms"
+
+
 async def test_a_response_of_somebody_else_is_as_unknown_as_an_unknown_one(
     deployment: room.Deployment, attack: room.Attacks
 ) -> None:

@@ -21,6 +21,7 @@ from gateway import (
     response_stream,
     stream_keeper,
     submission,
+    uploads,
     withdrawals,
     worker_registry,
 )
@@ -86,6 +87,14 @@ class Parts:
             self.broker.offsets(), self.broker.replays()
         )
         self.files = files.Files(self.writer, self.broker.replays())
+        self.uploads = uploads.Uploads(
+            self.broker.layout.tag,
+            self.broker.reader(topics.UPLOADS),
+            self.broker.offsets(),
+            self.broker.replays(),
+            self.writer,
+            self.files,
+        )
         self.operations = response_operations.ResponseOperations(
             self.delivery, self.writer, self.cache, self.files
         )
@@ -109,6 +118,7 @@ class Parts:
             self.workers,
             self.broker.layout.partitions,
             seal_keys=self.seal_keys,
+            uploaded=self.uploads,
         )
         self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)
         self.keys = idempotency.Idempotency(

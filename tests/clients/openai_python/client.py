@@ -356,6 +356,30 @@ def embeddings_of_texts_and_tokens() -> str:
 
 
 @scenario
+def upload_a_file_and_ask_about_it() -> str:
+    text = b"The river is long.\n"
+    made = client.files.create(file=("river.txt", text), purpose="user_data")
+    client.files.wait_for_processing(made.id)
+    check(made.id in [each.id for each in client.files.list()], "listed")
+    check(client.files.content(made.id).content == text, "content")
+    parts: Any = [
+        {"type": "input_text", "text": "How long?"},
+        {"type": "input_file", "file_id": made.id},
+    ]
+    asked: Any = [{"role": "user", "content": parts}]
+    answer = client.responses.create(model=MODEL, input=asked)
+    shown: Any = client.responses.input_items.list(answer.id).data[0]
+    told = "File river.txt:\nThe river is long."
+    check(told in shown.content[0].text, shown)
+    check(client.files.delete(made.id).deleted, "deleted")
+    try:
+        client.responses.create(model=MODEL, input=asked)
+    except openai.BadRequestError as error:
+        return str(error.param)
+    raise AssertionError("a deleted file was shown")
+
+
+@scenario
 def a_worker_killed_in_embeddings() -> str:
     inputs = [f"text {i}" for i in range(64)]
     quiet = client.embeddings.create(model=MODEL, input=inputs)

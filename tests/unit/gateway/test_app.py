@@ -129,6 +129,7 @@ async def serving(
         memory_delivery.clients(broker),
         broker.offsets(),
         broker.replays(),
+        broker.reader(topics.UPLOADS),
     )
     config = configuration(keys, **more)
     made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients)
@@ -540,7 +541,7 @@ class TestCompletions:
     @pytest.mark.parametrize(
         ("method", "path"),
         [
-            ("GET", "/v1/files/file-1/content"),
+            ("GET", "/v1/uploads/upload_1"),
             ("POST", "/v1/images/generations"),
             ("POST", "/v1/audio/speech"),
             ("DELETE", "/v1/threads/t"),

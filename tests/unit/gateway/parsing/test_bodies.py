@@ -209,8 +209,8 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
         "invalid_value",
     ),
     (
-        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-        "input[0].content[0].file_id",
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]},
+        "input[0].content[0].file_url",
         "unsupported_parameter",
     ),
     (

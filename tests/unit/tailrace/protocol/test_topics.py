@@ -24,7 +24,7 @@ def test_the_table_holds_each_topic_once() -> None:
         [
             *request_topics(),
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
-            *("llm.usage", "llm.meta", "llm.files", "llm.history", "llm.deletions"),
+            *("llm.usage", "llm.meta", "llm.files", "llm.uploads", "llm.history", "llm.deletions"),
         ]
     )
 
@@ -50,6 +50,7 @@ def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
         topics.REVOCATIONS,
         topics.META,
         topics.HISTORY,
+        topics.UPLOADS,
     }
 
 
@@ -71,6 +72,8 @@ def test_files_outlive_the_requests_that_name_them() -> None:
     """A file is named until it is half a day old, and that request may stay a segment longer than
     its retention says."""
     kept = int(rows()[topics.FILES].config["retention.ms"])
+    assert kept >= topics.FILE_REUSE_MS + topics.UPLOAD_S * 1000
+    assert int(rows()[topics.UPLOADS].config["retention.ms"]) >= topics.UPLOAD_S * 1000
     for name in request_topics():
         requests = rows()[name].config
         named = int(requests["retention.ms"]) + int(requests["segment.ms"])
@@ -93,6 +96,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.DELETIONS: BOTH,
         topics.REVOCATIONS: BOTH,
         topics.FILES: BOTH,
+        topics.UPLOADS: BOTH,
         topics.HISTORY: BOTH,
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
@@ -124,6 +128,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             "llm.requests",
             topics.TOKENS,
             topics.FILES,
+            topics.UPLOADS,
             topics.HISTORY,
             topics.CONVERSATIONS,
             topics.DLQ,

@@ -1,0 +1,135 @@
+"""A form with one file, as `multipart/form-data` (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import python_multipart
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from tailrace.protocol import errors
+
+MAX_PARTS: Final = 16
+MAX_FIELD_BYTES: Final = 4_096
+MAX_BOUNDARY_BYTES: Final = 256
+_STEP: Final = 65_536
+
+
+@dataclass(slots=True)
+class Form:
+    """What a client sent. `filename` and `data` are of its file; None where there is none."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    filename: str | None = None
+    data: bytearray | None = None
+
+
+class _Refused(Exception):
+    """The form is one that is not taken; the text says why."""
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Builds a form from what the parser finds.
+
+    Attributes:
+        _name, _value: of the header that is being read.
+        _headers: of the part that is being read.
+        _part: name of that part; None for one without a name.
+        _field: its value; None if it is the file.
+    """
+
+    name: str
+    form: Form = field(default_factory=Form)
+    _name: bytearray = field(default_factory=bytearray)
+    _value: bytearray = field(default_factory=bytearray)
+    _headers: dict[bytes, bytes] = field(default_factory=dict)
+    _part: str | None = None
+    _field: bytearray | None = None
+    _parts: int = 0
+    ended: bool = False
+
+    def callbacks(self) -> python_multipart.multipart.MultipartCallbacks:
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._header,
+            "on_headers_finished": self._opened,
+            "on_part_data": self._data,
+            "on_part_end": self._end,
+            "on_end": self._ended,
+        }
+
+    def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _Refused(f"it has more than {MAX_PARTS} parts")
+        self._headers = {}
+        self._name.clear()
+        self._value.clear()
+
+    def _header(self) -> None:
+        self._headers[bytes(self._name).lower()] = bytes(self._value)
+        self._name.clear()
+        self._value.clear()
+
+    def _opened(self) -> None:
+        kind, options = parse_options_header(self._headers.get(b"content-disposition"))
+        if kind != b"form-data" or b"name" not in options:
+            raise _Refused("a part of it has no name")
+        self._part = options[b"name"].decode(errors="replace")
+        self._field = bytearray()
+        if self._part == self.name:
+            if self.form.data is not None:
+                raise _Refused(f"it has more than one '{self.name}'")
+            if b"filename" not in options:
+                raise _Refused(f"'{self.name}' is no file")
+            self.form.filename = options[b"filename"].decode(errors="replace")
+            self.form.data = bytearray()
+            self._field = None
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._field is None:
+            assert self.form.data is not None
+            self.form.data += memoryview(data)[start:end]
+            return
+        if len(self._field) + end - start > MAX_FIELD_BYTES:
+            raise _Refused(f"'{self._part}' has more than {MAX_FIELD_BYTES} bytes")
+        self._field += data[start:end]
+
+    def _end(self) -> None:
+        if self._field is not None and self._part is not None:
+            self.form.fields[self._part] = self._field.decode(errors="replace")
+
+    def _ended(self) -> None:
+        self.ended = True
+
+
+def parse(content_type: str, body: bytearray, name: str) -> Form:
+    """The form that a body is. Its file is the part called `name`.
+
+    Raises:
+        errors.ApiError: 400, it is none, is cut short, or has too much in it.
+    """
+    kind, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not 0 < len(boundary) <= MAX_BOUNDARY_BYTES:
+        raise errors.invalid_request(
+            "The body must be a form: 'multipart/form-data' with its boundary."
+        )
+    reader = _Reader(name)
+    parser = MultipartParser(boundary, reader.callbacks())
+    try:
+        for at in range(0, len(body), _STEP):
+            parser.write(bytes(body[at : at + _STEP]))
+        parser.finalize()
+    except (FormParserError, UnicodeError) as error:
+        raise errors.invalid_request(f"The body is no whole form: {error}.") from error
+    except _Refused as error:
+        raise errors.invalid_request(f"The form is not accepted: {error}.") from error
+    if not reader.ended:
+        raise errors.invalid_request("The body is no whole form: its end is missing.")
+    return reader.form

@@ -1,0 +1,210 @@
+"""Files that clients upload, and name in requests.
+
+`llm.uploads` holds a record for each, and every gateway knows the topic whole: who has which files,
+and where their chunks are. The chunks are in `llm.files`, like those of files within requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway import files
+from gateway.parsing import images, uploads
+from tailrace import log, telemetry
+from tailrace.delivery.whole_topic import WholeTopic
+from tailrace.log import files as log_files
+from tailrace.log import interfaces
+from tailrace.protocol import errors, ids, records, topics
+
+# Of one owner: all that were uploaded and have not expired yet, deleted ones too, because their
+# chunks are in the log.
+MAX_FILES: Final = 500
+MAX_TOGETHER: Final = 256 << 20
+FORGET_EVERY_S: Final = 600.0
+CAUGHT_UP_S: Final = 5.0
+LOOK_S: Final = 0.01
+_PARTITIONS: Final = topics.partitions_of(topics.UPLOADS)
+
+
+class Uploads:
+    """The uploads that are alive, as the log says.
+
+    An answer holds all that the log held when it was asked for: a file that another gateway took
+    a moment ago is there, and one that it deleted is not.
+
+    Attributes:
+        _known: uploads by owner's key and by id, in the order of the log; deleted ones too.
+        _forget_at: when to look again what has expired (seconds of `monotonic`).
+    """
+
+    def __init__(
+        self,
+        incarnation: bytes,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        ranges: interfaces.RangeReader,
+        writer: interfaces.RecordWriter,
+        kept: files.Files,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`incarnation`: the tag of the log."""
+        self._incarnation = incarnation
+        self._reader = reader
+        self._offsets = offsets
+        self._ranges = ranges
+        self._writer = writer
+        self._files = kept
+        self._clock = clock
+        self._monotonic = monotonic
+        self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._take)
+        self._known: dict[str, dict[str, records.Upload]] = {}
+        self._forget_at = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            await self._topic.run()
+        finally:
+            await self._reader.stop()
+
+    async def add(self, owner: records.Owner, given: uploads.Uploaded) -> records.Upload:
+        """Take a file. It is there when this returns.
+
+        Raises:
+            errors.ApiError: 429, the owner has as much as one may have.
+            log.LogUnavailable, log.AppendFailed: nobody can name what was written.
+        """
+        await self._caught_up(owner)
+        self._check_room(owner, len(given.data))
+        sha256, place = await self._files.keep(owner.cache_scope, given.data)
+        address = ids.Address(self._incarnation, _partition(owner), 0)
+        created = int(self._clock())
+        record = records.Upload(
+            id=ids.mint(address, os.urandom(ids.RANDOM_BYTES), ids.FILE_PREFIX),
+            owner=owner,
+            sha256=sha256,
+            file=place,
+            filename=given.filename,
+            purpose=given.purpose,
+            media=given.media,
+            created=created,
+            expires=created + given.lives_s,
+            width=given.width,
+            height=given.height,
+        )
+        await self._append(record)
+        return record
+
+    async def find(self, file_id: str, owner: records.Owner) -> records.Upload | None:
+        """A file of the owner; None if there is none of this name. Raises log.LogUnavailable."""
+        try:
+            ids.parse(file_id, _PARTITIONS, ids.FILE_PREFIX)
+        except ids.InvalidId:
+            return None
+        await self._caught_up(owner)
+        record = self._known.get(owner.key, {}).get(file_id)
+        return record if record is not None and self._alive(record) else None
+
+    async def all_of(self, owner: records.Owner) -> list[records.Upload]:
+        """The owner's files, oldest first. Raises log.LogUnavailable."""
+        await self._caught_up(owner)
+        return [each for each in self._known.get(owner.key, {}).values() if self._alive(each)]
+
+    async def content(self, record: records.Upload) -> bytes:
+        """The bytes of a file. Raises log.HistoryLost, log.LogUnavailable."""
+        return await log_files.read(self._ranges, record.sha256, record.file)
+
+    async def part(self, file_id: str, owner: records.Owner, where: str) -> dict[str, Any]:
+        """The part of a message that a file is: an image, or text.
+
+        Raises:
+            errors.ApiError: 400, the owner has no such file.
+            log.LogUnavailable
+        """
+        record = await self.find(file_id, owner)
+        if record is None:
+            raise errors.file_unknown(file_id, where)
+        if record.width:
+            size = images.Size(record.media, record.width, record.height)
+            return images.image_part(record.sha256, size, None, file=record.file.shown())
+        try:
+            data = await self.content(record)
+        except log.HistoryLost as error:
+            raise errors.file_unknown(file_id, where) from error
+        return {"type": "text", "text": images.told(record.filename, data.decode())}
+
+    async def delete(self, record: records.Upload) -> None:
+        """Take the name of a file back. Raises log.AppendFailed."""
+        await self._append(msgspec.structs.replace(record, deleted=True))
+
+    async def _append(self, record: records.Upload) -> None:
+        value = records.encode(record)
+        partition = _partition(record.owner)
+        await self._writer.append(
+            topics.UPLOADS, partition, record.id, value, telemetry.trace_headers()
+        )
+
+    async def _caught_up(self, owner: records.Owner) -> None:
+        """Wait until everything was read that the log holds of an owner's files now.
+
+        Raises:
+            log.LogUnavailable
+        """
+        partition = _partition(owner)
+        end = (await self._offsets.ends(topics.UPLOADS, [partition]))[partition]
+        try:
+            async with asyncio.timeout(CAUGHT_UP_S):
+                while (  # noqa: ASYNC110 - the reader's progress has no event
+                    self._reader.positions.get(partition, -1) < end
+                ):
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError as error:
+            raise log.LogUnavailable("the list of uploaded files is not read yet") from error
+
+    def _check_room(self, owner: records.Owner, size: int) -> None:
+        held = [each for each in self._known.get(owner.key, {}).values() if not self._expired(each)]
+        if len(held) >= MAX_FILES or sum(each.file.bytes for each in held) + size > MAX_TOGETHER:
+            raise errors.too_many_files(
+                MAX_FILES, MAX_TOGETHER, min(each.expires for each in held) - self._clock()
+            )
+
+    def _alive(self, record: records.Upload) -> bool:
+        return not record.deleted and not self._expired(record)
+
+    def _expired(self, record: records.Upload) -> bool:
+        return self._clock() >= record.expires
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        for each in batch:
+            record = records.upload_of(each.key, each.value)
+            if record is None:
+                if each.value is not None:
+                    telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
+                continue
+            mine = self._known.setdefault(record.owner.key, {})
+            before = mine.get(record.id)
+            if before is None or not before.deleted:  # nothing brings a deleted one back
+                mine[record.id] = record
+        if self._monotonic() >= self._forget_at:
+            self._forget_at = self._monotonic() + FORGET_EVERY_S
+            self._forget()
+
+    def _forget(self) -> None:
+        for key, mine in list(self._known.items()):
+            left = {i: each for i, each in mine.items() if not self._expired(each)}
+            if left:
+                self._known[key] = left
+            else:
+                del self._known[key]
+
+
+def _partition(owner: records.Owner) -> int:
+    return zlib.crc32(owner.key.encode()) % _PARTITIONS

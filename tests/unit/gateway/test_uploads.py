@@ -1,0 +1,209 @@
+"""The index of uploads: a fold of `llm.uploads`, whatever lies in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import files as gateway_files
+from gateway import uploads
+from gateway.parsing import uploads as parsed
+from tailrace import log
+from tailrace.protocol import errors, files, ids, records, topics
+from tests.support import memory_log
+
+ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob")
+NOTES = b"notes\n"
+
+
+@dataclass
+class Place:
+    """An index over a log in memory, and its clocks."""
+
+    broker: memory_log.MemoryLog
+    now: float = 1_000.0
+    monotonic: float = 0.0
+    index: uploads.Uploads = field(init=False)
+
+    def __post_init__(self) -> None:
+        writer = self.broker.writer()
+        self.index = uploads.Uploads(
+            self.broker.layout.tag,
+            self.broker.reader(topics.UPLOADS),
+            self.broker.offsets(),
+            self.broker.replays(),
+            writer,
+            gateway_files.Files(writer, self.broker.replays(), lambda: self.now),
+            lambda: self.now,
+            lambda: self.monotonic,
+        )
+        self.writer = writer
+
+    async def add(self, owner: records.Owner = ALICE, data: bytes = NOTES) -> records.Upload:
+        given = parsed.Uploaded("a.txt", "user_data", "text/plain", data, 5_000)
+        return await self.index.add(owner, given)
+
+    def put(self, record: records.Upload, owner: records.Owner, key: str | None = None) -> None:
+        """A record in the partition of an owner."""
+        partition = uploads._partition(owner)
+        value = records.encode(record)
+        self.broker.put(topics.UPLOADS, partition, (key or record.id).encode(), value)
+
+
+@contextlib.asynccontextmanager
+async def running(broker: memory_log.MemoryLog | None = None) -> AsyncIterator[Place]:
+    place = Place(broker or memory_log.MemoryLog("one", 1))
+    tasks = [asyncio.ensure_future(t) for t in (place.index.run(), place.writer.run())]
+    try:
+        yield place
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_file_is_known_until_it_expires() -> None:
+    async with running() as place:
+        made = await place.add()
+        assert await place.index.find(made.id, ALICE) == made
+        assert await place.index.content(made) == NOTES
+        place.now += 4_999
+        assert await place.index.all_of(ALICE) == [made]
+        place.now += 1
+        assert await place.index.find(made.id, ALICE) is None
+        assert await place.index.all_of(ALICE) == []
+
+
+async def test_what_has_expired_is_forgotten() -> None:
+    async with running() as place:
+        await place.add()
+        await place.add(BOB)
+        place.now += 6_000
+        kept = await place.add()
+        place.monotonic += uploads.FORGET_EVERY_S
+        await place.add()  # the reader looks when something comes
+        await place.index.all_of(ALICE)
+        assert set(place.index._known) == {ALICE.key}
+        assert kept.id in place.index._known[ALICE.key]
+        assert len(place.index._known[ALICE.key]) == 2
+
+
+async def test_a_new_gateway_knows_what_there_is() -> None:
+    async with running() as place:
+        kept, dropped = await place.add(), await place.add(data=b"other")
+        await place.index.delete(dropped)
+        async with running(place.broker) as other:
+            assert await other.index.all_of(ALICE) == [kept]
+            assert await other.index.find(dropped.id, ALICE) is None
+            assert await other.index.find(kept.id, BOB) is None
+
+
+async def test_nothing_brings_a_deleted_file_back() -> None:
+    async with running() as place:
+        made = await place.add()
+        await place.index.delete(made)
+        place.put(made, ALICE)  # a copy that came late
+        assert await place.index.find(made.id, ALICE) is None
+
+
+async def test_a_record_counts_for_the_owner_that_it_names_only() -> None:
+    """A record of another owner does not change a file, whatever id it names."""
+    async with running() as place:
+        made = await place.add()
+        place.put(msgspec.structs.replace(made, owner=BOB, deleted=True), ALICE)
+        assert await place.index.find(made.id, ALICE) == made
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{}",
+        b"\xff",
+        b'{"t":"UPLOAD"}',
+        b'{"t":"DELETED","rid":"x","by":{"issuer":"i","subject":"s"}}',
+    ],
+)
+async def test_garbage_stops_nothing(value: bytes) -> None:
+    async with running() as place:
+        place.broker.put(topics.UPLOADS, uploads._partition(ALICE), b"x", value)
+        made = await place.add()
+        assert await place.index.all_of(ALICE) == [made]
+
+
+def changed(record: records.Upload, **more: Any) -> records.Upload:
+    return msgspec.structs.replace(record, **more)
+
+
+async def test_a_record_under_another_key_and_one_without_a_place_are_garbage() -> None:
+    async with running() as place:
+        made = await place.add()
+        other = "file-" + "A" * 32
+        place.put(changed(made, filename="b"), ALICE, key=other)
+        place.put(changed(made, file=files.Place(0, (), 5, 0)), ALICE)
+        place.put(changed(made, file=files.Place(0, (-1,), 5, 0)), ALICE)
+        assert await place.index.all_of(ALICE) == [made]
+
+
+async def test_so_many_files_and_bytes_of_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MAX_TOGETHER", 2 * len(NOTES))
+    async with running() as place:
+        first = await place.add()
+        await place.index.delete(await place.add(data=NOTES[::-1]))
+        with pytest.raises(errors.ApiError) as refused:
+            await place.add(data=b"x")
+        assert refused.value.code == "too_many_files"
+        await place.add(BOB)
+        place.now = first.expires
+        await place.add(data=b"x")
+
+
+async def test_a_log_that_is_away_is_said_and_nothing_is_taken() -> None:
+    async with running() as place:
+        made = await place.add()
+        place.broker.go_away()
+        for call in (
+            place.index.find(made.id, ALICE),
+            place.index.all_of(ALICE),
+            place.add(data=b"new"),
+            place.index.content(made),
+        ):
+            with pytest.raises(log.LogUnavailable):
+                await call
+        place.broker.come_back()
+        assert await place.index.all_of(ALICE) == [made]
+
+
+async def test_a_reader_that_is_behind_is_waited_for() -> None:
+    async with running() as place:
+        made = await place.add()
+        partition = uploads._partition(ALICE)
+        place.broker.lag(topics.UPLOADS, partition, 0)
+        async with running(place.broker) as other:
+            asked = asyncio.ensure_future(other.index.find(made.id, ALICE))
+            await asyncio.sleep(0.05)
+            assert not asked.done()
+            place.broker.catch_up(topics.UPLOADS, partition)
+            assert await asked == made
+
+
+@pytest.mark.parametrize("name", ["", "file-", "file-x", "resp_" + "A" * 32, "file-" + "A" * 33])
+async def test_what_is_no_id_costs_nothing(name: str) -> None:
+    async with running() as place:
+        place.broker.go_away()  # it would say so
+        assert await place.index.find(name, ALICE) is None
+
+
+def test_ids_of_files_and_of_responses_are_not_mistaken_for_each_other() -> None:
+    address = ids.Address(b"test", 3, 9)
+    rid, name = ids.mint(address, bytes(11)), ids.mint(address, bytes(11), ids.FILE_PREFIX)
+    assert ids.parse(rid) == ids.parse(name, None, ids.FILE_PREFIX) == address
+    for text, prefix in ((rid, ids.FILE_PREFIX), (name, ids.PREFIX)):
+        with pytest.raises(ids.InvalidId):
+            ids.parse(text, None, prefix)
