@@ -364,7 +364,7 @@ async def test_refusals(keys: gateway_process.Keys) -> None:
             ("GET", "/v1/responses/resp_no", b"", {}),
             ("GET", "/v1/chat/completions/no", b"", {}),
             ("GET", "/v1/models/none", b"", {}),
-            ("GET", "/v1/files", b"", {}),
+            ("GET", "/v1/audio/speech", b"", {}),
             ("GET", "/no", b"", {}),
         ):
             answer: httpx.Response = await client.request(
