@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway import failures
 from tailrace.protocol import errors, events, ids, images
 
+INPUT: Final = "messages"
 _PREFIX: Final = "chatcmpl-"
 _BETWEEN: Final = "."  # not in the alphabet of ids
 # There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
@@ -62,14 +64,6 @@ def usage(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def failure(response: dict[str, Any]) -> errors.ApiError:
-    """Return the error for a failed response. Chat Completions has no object for one."""
-    error = response.get("error") or {}
-    return errors.ApiError(
-        500, errors.SERVER_ERROR, error.get("code"), error.get("message") or "The response failed."
-    )
-
-
 def completion(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The whole answer as one object. `responses`: one for each choice, all ended.
 
@@ -78,7 +72,7 @@ def completion(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     for response in responses:
         if response["status"] == "failed":
-            raise failure(response)
+            raise failures.error_of(response, INPUT)
     first = responses[0]
     return {
         "id": completion_id(*(each["id"] for each in responses)),
@@ -213,7 +207,7 @@ class Chunks:
 
     def _end(self, response: dict[str, Any]) -> bytes:
         if response["status"] == "failed":
-            return _data(errors.http_body(failure(response)))
+            return _data(errors.http_body(failures.error_of(response, INPUT)))
         return self.open() + self._chunk({}, _finish(response))
 
     def _chunk(

@@ -22,6 +22,7 @@ from gateway import (
     chat_completions,
     choices,
     embeddings,
+    failures,
     large_bodies,
     request_body,
     response_stream,
@@ -37,6 +38,7 @@ from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
+INPUT: Final = "input"
 Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
 
@@ -131,6 +133,8 @@ class CreateRoutes:
                     stream.subscription.response, headers=stream.headers
                 )
         await self._whole(principal, stream, request)
+        if stream.final is not None and (wrong := failures.wrong_request(stream.final, INPUT)):
+            raise wrong
         return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:

@@ -9,19 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway import chat_completions
+from gateway import failures
 from gateway.parsing.embeddings_api import Encoding
 from tailrace.protocol import errors
 
-# Codes of a failed response that say what is wrong with the request.
-_CLIENTS: Final = frozenset(
-    {
-        "context_length_exceeded",
-        "invalid_prompt",
-        "invalid_value",
-        "unsupported_parameter",
-    }
-)
+INPUT: Final = "input"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,10 +25,7 @@ def check(responses: Sequence[dict[str, Any]]) -> None:
     """
     for response in responses:
         if response["status"] == "failed":
-            error = response.get("error") or {}
-            if error.get("code") in _CLIENTS:
-                raise errors.invalid_request(error["message"], "input", error["code"])
-            raise chat_completions.failure(response)
+            raise failures.error_of(response, INPUT)
     if any(response["status"] != "completed" for response in responses):
         raise errors.embeddings_cancelled()
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway import chat_completions
+from gateway import chat_completions, failures
 from tailrace.protocol import errors, events, ids
 
+INPUT: Final = "prompt"
 _PREFIX: Final = "cmpl-"
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +64,7 @@ def completion(
     """
     for response in responses:
         if response["status"] == "failed":
-            raise chat_completions.failure(response)
+            raise failures.error_of(response, INPUT)
     per_prompt = len(responses) // len(prompts)
     shown = []
     for index, response in enumerate(responses):
@@ -137,7 +138,7 @@ class Stream:
             return b""
         if event.response["status"] == "failed":
             self._failed = True
-            return _data(errors.http_body(chat_completions.failure(event.response)))
+            return _data(errors.http_body(failures.error_of(event.response, INPUT)))
         self._finals[index] = event.response
         out = self._chunk(
             index, self._begun(index), (), chat_completions.FINISH[event.response["status"]]

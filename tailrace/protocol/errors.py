@@ -453,6 +453,18 @@ def server_error(
     return ApiError(500, SERVER_ERROR, SERVER_ERROR, message)
 
 
+def response_failed(code: str | None, message: str) -> ApiError:
+    """A response that failed, where the API has no object for one."""
+    return ApiError(500, SERVER_ERROR, code, message)
+
+
+def wrong_request(
+    code: str, message: str, param: str | None, headers: Mapping[str, str] = _NO_HEADERS
+) -> ApiError:
+    """A request that a worker refused: the gateway could not know. Nothing was generated."""
+    return ApiError(400, INVALID_REQUEST, code, message, param, headers)
+
+
 def unavailable(
     message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0
 ) -> ApiError:

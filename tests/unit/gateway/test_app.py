@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import websockets
 
@@ -35,6 +36,9 @@ from tests.support import (
 )
 from tests.support.waiting import eventually
 
+# Codes of failed responses, and the status that a client gets.
+REFUSED = {"context_length_exceeded": 400, "invalid_image": 400, "unsupported_parameter": 400}
+FAILED = {**REFUSED, "server_error": 500}
 OWN_PROTOCOL = websockets.Subprotocol(access.SUBPROTOCOL)
 
 
@@ -485,6 +489,70 @@ class TestCompletions:
                 "param": "input",
                 "code": error[0],
             }
+
+    @pytest.mark.parametrize(
+        ("path", "body", "param", "codes"),
+        [
+            ("/v1/responses", {"input": "hi"}, "input", REFUSED),
+            (
+                "/v1/chat/completions",
+                {"messages": [{"role": "user", "content": "hi"}]},
+                "messages",
+                FAILED,
+            ),
+            ("/v1/completions", {"prompt": "hi"}, "prompt", FAILED),
+        ],
+    )
+    async def test_what_a_worker_refuses_is_the_clients_to_repair(
+        self,
+        keys: gateway_process.Keys,
+        path: str,
+        body: dict[str, Any],
+        param: str,
+        codes: dict[str, int],
+    ) -> None:
+        async with (
+            serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
+            service.client() as client,
+        ):
+            for number, (code, status) in enumerate(codes.items(), 1):
+                posted = asyncio.ensure_future(client.post(path, json=body))
+                request = await service.asked(number)
+                service.answer(request, error=(code, "Why."))
+                refused = await posted
+                assert refused.status_code == status
+                named = param if code in ("context_length_exceeded", "invalid_image") else None
+                assert refused.json()["error"] == {
+                    "message": "Why.",
+                    "type": "invalid_request_error" if status == 400 else "server_error",
+                    "param": named,
+                    "code": code,
+                }
+                if status == 400:
+                    assert refused.headers["x-tailrace-response-id"] == request.rid
+
+    async def test_openais_client_asks_once_for_what_is_too_long(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with (
+            serving(keys) as service,
+            openai.AsyncOpenAI(
+                api_key=keys.token("alice"), base_url=f"http://127.0.0.1:{service.port}/v1"
+            ) as client,
+        ):
+
+            async def ask() -> None:
+                with pytest.raises(openai.BadRequestError) as refused:
+                    await client.chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": "hi"}]
+                    )
+                assert refused.value.code == "context_length_exceeded"
+                assert refused.value.param == "messages"
+
+            asked = asyncio.ensure_future(ask())
+            service.answer(await service.asked(), error=("context_length_exceeded", "Too long."))
+            await asked
+            assert len(service.requests()) == 1
 
     async def test_embeddings_are_cancelled_with_their_client(
         self, keys: gateway_process.Keys

@@ -47,7 +47,11 @@ def test_one_part_is_a_list_too() -> None:
     ("response", "status", "code"),
     [
         (
-            {"status": "failed", "error": {"code": "context_length_exceeded", "message": "x"}},
+            {
+                "id": "resp_x",
+                "status": "failed",
+                "error": {"code": "context_length_exceeded", "message": "x"},
+            },
             400,
             "context_length_exceeded",
         ),

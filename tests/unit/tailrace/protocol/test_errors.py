@@ -63,6 +63,8 @@ EVERY_ERROR = [
     (errors.request_timeout(), 408, "request_timeout", None),
     (errors.request_head_too_large(32768), 431, "request_head_too_large", None),
     (errors.server_error(), 500, "server_error", None),
+    (errors.response_failed("x", "y"), 500, "x", None),
+    (errors.wrong_request("invalid_prompt", "y", "input"), 400, "invalid_prompt", "input"),
     (errors.unavailable(), 503, "service_unavailable", None),
     (errors.outcome_unknown("resp_x"), 503, "outcome_unknown", None),
 ]

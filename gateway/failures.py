@@ -1,0 +1,39 @@
+"""A failed response as an error (pure).
+
+A worker may find that a request cannot be served, when the gateway has taken it already: the prompt
+is too long, a picture cannot be decoded. That is the client's to repair, and SDKs must not repeat
+it, so it is 400 wherever the status was not sent yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tailrace.protocol import errors
+
+# Codes of a failed response that say what is wrong with the request. The worker's engines set them
+# (`Refused`).
+_OF_INPUT: Final = frozenset(
+    {"context_length_exceeded", "invalid_prompt", "invalid_image", "invalid_value"}
+)
+_OF_REQUEST: Final = _OF_INPUT | {"unsupported_parameter", "unsupported_value"}
+
+
+def error_of(response: dict[str, Any], param: str) -> errors.ApiError:
+    """The error for a failed response. `param`: the field that holds the input."""
+    return wrong_request(response, param) or errors.response_failed(**_told(response))
+
+
+def wrong_request(response: dict[str, Any], param: str) -> errors.ApiError | None:
+    """The error for a response that failed by its request; None for any other one."""
+    told = _told(response)
+    if response["status"] != "failed" or told["code"] not in _OF_REQUEST:
+        return None
+    named = param if told["code"] in _OF_INPUT else None
+    headers = {"x-tailrace-response-id": response["id"]}
+    return errors.wrong_request(**told, param=named, headers=headers)
+
+
+def _told(response: dict[str, Any]) -> dict[str, Any]:
+    error = response.get("error") or {}
+    return {"code": error.get("code"), "message": error.get("message") or "The response failed."}
