@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -31,12 +32,26 @@ class Tool:
     present: Callable[[], bool]
 
 
+def postgres(program: str) -> Path | None:
+    """The path of a program of PostgreSQL, the newest that is installed; None where there is none.
+    Debian keeps the server's programs out of the search path."""
+    found = sorted(DEBIAN_POSTGRES.glob(f"*/bin/{program}"), key=lambda p: float(p.parts[-3]))
+    on_path = shutil.which(program)
+    return found[-1] if found else Path(on_path) if on_path else None
+
+
 TOOLS = (
     Tool(
         "chromium",
         "browser tests",
         frozenset({"journey"}),
         lambda: any(shutil.which(name) for name in CHROMIUM),
+    ),
+    Tool(
+        "postgresql",
+        "tests of the archive on PostgreSQL",
+        frozenset({"contract"}),
+        lambda: postgres("initdb") is not None,
     ),
     Tool(
         "faketime",

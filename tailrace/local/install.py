@@ -12,8 +12,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Final
 
 from tailrace import engines, settings
 from tailrace.local import (
@@ -27,8 +25,6 @@ from tailrace.local import (
     redis_server,
 )
 from tailrace.local.install_steps import Step, apt
-
-DEBIAN_POSTGRES: Final = Path("/usr/lib/postgresql")
 
 
 def _has_redis() -> bool:
@@ -49,26 +45,8 @@ def _install_redis() -> None:
     )
 
 
-def postgres(program: str) -> Path | None:
-    """The path of a program of PostgreSQL, the newest that is installed; None where there is none.
-    Debian keeps the server's programs out of the search path."""
-    found = sorted(DEBIAN_POSTGRES.glob(f"*/bin/{program}"), key=lambda p: float(p.parts[-3]))
-    on_path = shutil.which(program)
-    return found[-1] if found else Path(on_path) if on_path else None
-
-
-def _has_postgres() -> bool:
-    # Only tests need it, so that a machine without Debian's packages does without them.
-    return postgres("initdb") is not None or shutil.which("apt-get") is None
-
-
-def _install_postgres() -> None:
-    apt("postgresql", ["postgresql"], "no PostgreSQL here. Ask for: apt-get install postgresql")
-
-
-def lanes(engine: str, page: bool, *, tests: bool = False) -> list[list[Step]]:
+def lanes(engine: str, page: bool) -> list[list[Step]]:
     """The steps of an installation. Lanes run at the same time, the steps of a lane in order.
-    `tests`: also what only tests need.
 
     Raises:
         plan.BadOption: `engine` is not an engine.
@@ -85,10 +63,7 @@ def lanes(engine: str, page: bool, *, tests: bool = False) -> list[list[Step]]:
                 "Kafka's class archive", install_kafka.has_class_archive, install_kafka.keep_classes
             ),
         ],
-        [
-            Step("Redis", _has_redis, _install_redis),
-            *([Step("PostgreSQL", _has_postgres, _install_postgres)] if tests else []),
-        ],
+        [Step("Redis", _has_redis, _install_redis)],
     ]
     if plan.needs_engine_environment(engine):
         engine_steps = [
@@ -122,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-page", action="store_true", help="leave the front end out")
     chosen = parser.parse_args(arguments)
     try:
-        work = lanes(chosen.engine, page=not chosen.no_page, tests=paths.IN_SOURCE_TREE)
+        work = lanes(chosen.engine, page=not chosen.no_page)
     except plan.BadOption as error:
         parser.error(str(error))
     return _perform(work)

@@ -29,6 +29,8 @@ KINDS = ("sqlite", "postgresql")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[postgres.LocalPostgres]:
+    if not postgres.installed():
+        pytest.skip("PostgreSQL is NOT tested: it is not installed (make test)")
     with postgres.LocalPostgres() as running:
         yield running
 

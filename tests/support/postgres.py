@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace.local import install, ports
+from scripts import test_tools
+from tailrace.local import ports
 
 START_S = 30.0
 SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=50")
@@ -39,6 +40,11 @@ def _as_user() -> tuple[list[str], str]:
     ], user
 
 
+def installed() -> bool:
+    """Whether this machine has the server."""
+    return test_tools.postgres("initdb") is not None
+
+
 class LocalPostgres:
     """The server, with a database for each test that asks for one."""
 
@@ -50,7 +56,7 @@ class LocalPostgres:
         self._server: subprocess.Popen[bytes] | None = None
 
     def _program(self, name: str) -> str:
-        found = install.postgres(name)
+        found = test_tools.postgres(name)
         assert found is not None, "PostgreSQL is not installed (make install)"
         return str(found)
 
