@@ -137,6 +137,19 @@ class CreateRoutes:
             raise wrong
         return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
 
+    async def count(self, request: Request) -> Response:
+        """`POST /v1/responses/input_tokens`: a worker counts, which has the model's tokenizer."""
+        principal, _, stream = await self._created(request, responses_api.parse_count)
+        await self._whole(principal, stream, request)
+        final = stream.final
+        assert final is not None
+        if final["status"] != "completed":
+            raise failures.error_of(final, INPUT)
+        tokens = final["usage"]["input_tokens"]
+        return encoded_json.EncodedJSON(
+            {"object": "response.input_tokens", "input_tokens": tokens}, headers=stream.headers
+        )
+
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
 

@@ -79,8 +79,8 @@ class Api:
         router = fastapi.APIRouter()
         for method, path, handler in (
             ("POST", "/v1/responses", self._create.create),
-            # Without these two routes the paths would look like ids that take no POST.
-            ("POST", "/v1/responses/input_tokens", not_offered.answer),
+            ("POST", "/v1/responses/input_tokens", self._create.count),
+            # Without this route the path would look like an id that takes no POST.
             ("POST", "/v1/responses/compact", not_offered.answer),
             ("POST", "/v1/responses/{response_id}/cancel", self._responses.cancel),
             ("DELETE", "/v1/responses/{response_id}", self._responses.delete),

@@ -18,7 +18,6 @@ GENERATES: Final = (
 )
 # By the path below /v1.
 INSTEAD: Final = {
-    "responses/input_tokens": "The usage of a response has its number of input tokens.",
     "responses/compact": "Continue a response by 'previous_response_id', or send fewer items.",
     "uploads": "Upload a file in one piece: POST /v1/files.",
     "containers": GENERATES,

@@ -56,8 +56,9 @@ def parse(
     pools: Sequence[Pool],
     *,
     websocket: bool = False,
+    counts: bool = False,
 ) -> Create:
-    """The command that a body asks for.
+    """The command that a body asks for. `counts`: it asks only how many tokens the input is.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -89,6 +90,7 @@ def parse(
         conversation.check_calls(turn_items, complete=generate)
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
+    generate = generate and not counts
     create = dataclasses.replace(
         shared_fields.create(
             body,
@@ -118,6 +120,12 @@ def parse(
         body_digest=body_digest(body) if key is not None else None,
     )
     return create
+
+
+def parse_count(body: Body, pools: Sequence[Pool]) -> Create:
+    """The command that `POST /v1/responses/input_tokens` is: a request that generates nothing, and
+    whose usage tells. Raises like `parse`."""
+    return parse({**body, "background": None, "stream": None, "store": False}, pools, counts=True)
 
 
 def _refuse_unsupported(body: Body, *, websocket: bool) -> None:

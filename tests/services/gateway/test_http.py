@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
@@ -633,13 +633,59 @@ class TestLeaving:
         assert seen[-1]["response"]["status"] == "completed"
 
 
+class TestCounting:
+    TOOL: ClassVar[dict[str, Any]] = {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    }
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"input": "hi"},
+            {"input": "Größe 🌊 " * 50, "instructions": "Be brief."},
+            {"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            {"input": "hi", "tools": [TOOL]},
+        ],
+    )
+    async def test_as_many_tokens_as_the_answer_says(
+        self, client: httpx.AsyncClient, asked: dict[str, Any]
+    ) -> None:
+        counted = await client.post("/v1/responses/input_tokens", json=asked)
+        assert counted.status_code == 200, counted.text
+        answered = (await client.post("/v1/responses", json={**QUICK, **asked})).json()
+        assert counted.json() == {
+            "object": "response.input_tokens",
+            "input_tokens": answered["usage"]["input_tokens"],
+        }
+        rid = counted.headers["x-tailrace-response-id"]
+        assert (await client.get(f"/v1/responses/{rid}/input_items")).status_code == 404
+        more = {"previous_response_id": answered["id"], "input": "And?"}
+        followed = (await client.post("/v1/responses", json={**QUICK, **more})).json()
+        counted = await client.post("/v1/responses/input_tokens", json=more)
+        assert counted.json()["input_tokens"] == followed["usage"]["input_tokens"]
+
+    async def test_what_is_too_long_is_said_with_its_number(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        for path in ("/v1/responses/input_tokens", "/v1/responses"):
+            answer = await client.post(path, json={"input": "x" * 60_000})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["param"]) == (
+                400,
+                "context_length_exceeded",
+                "input",
+            )
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("method", "path", "status"),
         [
             ("GET", "/v1/nothing", 404),
             ("GET", "/nothing", 404),
-            ("POST", "/v1/responses/input_tokens", 404),
+            ("POST", "/v1/responses/input_tokens", 400),
             ("POST", "/v1/responses/compact", 404),
             ("POST", "/v1/conversations", 404),
             ("GET", "/v1/responses", 503),  # this one has no archive

@@ -531,6 +531,17 @@ class TestCompletions:
                 if status == 400:
                     assert refused.headers["x-tailrace-response-id"] == request.rid
 
+    async def test_tokens_are_counted_by_a_worker_that_generates_nothing(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            body = {"input": "hi", "stream": True, "background": True, "store": True}
+            posted = asyncio.ensure_future(client.post("/v1/responses/input_tokens", json=body))
+            request = await service.asked()
+            assert (request.generate, request.store) == (False, False)
+            service.answer(request)
+            assert (await posted).json() == {"object": "response.input_tokens", "input_tokens": 1}
+
     async def test_openais_client_asks_once_for_what_is_too_long(
         self, keys: gateway_process.Keys
     ) -> None:
