@@ -41,6 +41,7 @@ class Uploads:
 
     Attributes:
         _known: uploads by owner's key and by id, in the order of the log; deleted ones too.
+        _folded: for each partition, the offset below which everything is in `_known`.
         _forget_at: when to look again what has expired (seconds of `monotonic`).
     """
 
@@ -66,6 +67,7 @@ class Uploads:
         self._monotonic = monotonic
         self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._take)
         self._known: dict[str, dict[str, records.Upload]] = {}
+        self._folded: dict[int, int] = {}
         self._forget_at = 0.0
 
     async def run(self) -> None:
@@ -163,7 +165,7 @@ class Uploads:
         try:
             async with asyncio.timeout(CAUGHT_UP_S):
                 while (  # noqa: ASYNC110 - the reader's progress has no event
-                    self._reader.positions.get(partition, -1) < end
+                    self._folded.get(partition, -1) < end
                 ):
                     await asyncio.sleep(LOOK_S)
         except TimeoutError as error:
@@ -183,6 +185,14 @@ class Uploads:
         return self._clock() >= record.expires
 
     async def _take(self, batch: list[log.Record]) -> None:
+        self._fold(batch)
+        # Only now: the reader's own positions are those of what it handed over.
+        self._folded = dict(self._reader.positions)
+        if self._monotonic() >= self._forget_at:
+            self._forget_at = self._monotonic() + FORGET_EVERY_S
+            self._forget()
+
+    def _fold(self, batch: list[log.Record]) -> None:
         for each in batch:
             record = records.upload_of(each.key, each.value)
             if record is None:
@@ -193,9 +203,6 @@ class Uploads:
             before = mine.get(record.id)
             if before is None or not before.deleted:  # nothing brings a deleted one back
                 mine[record.id] = record
-        if self._monotonic() >= self._forget_at:
-            self._forget_at = self._monotonic() + FORGET_EVERY_S
-            self._forget()
 
     def _forget(self) -> None:
         for key, mine in list(self._known.items()):
