@@ -98,7 +98,7 @@ def _refuse_unsupported(body: Body) -> None:
             raise errors.unsupported_parameter(
                 name, f"'{name}' is deprecated and not supported; use '{instead}'."
             )
-    for name in ("audio", "prediction", "web_search_options"):
+    for name in ("audio", "web_search_options"):
         if body.get(name):
             raise errors.unsupported_parameter(name)
     if body.get("modalities") not in (None, ["text"]):

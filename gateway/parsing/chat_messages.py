@@ -81,7 +81,7 @@ def _answer(message: dict[str, Any], where: str) -> list[conversation.Item]:
 def _call(call: Any, where: str) -> conversation.Call:
     if not isinstance(call, dict):
         raise errors.invalid_type(where, "an object")
-    kind = call.get("type", "function")
+    kind = call.get("type") or "function"
     if kind not in ("function", "custom"):
         raise errors.unsupported_value(f"{where}.type", "Supported calls are: function, custom.")
     inner = call.get(kind)

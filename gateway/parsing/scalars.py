@@ -29,8 +29,25 @@ def read(body: Mapping[str, Any], kind: type[Fields]) -> Fields:
     """
     try:
         return msgspec.convert(body, kind)
+    except msgspec.ValidationError:
+        body = _with_integers(body, kind)
+    try:
+        return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise _wrong_field(body, kind) or error from error
+
+
+def _with_integers(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The body with 5 for 5.0 in fields of integers: JSON has one type for numbers, and languages
+    with one type for them write either."""
+    whole = {
+        name: int(value)
+        for name, rule in _rules(kind).items()
+        if isinstance(rule, inspect.IntType)
+        and type(value := body.get(name)) is float
+        and value.is_integer()
+    }
+    return {**body, **whole}
 
 
 def _wrong_field(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> errors.ApiError | None:

@@ -186,6 +186,22 @@ class TestAccepted:
     def test_chat_takes_the_older_name_of_the_token_bound(self) -> None:
         assert chat({"max_tokens": 9}).sampling.max_tokens == 9
 
+    @pytest.mark.parametrize("parse", [chat, responses])
+    @pytest.mark.parametrize("name", ["seed", "top_k", "min_tokens"])
+    def test_a_whole_number_is_an_integer_however_it_is_written(
+        self, parse: Callable[[dict[str, Any]], command.Create], name: str
+    ) -> None:
+        written = parse({name: 5.0})
+        assert written == parse({name: 5})
+        assert type(getattr(written.sampling, name)) is int
+
+    def test_a_whole_number_keeps_its_bounds(self) -> None:
+        assert responses({"max_output_tokens": 9.0}).max_output_tokens == 9
+        for body in ({"max_output_tokens": 101.0}, {"max_output_tokens": 1e300}, {"seed": 1e300}):
+            with pytest.raises(errors.ApiError) as refused:
+                responses(body)
+            assert refused.value.param in body
+
     def test_logit_bias_within_its_bounds(self) -> None:
         assert chat({"logit_bias": {"5": -100, "6": 0.5}}).sampling.logit_bias == {
             "5": -100.0,
@@ -237,7 +253,7 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"max_output_tokens": -1}, "max_output_tokens", "invalid_value"),
     ({"max_output_tokens": 101}, "max_output_tokens", "invalid_value"),
     ({"max_output_tokens": 10**400}, "max_output_tokens", "invalid_value"),
-    ({"max_output_tokens": 1.0}, "max_output_tokens", "invalid_type"),
+    ({"max_output_tokens": 1.5}, "max_output_tokens", "invalid_type"),
     ({"max_output_tokens": True}, "max_output_tokens", "invalid_type"),
     ({"max_output_tokens": "5"}, "max_output_tokens", "invalid_type"),
     ({"temperature": 2.01}, "temperature", "invalid_value"),
@@ -332,7 +348,7 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"stream": "true"}, "Invalid type for 'stream': expected a boolean."),
 ]
 MESSAGES_RESPONSES: list[tuple[dict[str, Any], str]] = [
-    ({"max_output_tokens": 1.0}, "Invalid type for 'max_output_tokens': expected an integer."),
+    ({"max_output_tokens": 1.5}, "Invalid type for 'max_output_tokens': expected an integer."),
     ({"max_output_tokens": 0}, "Invalid 'max_output_tokens': expected a value from 1 to 100."),
     ({"max_output_tokens": 2**70}, "Invalid 'max_output_tokens': expected a value from 1 to 100."),
     ({"instructions": "x" * 1601}, "Invalid 'instructions': expected at most 1600 characters."),

@@ -99,6 +99,14 @@ class TestMessages:
         asked = chat({"messages": [*QUESTION, thoughts, *QUESTION]}).input
         assert asked[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
+    @pytest.mark.parametrize("members", [{}, {"type": None}, {"type": "function"}])
+    def test_a_call_is_of_a_function_unless_it_says_otherwise(
+        self, members: dict[str, Any]
+    ) -> None:
+        call = {name: value for name, value in SEEN.items() if name != "type"} | members
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert chat({"messages": [*QUESTION, asked]}).input[1]["tool_calls"] == [SEEN]
+
     def test_an_answer_without_anything_is_refused(self) -> None:
         nothing: dict[str, Any] = {
             "role": "assistant",

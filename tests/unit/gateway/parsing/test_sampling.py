@@ -69,7 +69,7 @@ def test_reasoning() -> None:
 BOTH: list[tuple[dict[str, Any], str, str]] = [
     ({"top_k": -2}, "top_k", "invalid_value"),
     ({"top_k": 2**31}, "top_k", "invalid_value"),
-    ({"top_k": 1.0}, "top_k", "invalid_type"),
+    ({"top_k": 1.5}, "top_k", "invalid_type"),
     ({"min_p": 1.1}, "min_p", "invalid_value"),
     ({"min_p": "x"}, "min_p", "invalid_type"),
     ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),

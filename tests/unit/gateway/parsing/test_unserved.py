@@ -95,7 +95,7 @@ CHAT: dict[str, Decision] = {
     "audio": "refused",
     "function_call": "refused",
     "functions": "refused",
-    "prediction": "refused",
+    "prediction": "hint",
     "web_search_options": "refused",
 }
 TEXT: dict[str, Decision] = {
@@ -110,6 +110,7 @@ VALUES: dict[str, Any] = {
     "functions": [{"name": "f"}],
     "function_call": "auto",
     "image": {"context_compression": "auto"},
+    "prediction": {"type": "content", "content": "x"},
     "prompt_cache_retention": "24h",
     "suffix": "x",
 }
