@@ -30,6 +30,9 @@ TITLES: Final = {
     "instructor": "Instructor",
     "litellm": "LiteLLM",
     "llama_index": "LlamaIndex",
+    "langchain_node": "LangChain, JavaScript",
+    "smolagents": "smolagents",
+    "autogen": "AutoGen",
 }
 
 
