@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.protocol import records
+from tailrace.protocol import files, records
 
 OWNER = records.Owner("i", "s", "t")
 OWNER_JSON = b'{"issuer":"i","subject":"s","tenant":"t"}'
@@ -150,6 +150,14 @@ RECORDED: list[tuple[Any, bytes]] = [
         ),
         b'{"t":"REVOKED","id":"00ff00ff00ff00ff","issuer":"i","issued_until":7,'
         b'"tenant":"acme","credential":"c","by":"i||root","lifted":true}',
+    ),
+    (
+        records.Upload(
+            "file-a", OWNER, "5a", files.Place(1, (2, 3), 4, 5), "n", "vision", "image/png", 6, 7
+        ),
+        b'{"t":"UPLOAD","id":"file-a","owner":' + OWNER_JSON + b',"sha256":"5a",'
+        b'"file":{"p":1,"at":[2,3],"bytes":4,"ms":5},"filename":"n","purpose":"vision",'
+        b'"media":"image/png","created":6,"expires":7}',
     ),
     (records.Incarnation("inc"), b'{"t":"INCARNATION","id":"inc"}'),
     (
