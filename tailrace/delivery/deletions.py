@@ -16,12 +16,14 @@ FORGET_EVERY_S: Final = 600.0
 
 
 class _Deleted(NamedTuple):
-    """A response's partition, the offset below which none of its records lie, and digests of who
-    deleted it. Only its owner's deletion counts, and who that is only the response tells."""
+    """A response's partition, the offset below which none of its records lie, digests of who
+    deleted it, and when this process learnt of it (seconds of its clock). Only its owner's deletion
+    counts, and who that is only the response tells."""
 
     partition: int
     offset: int
     by: frozenset[bytes]
+    known_since: float
 
 
 def _digest(owner: records.Owner) -> bytes:
@@ -32,11 +34,12 @@ class Deletions:
     """Reads `llm.deletions` from its beginning on.
 
     A deletion is remembered as long as the log may hold a record of its response. Afterwards the
-    answer is the same as for any response that retention took. Where there is an archive, it is
-    remembered as long as this process runs: the archive may be behind.
+    answer is the same as for any response that retention took. Where there is an archive, which may
+    be behind, it is remembered at least as long as the topic holds it. The archive knows it then.
 
     Attributes:
         _deleted: deleted responses.
+        _keep_s: for how long one is remembered at least.
         _forget_at: when to look again what the log no longer holds (seconds of `clock`).
     """
 
@@ -53,7 +56,8 @@ class Deletions:
         self._offsets = offsets
         self._clock = clock
         self._deleted: dict[str, _Deleted] = {}
-        self._forget_at = float("inf") if outlived else 0.0
+        self._keep_s = topics.DELETION_MS / 1000 if outlived else 0.0
+        self._forget_at = 0.0
 
     def by(self, rid: str, owner: records.Owner) -> bool:
         """Whether `owner` deleted the response."""
@@ -77,7 +81,7 @@ class Deletions:
             return
         before = self._deleted.get(rid)
         by = (before.by if before else frozenset()) | {_digest(owner)}
-        self._deleted[rid] = _Deleted(address.partition, address.offset, by)
+        self._deleted[rid] = _Deleted(address.partition, address.offset, by, self._clock())
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -95,7 +99,8 @@ class Deletions:
 
     async def _forget(self) -> None:
         """Forget what the token log no longer holds. Without an answer all of it is kept."""
-        self._forget_at = self._clock() + FORGET_EVERY_S
+        now = self._clock()
+        self._forget_at = now + FORGET_EVERY_S
         try:
             count = await self._offsets.partitions(topics.TOKENS)
             begins = await self._offsets.beginnings(topics.TOKENS, range(count))
@@ -104,5 +109,6 @@ class Deletions:
         self._deleted = {
             rid: each
             for rid, each in self._deleted.items()
-            if each.partition in begins and each.offset >= begins[each.partition]
+            if now - each.known_since < self._keep_s
+            or (each.partition in begins and each.offset >= begins[each.partition])
         }

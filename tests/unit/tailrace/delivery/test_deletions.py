@@ -134,6 +134,35 @@ async def test_a_deletion_is_forgotten_when_retention_took_its_response_and_no_s
             await task
 
 
+async def test_where_responses_outlive_the_log_a_deletion_is_known_for_as_long_as_its_record(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """The archive may be behind. The record itself is gone after that time, from the topic too."""
+    now = 0.0
+    reader = broker.reader(topics.DELETIONS, wait_ms=5)
+    made = deletions.Deletions(reader, broker.offsets(), lambda: now, outlived=True)
+    rid = put_request(broker, 0)
+    broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
+    broker.skip_to(topics.TOKENS, 0, 5)
+    broker.delete_below(topics.TOKENS, 0, 5)
+    task = asyncio.create_task(made.run())
+    try:
+        await eventually(lambda: made.ready, "the topic is read", within_s=5)
+        now = topics.DELETION_MS / 1000 - 1
+        later = put_request(broker, 1)
+        broker.put_record(topics.DELETIONS, 0, records.Deleted(later, OWNER), later)
+        await eventually(lambda: made.by(later, OWNER), "the next one is known", within_s=5)
+        await asyncio.sleep(0.05)  # some polls, each of which looks
+        assert made.by(rid, OWNER)
+        now += deletions.FORGET_EVERY_S
+        await eventually(lambda: not made.by(rid, OWNER), "it is forgotten", within_s=5)
+        assert made.by(later, OWNER)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def test_without_a_deletion_that_was_forgotten_the_answer_is_that_the_history_is_lost(
     broker: memory_log.MemoryLog,
 ) -> None:
