@@ -87,7 +87,7 @@ def create(
     min_tokens = sampling.min_tokens(fields.min_tokens, bound)
     ignore_eos = or_default(fields.ignore_eos, False)
     if form is not None:
-        _check_beside(form, stop=stops, min_tokens=min_tokens, ignore_eos=ignore_eos)
+        _check_beside(form, min_tokens=min_tokens, ignore_eos=ignore_eos)
     return Create(
         model=model,
         pool=pool.name,
@@ -123,8 +123,8 @@ def create(
 
 
 def _check_beside(form: Format, **fields: object) -> None:
-    """Refuse what ends a text elsewhere than its format does: it would cut it, or leave the engine
-    no token to pick."""
+    """Refuse what would have a text go on behind the end of its format: the engine would have no
+    token to pick. (A stop string may cut it: that is what it says.)"""
     for name, value in fields.items():
         if value:
             raise errors.invalid_value(name, f"'{name}' cannot be used with '{form.param}'.")

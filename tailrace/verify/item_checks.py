@@ -71,18 +71,21 @@ def _calls(rid: str, account: reference_fold.Account) -> Iterator[Problem]:
 
 
 def _json(response: history.Response, account: reference_fold.Account) -> Iterator[Problem]:
-    """What the request wants as JSON, and was not cut short, is JSON."""
+    """What the request wants as JSON, and was not cut short, is JSON. A stop string may have cut
+    the last message."""
     if not response.asked:
         return
     request, whole = response.asked[0].request, account.reason == "stop"
     formatted = request.format is not None and request.format.get("type") in JSON_FORMATS
+    last = len(account.parts) - 1
     free = {tool["function"]["name"] for tool in request.tools if _is_free(tool)}
     for at, part in enumerate(account.parts):
-        if not whole and at == len(account.parts) - 1:
+        if not whole and at == last:
             continue
         begun = part.begun
         if begun is None or begun.kind == "m":
-            if part.text and formatted and not _is_json(part.text):
+            cut = at == last and bool(request.sampling.stop)
+            if part.text and formatted and not cut and not _is_json(part.text):
                 yield "a message of a JSON format is no JSON", None
         elif begun.kind == "c" and begun.name not in free and not _is_json(part.text):
             yield f"the arguments of item {at} are no JSON", None

@@ -309,6 +309,16 @@ class TestLanes:
         assert {text_of(r) for r in finals.values()} == {"The tools said: “fog” and “fog”."}
         assert set(finals) == {"a", "b"}
 
+    async def test_a_stop_string_ends_what_a_format_asks_for(self, socket: Socket) -> None:
+        known = {"type": "json_schema", "name": "w", "schema": PARAMETERS, "strict": True}
+        asked = {"input": "What?", "text": {"format": known}}
+        whole = text_of((await over_socket(socket, **asked)).whole)
+        assert json.loads(whole)
+        stop = whole[3:6]
+        cut = (await over_socket(socket, **asked, stop=[stop])).whole
+        assert cut["status"] == "completed"
+        assert text_of(cut) == whole[: whole.index(stop)]
+
     async def test_a_warm_up_carries_tools_instructions_and_formats(self, socket: Socket) -> None:
         known = {"type": "json_schema", "name": "w", "schema": PARAMETERS, "strict": True}
         warm = await over_socket(

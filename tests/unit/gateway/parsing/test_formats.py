@@ -130,7 +130,6 @@ BOTH: list[tuple[dict[str, Any], str, str]] = [
         "structured_outputs.choice",
         "invalid_value",
     ),
-    ({"guided_choice": ["a"], "stop": "x"}, "stop", "invalid_value"),
     ({"guided_choice": ["a"], "min_tokens": 2}, "min_tokens", "invalid_value"),
     ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "invalid_value"),
 ]

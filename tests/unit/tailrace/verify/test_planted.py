@@ -992,6 +992,13 @@ def test_other_formats_need_no_json() -> None:
     assert "L5" not in g.world.judge().failed()
 
 
+def test_a_message_that_a_stop_string_may_have_cut_needs_no_json() -> None:
+    g = worlds.good()
+    stops = msgspec.structs.replace(g.plain.sampling, stop=("never said",))
+    with_format(g, msgspec.structs.replace(g.plain, sampling=stops), {"type": "json_object"})
+    assert "L5" not in g.world.judge().failed()
+
+
 def test_arguments_of_a_function_that_is_not_strict_need_no_json() -> None:
     g = worlds.good()
     arguments_lose_a_character(g, random.Random(0))
