@@ -140,7 +140,7 @@ if engine_environment.HERE:
         engine: vllm.VLLM,
     ) -> None:
         (ids,) = await engine.encode_inputs(ask(["hello"]))
-        assert ids == engine.token_ids("hello")  # this tokenizer adds none
+        assert ids == await engine.token_ids("hello")  # this tokenizer adds none
         assert await engine.encode_inputs(ask([[4, 5]])) == [[4, 5]]
 
     @pytest.mark.parametrize(
