@@ -183,7 +183,9 @@ def test_a_given_broker_and_redis_are_used_and_not_started(
     monkeypatch.setenv("TAILRACE_REDIS", redis_url)
     said = deployment.call(*deployment.up, "--detach")
     assert f"Kafka at {kafka} (given)" in said
-    assert {row["role"] for row in deployment.rows()} == {"supervisor", "gateway", "push", "worker"}
+    assert {row["role"] for row in deployment.rows()} == {
+        *("supervisor", "gateway", "push", "worker", "archive")
+    }
 
 
 def test_an_engine_url_that_does_not_answer_is_named(deployment: Deployment) -> None:
