@@ -130,6 +130,9 @@ async def test_garbage_in_every_topic_stalls_nothing(
                         for key, value in garbage(rid):
                             if topic.config["cleanup.policy"] == "compact" and not key:
                                 continue  # the broker refuses a record without key there
+                            if topic.name == topics.HISTORY and value is None:
+                                # The broker itself erases by it, whoever wrote it: SECURITY.md.
+                                continue
                             await producer.send(
                                 topic.name, key=key, value=value, partition=partition
                             )
