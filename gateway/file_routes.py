@@ -58,7 +58,7 @@ class FileRoutes:
         return JSONResponse(_shown(await self._found(request, owner)))
 
     async def content(self, request: Request) -> Response:
-        """`GET /v1/files/{id}/content`: the bytes. No browser shows them as a page of ours."""
+        """`GET /v1/files/{id}/content`: the bytes, as an attachment that no browser shows."""
         owner = await self._owner(request, CredentialScope.READ)
         record = await self._found(request, owner)
         try:

@@ -52,21 +52,6 @@ async def source(
     return request
 
 
-def check_beside(request: records.Request, sampling: records.Sampling) -> None:
-    """Refuse what ends a text elsewhere than the source's format does.
-
-    Raises:
-        errors.ApiError
-    """
-    if request.format is None:
-        return
-    for name in ("stop", "min_tokens", "ignore_eos"):
-        if getattr(sampling, name):
-            raise errors.invalid_value(
-                name, f"'{name}' cannot be used with the format of the response that is forked."
-            )
-
-
 def prompt(request: records.Request) -> dict[str, Any]:
     """The members of a source's record that make the prompt, and say what it was made of."""
     return {

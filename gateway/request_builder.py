@@ -20,7 +20,7 @@ from gateway import (
     uploads,
     worker_registry,
 )
-from gateway.parsing import command, conversation, images
+from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -160,7 +160,9 @@ class RequestBuilder:
         """Like `build`. The prompt is that of the source's record, so that this record is whole by
         itself; everything else is as the client says now."""
         source = await forks.source(self._delivery, fork, create.model, owner)
-        forks.check_beside(source, create.sampling)
+        if source.format is not None:
+            what = "the format of the response that is forked"
+            sampling.check_beside_format(create.sampling, what)
         prefix = placement.prefix(owner.cache_scope, create.model, source.messages)
         history = context.History([], ids.parse(fork.rid).partition)
         partition = await self._place(create, principal, history, prefix)

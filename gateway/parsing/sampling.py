@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from gateway.parsing.json_body import Body
-from tailrace.protocol import errors
+from tailrace.protocol import errors, records
 from tailrace.settings.shapes import Pool
 
 MAX_STOPS: Final = 4
@@ -116,3 +116,16 @@ def logit_bias(body: Body) -> dict[str, float]:
                 "logit_bias", "Invalid 'logit_bias': values must be numbers from -100 to 100."
             )
     return {token: float(bias) for token, bias in value.items()}
+
+
+def check_beside_format(chosen: records.Sampling, what: str) -> None:
+    """Check that no field would have a text go on behind the end of its format, where the engine
+    has no token to pick. (A stop string may cut it: the client asked for that.) `what`: the format,
+    for the message.
+
+    Raises:
+        errors.ApiError: 400 naming the field.
+    """
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(chosen, name):
+            raise errors.invalid_value(name, f"'{name}' cannot be used with {what}.")

@@ -86,8 +86,24 @@ def create(
     stops = sampling.stops(body)
     min_tokens = sampling.min_tokens(fields.min_tokens, bound)
     ignore_eos = or_default(fields.ignore_eos, False)
+    chosen = records.Sampling(
+        max_tokens=bound,
+        temperature=or_default(fields.temperature, pool.default_temperature),
+        top_p=or_default(fields.top_p, pool.default_top_p),
+        presence_penalty=or_default(fields.presence_penalty, 0.0),
+        frequency_penalty=or_default(fields.frequency_penalty, 0.0),
+        stop=stops,
+        seed=fields.seed,
+        logit_bias=sampling.logit_bias(body),
+        logprobs=logprobs,
+        top_k=sampling.top_k(fields.top_k),
+        min_p=or_default(fields.min_p, 0.0),
+        repetition_penalty=or_default(fields.repetition_penalty, 1.0),
+        min_tokens=min_tokens,
+        ignore_eos=ignore_eos,
+    )
     if form is not None:
-        _check_beside(form, min_tokens=min_tokens, ignore_eos=ignore_eos)
+        sampling.check_beside_format(chosen, f"'{form.param}'")
     return Create(
         model=model,
         pool=pool.name,
@@ -96,22 +112,7 @@ def create(
         input=said,
         items=[conversation.shown(item) for item in turn],
         turn=turn,
-        sampling=records.Sampling(
-            max_tokens=bound,
-            temperature=or_default(fields.temperature, pool.default_temperature),
-            top_p=or_default(fields.top_p, pool.default_top_p),
-            presence_penalty=or_default(fields.presence_penalty, 0.0),
-            frequency_penalty=or_default(fields.frequency_penalty, 0.0),
-            stop=stops,
-            seed=fields.seed,
-            logit_bias=sampling.logit_bias(body),
-            logprobs=logprobs,
-            top_k=sampling.top_k(fields.top_k),
-            min_p=or_default(fields.min_p, 0.0),
-            repetition_penalty=or_default(fields.repetition_penalty, 1.0),
-            min_tokens=min_tokens,
-            ignore_eos=ignore_eos,
-        ),
+        sampling=chosen,
         format=form,
         max_output_tokens=max_tokens,
         store=or_default(fields.store, True),
@@ -120,14 +121,6 @@ def create(
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
     )
-
-
-def _check_beside(form: Format, **fields: object) -> None:
-    """Refuse what would have a text go on behind the end of its format: the engine would have no
-    token to pick. (A stop string may cut it: that is what it says.)"""
-    for name, value in fields.items():
-        if value:
-            raise errors.invalid_value(name, f"'{name}' cannot be used with '{form.param}'.")
 
 
 def metadata(body: Body) -> dict[str, str] | None:

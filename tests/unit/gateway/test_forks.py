@@ -149,11 +149,13 @@ async def test_another_model_does_not_continue_it() -> None:
         assert "'m'" in error.value.message
 
 
-async def test_what_would_cut_the_sources_format_is_refused() -> None:
+async def test_what_goes_on_behind_the_sources_format_is_refused_and_a_stop_string_is_not() -> None:
     async with gateway_parts.running() as parts:
         rid = await answered(parts, text=FIELDS["text"])
-        cutting: dict[str, Any] = {"stop": ["x"], "min_tokens": 2, "ignore_eos": True}
-        for name, value in cutting.items():
+        parts.answer(await fork(parts, rid, stop=["x"]))
+        assert parts.requests()[-1].sampling.stop == ("x",)
+        longer: dict[str, Any] = {"min_tokens": 2, "ignore_eos": True}
+        for name, value in longer.items():
             error = await refused(parts, rid, **{name: value})
             assert (error.code, error.param) == ("invalid_value", name)
 
