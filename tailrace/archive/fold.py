@@ -26,7 +26,8 @@ from tailrace.protocol import fold, history, records, topics
 RESPONSE: Final = "response"
 CHAT: Final = "chat"
 DELETIONS: Final = topics.DELETIONS
-FOLLOWED: Final = (topics.HISTORY, DELETIONS)
+RESPONSES: Final = (topics.HISTORY, DELETIONS)
+FOLLOWED: Final = (*RESPONSES, topics.CONVERSATIONS)
 TOMBSTONE: Final = ""  # in the place of who deleted it
 
 

@@ -11,13 +11,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import database, fold, tables
-from tailrace.protocol import history, log_words, records
+from tailrace.archive import conversation_rows, database, fold, tables
+from tailrace.protocol import history, log_words, records, topics
 
 AT_ONCE: Final = 500  # values of one statement; SQLite takes 32,766
 LEVEL: Final = 6  # of zlib; histories shrink to a third, and more makes them hardly smaller
 
 _metadata = msgspec.json.Decoder(dict[str, str])
+_PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
 
 Place = tuple[str, int]  # topic and partition
 
@@ -29,7 +30,7 @@ class Folded(NamedTuple):
         next: positions as the database has them now. They differ from those that the batch led to
             where another process was faster, or where the database was dropped.
         rows: responses that were written.
-        erased: responses that were erased from the topic.
+        erased: responses that were erased from the topic, and records of conversations.
         garbage: records that could not be read.
     """
 
@@ -39,9 +40,8 @@ class Folded(NamedTuple):
     garbage: int = 0
 
 
-# Writes tombstones: keys of `llm.history` by the id of their response. Returns when they are in the
-# log, or raises.
-Erase = Callable[[Mapping[str, set[str]]], Awaitable[None]]
+# Writes tombstones. Returns when they are in the log, or raises.
+Erase = Callable[[set[conversation_rows.Address]], Awaitable[None]]
 
 
 class Folding:
@@ -133,7 +133,10 @@ class Folding:
         garbage = 0
         files: dict[str, bytes | None] = {}
         acts: list[tuple[str, fold.Key | None, bytes | None, str]] = []
+        told = [record for record in new if record.topic == topics.CONVERSATIONS]
         for record in new:
+            if record.topic == topics.CONVERSATIONS:
+                continue
             if record.forged:
                 garbage += 1
             elif record.topic == fold.DELETIONS:
@@ -158,10 +161,18 @@ class Folding:
         await _save(connection, list(touched.values()))
         await _save_files(connection, files)
         rows = sum(state.whole is not None for state in touched.values())
-        erased = {rid: state.tombstones for rid, state in touched.items() if state.tombstones}
-        if erased:  # before the commit: behind it, a kill would lose them
-            await self._erase(erased)
-        return Folded({}, rows, len(erased), garbage)
+        talks = await conversation_rows.fold(connection, told)
+        erased = [state for state in touched.values() if state.tombstones]
+        keys = {
+            conversation_rows.Address(
+                topics.HISTORY, history.partition(state.rid, _PARTITIONS), key
+            )
+            for state in erased
+            for key in state.tombstones
+        }
+        if keys or talks.erased:  # before the commit: behind it, a kill would lose them
+            await self._erase(keys | talks.erased)
+        return Folded({}, rows, len(erased) + len(talks.erased), garbage + talks.garbage)
 
 
 async def positions(connection: AsyncConnection, log: str) -> dict[Place, int]:

@@ -11,15 +11,13 @@ from typing import Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log, telemetry
-from tailrace.archive import database, folding, migration
+from tailrace.archive import conversation_rows, database, folding, migration
 from tailrace.log import interfaces
-from tailrace.protocol import history, topics
 from tailrace.retry import retry_until
 
 T = TypeVar("T")
 
 RETRY_S: Final = 1.0
-_PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
 
 
 class Follower:
@@ -97,13 +95,9 @@ class Follower:
         ).items():
             reader.follow(partition, offset)
 
-    async def _erase(self, keys: Mapping[str, set[str]]) -> None:
+    async def _erase(self, of: set[conversation_rows.Address]) -> None:
         """Write tombstones."""
-        appended = [
-            self._writer.append(topics.HISTORY, history.partition(rid, _PARTITIONS), key, None)
-            for rid, each in keys.items()
-            for key in sorted(each)
-        ]
+        appended = [self._writer.append(*each, None) for each in sorted(of)]
         await asyncio.gather(*appended)
 
     async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -13,10 +13,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import database, folding, tables
+from tailrace.archive import conversation_rows, database, folding, tables
 from tailrace.archive.database import ArchiveUnavailable
 from tailrace.archive.fold import CHAT, RESPONSE
-from tailrace.protocol import history
+from tailrace.protocol import conversations, history, topics
 
 T = TypeVar("T")
 
@@ -99,6 +99,43 @@ class Reader:
             return {rid: _metadata.decode(metadata) for rid, metadata in found}
 
         return await self._ask(ask)
+
+    async def conversation(
+        self, name: str, log: str, partition: int, *, contents: bool = False
+    ) -> tuple[conversations.Conversation, int | None]:
+        """A conversation as the records below an offset of its partition make it, and that offset;
+        None: nothing of the partition was folded. Of one that is not there, nothing is set.
+        `contents`: with those of items that were added."""
+
+        async def ask(
+            connection: AsyncConnection,
+        ) -> tuple[conversations.Conversation, int | None]:
+            # One state of the database: rows and position belong together.
+            if connection.dialect.name == "postgresql":
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            known = await folding.positions(connection, log)
+            found = await conversation_rows.read(connection, [name], contents=contents)
+            return found[name], known.get((topics.CONVERSATIONS, partition))
+
+        return await self._ask(ask)
+
+    async def conversations(
+        self, owner: str, after: str | None, limit: int
+    ) -> list[conversations.Conversation]:
+        """The owner's conversations, without their nodes; that in which something happened last
+        comes first. One more than `limit`, if there is one more.
+
+        Raises:
+            UnknownPlace
+        """
+
+        async def ask(connection: AsyncConnection) -> list[conversations.Conversation] | None:
+            return await conversation_rows.listed(connection, owner, after=after, limit=limit + 1)
+
+        found = await self._ask(ask)
+        if found is None:
+            raise UnknownPlace(after)
+        return found
 
     async def file(self, key: str) -> bytes | None:
         """A piece of a file, by its key in the topic."""

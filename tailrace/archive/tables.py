@@ -79,6 +79,44 @@ FILES: Final = sa.Table(
     sa.Column("value", sa.LargeBinary, nullable=False),
 )
 
+# A conversation. Of one that is gone there are no rows.
+CONVERSATIONS: Final = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", _RID, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("pinned", sa.Boolean, nullable=False),
+    sa.Column("head", _RID, nullable=True),
+    sa.Index("conversations_of", "owner", "updated_ms", "id"),
+)
+
+# The nodes of its tree; `number` counts them in the order of the log.
+NODES: Final = sa.Table(
+    "nodes",
+    metadata,
+    sa.Column("id", _RID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("node", _RID, nullable=False),
+    sa.Column("parent", _RID, nullable=True),
+    sa.Column("items", sa.Text, nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+)
+
+# What added items hold, as JSON; NULL for an item that was removed, which may be a turn's.
+ITEMS: Final = sa.Table(
+    "items",
+    metadata,
+    sa.Column("id", _RID, primary_key=True),
+    sa.Column("item", _NAME, primary_key=True),
+    sa.Column("content", sa.Text, nullable=True),
+)
+
 # The next offset to be folded. `log` is the incarnation: another log begins at its beginning.
 POSITIONS: Final = sa.Table(
     "positions",

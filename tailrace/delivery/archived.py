@@ -101,7 +101,7 @@ class Archived:
         """Wait until the archive has what the topics hold now; with partitions, only those of
         `llm.history`."""
         assert self._reader is not None
-        followed: Sequence[str] = (topics.HISTORY,) if partitions else fold.FOLLOWED
+        followed: Sequence[str] = (topics.HISTORY,) if partitions else fold.RESPONSES
         for topic in followed:
             all_of_them = partitions or range(topics.partitions_of(topic))
             ends = await self._offsets.ends(topic, all_of_them)

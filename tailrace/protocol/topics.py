@@ -176,13 +176,16 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             CONVERSATIONS,
             6,
-            # Holds deletions that gateways of version 0.1 wrote.
+            # For ever, as what it tells of. It may also hold deletions of responses, which
+            # gateways of version 0.1 wrote.
             {
                 **_COMPACTED,
-                "cleanup.policy": "compact,delete",
-                "retention.ms": str(DELETION_MS),
+                "message.timestamp.type": "LogAppendTime",
+                "max.compaction.lag.ms": str(DAY_MS),
+                "delete.retention.ms": str(7 * DAY_MS),
             },
-            frozenset({"gateway"}),
+            # The archive writes tombstones only.
+            frozenset({"gateway", "archive"}),
             frozenset({"gateway", "push", "archive", "operator"}),
         ),
         Topic(

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,70 +19,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import database, fold, folding, migration, reader, tables
+from tailrace.archive import conversation_rows, database, fold, folding, migration, reader, tables
 from tailrace.protocol import history, records, topics
-from tests.support import postgres
+from tests.support.archive_rows import Fold, dump
 from tests.support.histories import ALICE, BOB, INCARNATION, Topics, history_of, rid
-
-KINDS = ("sqlite", "postgresql")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[postgres.LocalPostgres]:
-    if not postgres.installed():
-        pytest.skip("PostgreSQL is NOT tested: it is not installed (make test)")
-    with postgres.LocalPostgres() as running:
-        yield running
-
-
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-    running: postgres.LocalPostgres = request.getfixturevalue("server")
-    return running.new_database()
-
-
-@pytest.fixture
-async def engine(url: str) -> AsyncIterator[AsyncEngine]:
-    made = database.engine(url, create=True)
-    await migration.migrate(made)
-    yield made
-    await made.dispose()
-
-
-async def dump(engine: AsyncEngine) -> bytes:
-    """Every row of every table."""
-    async with engine.connect() as connection:
-        return repr(
-            [
-                (table.name, sorted(map(tuple, (await connection.execute(sa.select(table))).all())))
-                for table in tables.metadata.sorted_tables
-            ]
-        ).encode()
-
-
-class Fold(folding.Folding):
-    """Folds records from where the database stands, like the process."""
-
-    def __init__(self, engine: AsyncEngine, into: Topics | None = None) -> None:
-        self.erased: list[str] = []
-        self._into = into
-        super().__init__(engine, INCARNATION, self._tombstones)
-
-    async def _tombstones(self, keys: Mapping[str, set[str]]) -> None:
-        for each in keys.values():
-            self.erased += sorted(each)
-            for key in sorted(each) if self._into is not None else ():
-                assert self._into is not None
-                self._into.put(topics.HISTORY, 0, key, None)
-
-    async def all(self, batch: Sequence[log.Record]) -> folding.Folded:
-        return await self.apply(batch, await self.starts(batch))
-
-    async def starts(self, batch: Sequence[log.Record]) -> dict[tuple[str, int], int]:
-        known = await self.positions()
-        return {place: known.get(place, 0) for r in batch if (place := (r.topic, r.partition))}
 
 
 async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
@@ -347,7 +287,7 @@ async def test_a_batch_behind_a_gap_is_left_alone(engine: AsyncEngine) -> None:
 async def test_what_cannot_be_erased_in_the_topic_is_not_folded(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1)
 
-    async def fails(_: Mapping[str, set[str]]) -> None:
+    async def fails(_: set[conversation_rows.Address]) -> None:
         raise log.AppendFailed("away")
 
     folding_ = folding.Folding(engine, INCARNATION, fails)
@@ -361,7 +301,8 @@ async def test_what_cannot_be_erased_in_the_topic_is_not_folded(engine: AsyncEng
 KILLED = """
 import asyncio, sys
 from tailrace.archive import database
-from tests.contract.test_archive import Fold, _mixture
+from tests.contract.test_archive import _mixture
+from tests.support.archive_rows import Fold
 
 async def main(url):
     folding = Fold(database.engine(url, create=True))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tailrace import log
-from tailrace.archive import database, folding, migration, reader
+from tailrace.archive import conversation_rows, database, folding, migration, reader
 from tailrace.delivery import archived, delivery
 from tailrace.protocol import errors, history, ids, topics
 from tests.support import memory_delivery, memory_log
 from tests.support.histories import ALICE, BOB, history_of
 
 
-async def _no_tombstones(_: Mapping[str, set[str]]) -> None:
+async def _no_tombstones(_: set[conversation_rows.Address]) -> None:
     raise AssertionError("nothing is erased here")
 
 

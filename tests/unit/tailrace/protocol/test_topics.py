@@ -121,7 +121,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.REVOCATIONS,
         )
     },
-    "archive": {topics.HISTORY: BOTH, topics.CONVERSATIONS: {READ}, topics.DELETIONS: {READ}},
+    "archive": {topics.HISTORY: BOTH, topics.CONVERSATIONS: BOTH, topics.DELETIONS: {READ}},
     "operator": {
         name: {READ}
         for name in (

@@ -1,0 +1,210 @@
+"""Conversations between rows and the fold of their records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tailrace.archive import tables
+from tailrace.protocol import conversations, log_words, records
+
+AT_ONCE: Final = 500  # values of one statement; SQLite takes 32,766
+
+_owner = msgspec.json.Decoder(records.Owner)
+_metadata = msgspec.json.Decoder(dict[str, str])
+_items = msgspec.json.Decoder(list[str])
+_content = msgspec.json.Decoder(dict[str, Any])
+
+
+class Address(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    key: str
+
+
+class Folded(NamedTuple):
+    """What became of records. `erased`: what is to be erased from the topic: it belongs to no
+    conversation that there is."""
+
+    garbage: int
+    erased: set[Address]
+
+
+async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> Folded:
+    """Fold records of `llm.conversations`, in the order of the log. What is under the key of no
+    conversation is left alone: version 0.1 wrote deletions there."""
+    garbage, erased = 0, set[Address]()
+    mine = [(name, r) for r in new if (name := conversations.named_by(r.key)) is not None]
+    was = await read(connection, sorted({name for name, _ in mine}), contents=False)
+    now = {name: _copy(each) for name, each in was.items()}
+    lost: dict[str, set[str]] = {name: set() for name in was}
+    for name, record in mine:
+        state, key = now[name], (record.key or b"").decode()
+        if record.value is None:
+            if key == name:
+                state.clear()
+            elif (item := conversations.item_named_by(record.key)) is not None:
+                state.contents.pop(item, None)
+                lost[name].add(item)
+            continue
+        act = None if record.forged else conversations.act_of(record.key, record.value)
+        if act is None or act.id != name:
+            garbage += 1
+            continue
+        there = state.owner is not None
+        left = await _keys(connection, state) if isinstance(act, conversations.Gone) else {key}
+        state.apply(act, record.timestamp)
+        if state.owner is None and (there or not isinstance(act, conversations.Gone)):
+            erased |= {Address(record.topic, record.partition, each) for each in left}
+    for name, state in now.items():
+        await _save(connection, was[name], state, lost[name])
+    return Folded(garbage, erased)
+
+
+async def read(
+    connection: AsyncConnection, names: Sequence[str], *, contents: bool = True
+) -> dict[str, conversations.Conversation]:
+    """Conversations by id; one that is not there is as before its creation. `contents`: with those
+    of added items."""
+    found = {name: conversations.Conversation(name) for name in names}
+    rows, nodes, items = tables.CONVERSATIONS.c, tables.NODES.c, tables.ITEMS.c
+    for some in _slices(names):
+        question = sa.select(tables.CONVERSATIONS).where(rows.id.in_(some))
+        for row in (await connection.execute(question)).all():
+            found[row.id] = _of_row(row)
+        in_order = sa.select(tables.NODES).where(nodes.id.in_(some)).order_by(nodes.number)
+        for row in (await connection.execute(in_order)).all():
+            found[row.id].nodes[row.node] = conversations.Node(
+                row.parent, tuple(_items.decode(row.items)), row.until, row.at_ms
+            )
+        question = sa.select(items.id, items.item, items.content).where(items.id.in_(some))
+        if not contents:
+            question = question.where(items.content.is_(None))
+        for name, item, content in (await connection.execute(question)).all():
+            if content is None:
+                found[name].removed.add(item)
+            else:
+                found[name].contents[item] = _content.decode(content)
+    return found
+
+
+async def listed(
+    connection: AsyncConnection, owner: str, *, after: str | None, limit: int
+) -> list[conversations.Conversation] | None:
+    """An owner's conversations without their nodes, that in which something happened last first.
+    None: `after` is none of them."""
+    rows = tables.CONVERSATIONS.c
+    question = sa.select(tables.CONVERSATIONS).where(rows.owner == owner)
+    if after is not None:
+        place = sa.select(rows.updated_ms, rows.id).where(rows.id == after, rows.owner == owner)
+        found = (await connection.execute(place)).first()
+        if found is None:
+            return None
+        behind = sa.tuple_(*map(sa.literal, found))
+        question = question.where(sa.tuple_(rows.updated_ms, rows.id) < behind)
+    question = question.order_by(rows.updated_ms.desc(), rows.id.desc()).limit(limit)
+    return [_of_row(row) for row in (await connection.execute(question)).all()]
+
+
+def _of_row(row: Any) -> conversations.Conversation:
+    return conversations.Conversation(
+        row.id,
+        owner=_owner.decode(row.principal),
+        created_at=row.created_at,
+        updated_ms=row.updated_ms,
+        metadata=_metadata.decode(row.metadata),
+        title=row.title,
+        pinned=row.pinned,
+        head=row.head,
+    )
+
+
+def _copy(was: conversations.Conversation) -> conversations.Conversation:
+    return dataclasses.replace(was, nodes=was.nodes.copy(), removed=was.removed.copy(), contents={})
+
+
+async def _keys(connection: AsyncConnection, found: conversations.Conversation) -> set[str]:
+    """Keys of what the topic has of a conversation, but for those of `Chosen`: nobody knows them,
+    and they hold nothing that anybody wrote."""
+    items = tables.ITEMS.c
+    written = (
+        await connection.execute(sa.select(items.item).where(items.id == found.id))
+    ).scalars()
+    named = {item for node in found.nodes.values() for item in node.items}
+    return {
+        *(f"{found.id}:{name}" for name in ("metadata", "title", "pinned")),
+        *(f"{found.id}:n:{node}" for node in found.nodes),
+        *(f"{found.id}:i:{item}" for item in {*written, *found.contents, *named} - found.removed),
+        *(f"{found.id}:d:{item}" for item in found.removed),
+    }
+
+
+async def _save(
+    connection: AsyncConnection,
+    was: conversations.Conversation,
+    now: conversations.Conversation,
+    lost: set[str],
+) -> None:
+    """Write what differs. `lost`: items whose content has a tombstone."""
+    if now.owner is None:
+        if was.owner is not None:
+            for table in (tables.CONVERSATIONS, tables.NODES, tables.ITEMS):
+                await connection.execute(sa.delete(table).where(table.c.id == now.id))
+        return
+    row = _row(now)
+    if was.owner is None:
+        await connection.execute(sa.insert(tables.CONVERSATIONS).values(row))
+    elif row != _row(was):
+        mine = tables.CONVERSATIONS.c.id == now.id
+        await connection.execute(sa.update(tables.CONVERSATIONS).where(mine).values(row))
+    nodes = [
+        {
+            "id": now.id,
+            "number": number,
+            "node": node,
+            "parent": each.parent,
+            "items": msgspec.json.encode(each.items).decode(),
+            "until": each.until,
+            "at_ms": each.at_ms,
+        }
+        for number, (node, each) in enumerate(now.nodes.items())
+        if node not in was.nodes
+    ]
+    removed = now.removed - was.removed
+    items: dict[str, str | None] = {
+        item: msgspec.json.encode(content).decode() for item, content in now.contents.items()
+    }
+    items |= dict.fromkeys(removed)
+    for some in _slices(sorted({*items, *(lost - now.removed)})):
+        of_these = sa.and_(tables.ITEMS.c.id == now.id, tables.ITEMS.c.item.in_(some))
+        await connection.execute(sa.delete(tables.ITEMS).where(of_these))
+    rows = [{"id": now.id, "item": item, "content": text} for item, text in sorted(items.items())]
+    for table, values in ((tables.NODES, nodes), (tables.ITEMS, rows)):
+        for some in _slices(values):
+            await connection.execute(sa.insert(table), list(some))
+
+
+def _row(of: conversations.Conversation) -> dict[str, Any]:
+    assert of.owner is not None
+    return {
+        "id": of.id,
+        "owner": of.owner.key,
+        "principal": msgspec.json.encode(of.owner).decode(),
+        "created_at": of.created_at,
+        "updated_ms": of.updated_ms,
+        "metadata": msgspec.json.encode(of.metadata, order="sorted").decode(),
+        "title": of.title,
+        "pinned": of.pinned,
+        "head": of.head,
+    }
+
+
+def _slices(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (values[i : i + AT_ONCE] for i in range(0, len(values), AT_ONCE))
