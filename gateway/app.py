@@ -166,7 +166,12 @@ class Gateway:
             config.origins,
             sessions=sessions,
         )
-        kept_files = files.Files(self.writer, clients.delivery.replays)
+        kept_files = files.Files(
+            self.writer,
+            clients.delivery.replays,
+            clients.delivery.offsets,
+            self.delivery.archived,
+        )
         large = large_bodies.LargeBodies()
         self.uploads = uploads.Uploads(
             layout.tag,

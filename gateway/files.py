@@ -1,5 +1,8 @@
 """Large files of requests are written apart, before the request that names them.
 
+The log keeps them for two days. What a stored request names is in the archive for longer, and is
+read there, and written again where a new request names it.
+
 A chunk that no request names harms nobody, so a failure on the way leaves nothing to be undone.
 """
 
@@ -14,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace import log
+from tailrace.delivery import archived
 from tailrace.log import files as log_files
 from tailrace.log import interfaces
 from tailrace.protocol import errors, files, images, records, topics
@@ -37,10 +41,14 @@ class Files:
         self,
         writer: interfaces.RecordWriter,
         ranges: interfaces.RangeReader,
+        offsets: interfaces.OffsetQueries,
+        archive: archived.Archived,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._writer = writer
         self._ranges = ranges
+        self._offsets = offsets
+        self._archive = archive
         self._clock = clock
         self._places: collections.OrderedDict[tuple[str, str], files.Place] = (
             collections.OrderedDict()
@@ -52,7 +60,8 @@ class Files:
         named again is written again.
 
         Raises:
-            errors.ApiError: 400, a file of an earlier turn is gone.
+            errors.ApiError: 400, a file of an earlier turn is gone; 503, only the archive may have
+                it, and does not answer.
             log.LogUnavailable: nothing was written that matters.
         """
         named: dict[str, files.Place] = {}
@@ -85,23 +94,31 @@ class Files:
         """
         sha256 = await asyncio.to_thread(files.digest, data)
         async with self._one:
-            known = self._known(scope, sha256)
+            known = await self._known(scope, sha256)
             return sha256, known or await self._write(scope, sha256, data)
 
-    async def whole(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Messages with the files that they name. Raises log.HistoryLost, log.LogUnavailable."""
-        return await log_files.whole(self._ranges, messages)
+    async def whole(self, request: records.Request) -> list[dict[str, Any]]:
+        """The messages of a request with the files that they name.
+
+        Raises:
+            errors.ApiError: 503, like `apart`.
+            log.HistoryLost, log.LogUnavailable
+        """
+        scope = request.owner.cache_scope
+        return await log_files.whole(
+            lambda sha256, place: self._read(scope, sha256, place), request.messages
+        )
 
     async def _fresh(self, part: dict[str, Any], scope: str) -> files.Place:
         place = files.place(part["file"])
-        if place.reusable(self._now_ms()):
+        if await self._reusable(place):
             return place
         sha256 = part["sha256"]
         async with self._one:
-            if (known := self._known(scope, sha256)) is not None:
+            if (known := await self._known(scope, sha256)) is not None:
                 return known
             try:
-                data = await log_files.read(self._ranges, sha256, place)
+                data = await self._read(scope, sha256, place)
             except log.HistoryLost as error:
                 raise errors.invalid_value(
                     "previous_response_id", "An image of this conversation is no longer kept."
@@ -110,17 +127,35 @@ class Files:
 
     async def _written(self, part: dict[str, Any], scope: str) -> files.Place:
         async with self._one:
-            if (known := self._known(scope, part["sha256"])) is not None:
+            if (known := await self._known(scope, part["sha256"])) is not None:
                 return known
             data = await asyncio.to_thread(files.decoded, part["data"])
             return await self._write(scope, part["sha256"], data)
 
-    def _known(self, scope: str, sha256: str) -> files.Place | None:
+    async def _read(self, scope: str, sha256: str, place: files.Place) -> bytes:
+        """A file from the log, or from the archive. Raises like `whole`."""
+        try:
+            return await log_files.read(self._ranges, sha256, place)
+        except log.HistoryLost:
+            data = await self._archive.file(scope, sha256, len(place.at))
+            if data is None or await asyncio.to_thread(files.digest, data) != sha256:
+                raise
+            return data
+
+    async def _known(self, scope: str, sha256: str) -> files.Place | None:
         place = self._places.get((scope, sha256))
-        if place is None or not place.reusable(self._now_ms()):
+        if place is None or not await self._reusable(place):
             return None
         self._places.move_to_end((scope, sha256))
         return place
+
+    async def _reusable(self, place: files.Place) -> bool:
+        """Whether a new request may name what lies there. An operator may have given the topic less
+        time, or fewer bytes, than its table says; so its beginning is asked for."""
+        if not place.reusable(self._now_ms()):
+            return False
+        begins = await self._offsets.beginnings(topics.FILES, [place.p])
+        return begins[place.p] <= min(place.at)
 
     async def _write(self, scope: str, sha256: str, data: bytes) -> files.Place:
         partition = files.partition(sha256, _PARTITIONS)

@@ -104,7 +104,7 @@ class HistoryWriter:
         )
         place = files.partition(sha256, PARTITIONS)
         for number, chunk in enumerate(files.chunks(data)):
-            key = history.file_key(owner, sha256, number)
+            key = history.file_key(owner.cache_scope, sha256, number)
             await append_surely(self._writer, topics.HISTORY, place, key, chunk)
         if len(self._written) >= REMEMBERED:
             del self._written[next(iter(self._written))]

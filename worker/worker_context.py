@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import Callable, Collection
@@ -97,7 +98,8 @@ class WorkerContext:
         try:
             # One after another: while a file is read it is held several times.
             async with self.reading:
-                messages = await files.whole(self.ranges, request.messages)
+                read = functools.partial(files.read, self.ranges)
+                messages = await files.whole(read, request.messages)
         except log.HistoryLost as error:
             raise base.Refused("file_lost", "A file of this request is no longer kept.") from error
         except log.LogUnavailable as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tailrace.archive import fold, reader
 from tailrace.delivery import hub, kept_bytes
 from tailrace.log import interfaces
-from tailrace.protocol import errors, history, ids, records, topics
+from tailrace.protocol import errors, files, history, ids, records, topics
 
 RETRY_AFTER_S: Final = 2.0
 _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
@@ -75,6 +75,22 @@ class Archived:
             return (await self._reader.metadata([rid], owner.key)).get(rid)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
+
+    async def file(self, scope: str, sha256: str, chunks: int) -> bytes | None:
+        """The file of this digest and of so many chunks, which stored requests of those with the
+        cache scope name. Raises also log.LogUnavailable."""
+        if self._reader is None:
+            return None
+        keys = [history.file_key(scope, sha256, number) for number in range(chunks)]
+        try:
+            found = [await self._reader.file(key) for key in keys]
+            if None in found:
+                await self._wait_folded(files.partition(sha256, _PARTITIONS))
+                found = [await self._reader.file(key) for key in keys]
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+        there = [chunk for chunk in found if chunk is not None]
+        return b"".join(there) if len(there) == chunks else None
 
     async def listed(self, wanted: reader.Wanted) -> list[list[dict[str, Any]]]:
         """The Response objects of a list (`reader.Reader.listed`), with all that was acknowledged

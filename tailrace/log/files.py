@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from tailrace.log import interfaces
@@ -30,9 +30,11 @@ async def read(ranges: interfaces.RangeReader, sha256: str, where: files.Place) 
         raise log_words.HistoryLost(str(error)) from error
 
 
-async def whole(
-    ranges: interfaces.RangeReader, messages: Iterable[dict[str, Any]]
-) -> list[dict[str, Any]]:
+# Reads a file, by its digest and its place. Raises like `read`.
+Read = Callable[[str, files.Place], Awaitable[bytes]]
+
+
+async def whole(read_file: Read, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages whose image parts have their `data`, those that are kept apart too.
 
     Raises:
@@ -45,7 +47,8 @@ async def whole(
                 where = files.place(part["file"])
             except files.NoPlace as error:
                 raise log_words.HistoryLost(str(error)) from error
-            found[part["sha256"]] = await _in_base64(ranges, part["sha256"], where)
+            data = await read_file(part["sha256"], where)
+            found[part["sha256"]] = await asyncio.to_thread(files.encoded, data)
     if not found:
         return messages
 
@@ -56,8 +59,3 @@ async def whole(
         return {**kept, "data": found[part["sha256"]]}
 
     return images.changed(messages, with_data)
-
-
-async def _in_base64(ranges: interfaces.RangeReader, sha256: str, where: files.Place) -> str:
-    data = await read(ranges, sha256, where)
-    return await asyncio.to_thread(files.encoded, data)

@@ -414,10 +414,11 @@ def metadata_named_by(key: bytes | None) -> str | None:
     return named[0] if named is not None and named[1] == 0 else None
 
 
-def file_key(owner: records.Owner, sha256: str, chunk: int) -> str:
-    """The key of a chunk of a file that a stored request of `owner` names. Its partition follows
-    from the digest (`files.partition`), its value are bytes of the file."""
-    return f"file:{owner.cache_scope}:{sha256}:{chunk}"
+def file_key(scope: str, sha256: str, chunk: int) -> str:
+    """The key of a chunk of a file that a stored request names; `scope` is `Owner.cache_scope` of
+    its owner. Its partition follows from the digest (`files.partition`), its value are bytes of the
+    file."""
+    return f"file:{scope}:{sha256}:{chunk}"
 
 
 class FileChunk(NamedTuple):

@@ -127,7 +127,7 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
 
 async def test_pieces_of_files_are_kept_until_their_tombstone(engine: AsyncEngine) -> None:
     log_, reading = Topics(), reader.Reader(engine)
-    key = history.file_key(ALICE, "ab" * 32, 0)
+    key = history.file_key(ALICE.cache_scope, "ab" * 32, 0)
     await Fold(engine).all([log_.put(topics.HISTORY, 0, key, b"\0bytes")])
     assert await reading.file(key) == b"\0bytes"
     await Fold(engine).all([log_.put(topics.HISTORY, 0, key, None)])

@@ -86,7 +86,9 @@ class Parts:
         self.index = idempotency_index.IdempotencyIndex(
             self.broker.offsets(), self.broker.replays()
         )
-        self.files = files.Files(self.writer, self.broker.replays())
+        self.files = files.Files(
+            self.writer, self.broker.replays(), self.broker.offsets(), self.delivery.archived
+        )
         self.uploads = uploads.Uploads(
             self.broker.layout.tag,
             self.broker.reader(topics.UPLOADS),

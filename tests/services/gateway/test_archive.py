@@ -2,73 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
-import aiokafka
-import aiokafka.admin
 import httpx
 import openai
 import pytest
 
-from tailrace import log
-from tailrace.protocol import topics
-from tests.services.gateway.test_tools import WEATHER, forgotten
+from tests.services.gateway.test_tools import WEATHER
+from tests.support import archive_parts, waiting
 from tests.support import gateway_process as gp
-from tests.support import local, waiting
-
-POOL = "archive-tests"
-
-
-@dataclasses.dataclass
-class Parts:
-    """A deployment of its own: its log is cut, and its Redis emptied."""
-
-    folder: Path
-    kafka: str
-    redis: str
-    url: str
-    keys: gp.Keys
-
-    @property
-    def file(self) -> Path:
-        return Path(self.url.removeprefix("sqlite:///"))
-
-    @contextlib.contextmanager
-    def gateway(self, name: str) -> Iterator[gp.Gateway]:
-        with gp.gateway(
-            self.folder, self.kafka, self.redis, POOL, self.keys, name, TAILRACE_ARCHIVE=self.url
-        ) as running:
-            yield running
-
-    @contextlib.contextmanager
-    def archive(self) -> Iterator[gp.Process]:
-        with gp.archive(self.folder, self.kafka, self.url) as running:
-            yield running
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[Parts]:
+def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[archive_parts.Parts]:
     folder = tmp_path_factory.mktemp("archive")
-    with local.LocalKafka() as kafka, local.LocalRedis() as redis:
-        kafka.apply_topics([POOL])
-        url = f"sqlite:///{folder / 'archive.sqlite3'}"
-        with gp.worker(folder, kafka.bootstrap, redis.url, POOL):
-            yield Parts(folder, kafka.bootstrap, redis.url, url, keys)
+    with archive_parts.parts(folder, keys, "archive-tests") as made, made.worker():
+        yield made
 
 
 @pytest.fixture(scope="module")
-def archive(parts: Parts) -> Iterator[gp.Process]:
+def archive(parts: archive_parts.Parts) -> Iterator[gp.Process]:
     with parts.archive() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def gateway(parts: Parts, archive: gp.Process) -> Iterator[gp.Gateway]:
+def gateway(parts: archive_parts.Parts, archive: gp.Process) -> Iterator[gp.Gateway]:
     with parts.gateway("gateway-1") as running:
         yield running
 
@@ -172,26 +133,6 @@ async def _events(client: httpx.AsyncClient, rid: str, after: int = -1) -> bytes
     return answer.content
 
 
-async def _cut(kafka: str, pools: list[str]) -> None:
-    """Retention, at once: the log and the requests begin where they end."""
-    names = [topics.TOKENS, *(topics.requests(p, c) for p in pools for c in topics.CLASSES)]
-    offsets = log.Offsets(kafka)
-    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
-    try:
-        for name in names:
-            ends = await offsets.ends(name, range(local.PARTITIONS))
-            await admin.delete_records(
-                {
-                    aiokafka.TopicPartition(name, p): aiokafka.admin.RecordsToDelete(end)
-                    for p, end in ends.items()
-                }
-            )
-    finally:
-        await offsets.stop()
-        await admin.close()
-
-
 async def _read_all(client: httpx.AsyncClient, rids: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for rid in rids:
@@ -204,7 +145,7 @@ async def _read_all(client: httpx.AsyncClient, rids: list[str]) -> dict[str, Any
 
 @pytest.mark.timeout(240)
 async def test_after_retention_every_event_has_equal_bytes(
-    parts: Parts, client: httpx.AsyncClient, archive: gp.Process
+    parts: archive_parts.Parts, client: httpx.AsyncClient, archive: gp.Process
 ) -> None:
     rids = []
     for name, case in CASES.items():
@@ -231,8 +172,7 @@ async def test_after_retention_every_event_has_equal_bytes(
         return [each["id"] for each in got] == rids
 
     await waiting.eventually(listed, "all of them in the archive")
-    await _cut(parts.kafka, [POOL])
-    await forgotten(parts.redis)
+    await parts.retention()
     with parts.gateway("gateway-2") as fresh:
         async with fresh.client() as later, fresh.client("bob") as bob:
             assert await _read_all(later, rids) == before
@@ -266,8 +206,7 @@ async def test_after_retention_every_event_has_equal_bytes(
             recent = (await later.post("/v1/responses", json=CASES["text"])).json()["id"]
             archive.child.send_signal(signal.SIGKILL)
             archive.child.wait()
-            for file in parts.folder.glob("archive.sqlite3*"):
-                file.unlink()
+            parts.drop()
         with parts.gateway("gateway-3") as fresh_again:
             async with fresh_again.client() as alone:
                 refused = await alone.get(f"/v1/responses/{rids[1]}")

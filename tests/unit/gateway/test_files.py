@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway import files as gateway_files
 from gateway.parsing import images as parsed_images
 from tailrace import log
+from tailrace.archive import conversation_rows, database, folding, migration, reader
 from tailrace.auth.principal import Principal
-from tailrace.protocol import errors, files, images, records, topics
+from tailrace.delivery import archived
+from tailrace.protocol import errors, files, history, images, records, topics
 from tests.support import gateway_parts, log_contract, memory_log, pictures
 from tests.support.gateway_parts import ALICE, BOB, create
 
@@ -56,7 +61,7 @@ async def test_a_large_file_is_named_and_a_small_one_is_in_the_request() -> None
         keys = [r.key for r in parts.broker.appended if r.topic == topics.FILES]
         assert keys == [f"{large['sha256']}:{n}".encode() for n in range(3)]
         assert len(records.encode(request)) < 20_000
-        whole = await parts.files.whole(request.messages)
+        whole = await parts.files.whole(request)
         assert [base64.b64decode(p["data"]) for p in images.parts(whole)] == [SMALL, LARGE]
         assert shown_in(request) == [small, large]  # the record's messages stay as they are
 
@@ -101,10 +106,94 @@ async def test_a_file_that_is_half_a_day_old_is_written_again_where_it_is_named(
     async with gateway_parts.running() as parts:
         first = await submit(parts, LARGE)
         later = first_place(first).ms + topics.FILE_REUSE_MS
-        moved = gateway_files.Files(parts.writer, parts.broker.replays(), lambda: later / 1000)
+        moved = files_at(parts, later)
         again = await moved.apart(first)
         assert first_place(again).at == (3, 4, 5)
         assert chunks(parts.broker)[3:] == chunks(parts.broker)[:3]
+
+
+def files_at(
+    parts: gateway_parts.Parts, now_ms: float, archive: archived.Archived | None = None
+) -> gateway_files.Files:
+    """As another gateway has them, at this time."""
+    return gateway_files.Files(
+        parts.writer,
+        parts.broker.replays(),
+        parts.broker.offsets(),
+        archive or parts.delivery.archived,
+        lambda: now_ms / 1000,
+    )
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[reader.Reader]:
+    """An archive that nobody has folded anything into."""
+    url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
+    engine = database.engine(url, create=True)
+    await migration.migrate(engine)
+    await engine.dispose()
+    made = reader.of(url)
+    assert made is not None
+    yield made
+    await made.stop()
+
+
+async def fold_file(made: reader.Reader, broker: memory_log.MemoryLog, scope: str) -> None:
+    """What a worker copied for its readers, in the archive too."""
+    sha256 = files.digest(LARGE)
+    partition = files.partition(sha256, topics.partitions_of(topics.HISTORY))
+    for number, chunk in enumerate(files.chunks(LARGE)):
+        key = history.file_key(scope, sha256, number).encode()
+        broker.put(topics.HISTORY, partition, key, chunk)
+    fold = folding.Folding(made._engine, broker.layout.incarnation, no_tombstones)
+    found = broker.records(topics.HISTORY, partition)
+    await fold.apply(found, {(topics.HISTORY, partition): 0})
+
+
+async def no_tombstones(_: set[conversation_rows.Address]) -> None:
+    raise AssertionError("nothing is erased here")
+
+
+async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
+    archive: reader.Reader,
+) -> None:
+    """Symptom: of a response older than two days the large images could not be shown, and a
+    conversation that has them could not be continued."""
+    async with gateway_parts.running() as parts:
+        first = await submit(parts, LARGE)
+        place = first_place(first)
+        await fold_file(archive, parts.broker, first.owner.cache_scope)
+        parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
+        kept = archived.Archived(archive, parts.broker.offsets(), parts.broker.layout.incarnation)
+        moved = files_at(parts, place.ms, kept)  # by its age it could be named again
+        (part,) = images.parts(await moved.whole(first))
+        assert base64.b64decode(part["data"]) == LARGE
+        again = await moved.apart(first)
+        assert first_place(again).at == (3, 4, 5)
+        assert chunks(parts.broker)[3:] == chunks(parts.broker)[:3]
+        assert first_place(await moved.apart(first)) == first_place(again)  # once
+        # Another scope's copy is none of theirs.
+        theirs = msgspec.structs.replace(first, owner=records.Owner("i", "other", "elsewhere"))
+        with pytest.raises(log.HistoryLost):
+            await moved.whole(theirs)
+
+
+async def test_a_file_in_the_archive_that_is_another_is_lost(archive: reader.Reader) -> None:
+    async with gateway_parts.running() as parts:
+        first = await submit(parts, LARGE)
+        place, scope = first_place(first), first.owner.cache_scope
+        key = history.file_key(scope, files.digest(LARGE), 1).encode()
+        await fold_file(archive, parts.broker, scope)
+        partition = files.partition(files.digest(LARGE), topics.partitions_of(topics.HISTORY))
+        offset = len(parts.broker.records(topics.HISTORY, partition))
+        parts.broker.put(topics.HISTORY, partition, key, b"another")
+        fold = folding.Folding(archive._engine, parts.broker.layout.incarnation, no_tombstones)
+        found = parts.broker.records(topics.HISTORY, partition)[offset:]
+        await fold.apply(found, {(topics.HISTORY, partition): offset})
+        parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
+        kept = archived.Archived(archive, parts.broker.offsets(), parts.broker.layout.incarnation)
+        with pytest.raises(log.HistoryLost):
+            await files_at(parts, place.ms, kept).whole(first)
 
 
 def first_place(request: records.Request) -> files.Place:
@@ -117,12 +206,12 @@ async def test_a_turn_whose_file_is_gone_is_refused_and_not_answered_without_it(
         place = first_place(first)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         later = place.ms + topics.FILE_REUSE_MS
-        moved = gateway_files.Files(parts.writer, parts.broker.replays(), lambda: later / 1000)
+        moved = files_at(parts, later)
         with pytest.raises(errors.ApiError) as refused:
             await moved.apart(first)
         assert (refused.value.status, refused.value.param) == (400, "previous_response_id")
         with pytest.raises(log.HistoryLost):
-            await moved.whole(first.messages)
+            await moved.whole(first)
 
 
 async def test_a_chunk_that_was_not_taken_is_appended_once_more() -> None:
@@ -130,7 +219,7 @@ async def test_a_chunk_that_was_not_taken_is_appended_once_more() -> None:
         parts.broker.fail_next_append(log.AppendFailed("x"), landed=True)
         request = await submit(parts, LARGE)
         assert len(chunks(parts.broker)) == 4
-        [part] = images.parts(await parts.files.whole(request.messages))
+        [part] = images.parts(await parts.files.whole(request))
         assert base64.b64decode(part["data"]) == LARGE
 
 

@@ -15,6 +15,7 @@ from gateway import files as gateway_files
 from gateway import uploads
 from gateway.parsing import uploads as parsed
 from tailrace import log
+from tailrace.delivery import archived
 from tailrace.protocol import errors, files, ids, records, topics
 from tests.support import memory_log
 
@@ -39,7 +40,13 @@ class Place:
             self.broker.offsets(),
             self.broker.replays(),
             writer,
-            gateway_files.Files(writer, self.broker.replays(), lambda: self.now),
+            gateway_files.Files(
+                writer,
+                self.broker.replays(),
+                self.broker.offsets(),
+                archived.Archived(None, self.broker.offsets(), ""),
+                lambda: self.now,
+            ),
             lambda: self.now,
             lambda: self.monotonic,
         )

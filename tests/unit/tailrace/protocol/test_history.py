@@ -390,7 +390,7 @@ def test_keys_say_what_they_name() -> None:
     assert history.named_by(f"{RID}:12".encode()) == (RID, 12)
     for bad in (f"{RID}:0", f"{RID}:01", f"{RID}:1000", f"{RID}:x", f"x{RID}", "resp_"):
         assert history.named_by(bad.encode()) is None
-    key = history.file_key(OWNER, "ab" * 32, 3)
+    key = history.file_key(OWNER.cache_scope, "ab" * 32, 3)
     assert history.file_named_by(key.encode()) == (OWNER.cache_scope, "ab" * 32, 3)
     assert history.file_named_by(RID.encode()) is None
     assert history.named_by(key.encode()) is None

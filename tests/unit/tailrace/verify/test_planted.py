@@ -1015,7 +1015,7 @@ def test_what_was_deleted_is_erased_and_may_come_back_and_copies_count_once() ->
     g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
     g.world.keep(g.plain)
     g.world.put(topics.HISTORY, worlds.PARTITION, g.plain.rid, None)
-    g.world.put(topics.HISTORY, 0, kept.file_key(g.plain.owner, "0" * 64, 0), b"a file")
+    g.world.put(topics.HISTORY, 0, kept.file_key(g.plain.owner.cache_scope, "0" * 64, 0), b"a file")
     g.world.put(topics.HISTORY, worlds.PARTITION, f"{g.taken.rid}:metadata", b"{}")
     assert g.world.judge().failed() == []
     forget(g.world, g.plain)
