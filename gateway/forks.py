@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from gateway.parsing import forks
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, records
+from tailrace.protocol import errors, fold, history, records
 
+# A worker finds younger ones in the log: answers stay for an hour longer than this, and a request
+# that waits for longer than ten minutes is not served.
+SURELY_LOGGED_S: Final = 24 * 3_600
 # Members of the Response object that say what the prompt was made of.
 _OF_THE_PROMPT: Final = (
     "instructions",
@@ -22,10 +27,22 @@ _OF_THE_PROMPT: Final = (
 )
 
 
+class Source(NamedTuple):
+    """The request of the response that is forked; and the fork, which has the source's ids if
+    workers may not find them in the log."""
+
+    request: records.Request
+    fork: records.Fork
+
+
 async def source(
-    deliver: delivery.Delivery, fork: records.Fork, model: str, owner: records.Owner
-) -> records.Request:
-    """The request record of the response that is forked.
+    deliver: delivery.Delivery,
+    fork: records.Fork,
+    model: str,
+    owner: records.Owner,
+    now_s: float,
+) -> Source:
+    """The source of a fork, from the log or the archive.
 
     Raises:
         errors.ApiError: it is unknown, another owner's, deleted or not stored; it has fewer tokens;
@@ -49,7 +66,21 @@ async def source(
             f"Invalid '{forks.AT}': the response has {found.tokens} tokens"
             f"{'' if found.claim is not None else ' and was not started'}.",
         )
-    return request
+    if found.archived or found.response["created_at"] < now_s - SURELY_LOGGED_S:
+        kept = await deliver.archived.find(fork.rid, owner)
+        if kept is not None:
+            return Source(request, msgspec.structs.replace(fork, source=_beginning(kept, fork.at)))
+        if found.archived:
+            raise errors.previous_response_not_found(fork.rid, forks.SOURCE)  # erased meanwhile
+    return Source(request, fork)
+
+
+def _beginning(kept: history.History, at: int) -> records.ForkSource:
+    folded = fold.Fold(keep_ids=True, principal=kept.owner)
+    for number, record in enumerate(history.accepted(kept)):
+        folded.apply(record, number, kept.ended_ms)
+    revision, tokenizer, _ = folded.model
+    return records.ForkSource(revision, tokenizer, list(folded.ids[:at]))
 
 
 def prompt(request: records.Request) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class RequestBuilder:
     ) -> tuple[records.Request, int]:
         """Like `build`. The prompt is that of the source's record, so that this record is whole by
         itself; everything else is as the client says now."""
-        source = await forks.source(self._delivery, fork, create.model, owner)
+        source, fork = await forks.source(self._delivery, fork, create.model, owner, self._clock())
         if source.format is not None:
             what = "the format of the response that is forked"
             sampling.check_beside_format(create.sampling, what)

@@ -220,6 +220,7 @@ class Delivery:
                 stream.owner,
                 withdrawn=state.ended is not None and state.ended.reason == "withdrawn",
                 tokens=state.next,
+                archived=stream.archived,
             )
 
     async def request_of(

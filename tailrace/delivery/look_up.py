@@ -130,24 +130,27 @@ class LookUp:
         return await asyncio.shield(task)
 
     async def request_of(self, stream: hub.Stream) -> records.Request:
-        """The request record of a stream.
+        """The request record of a stream. Requests go before answers: the archive may have one
+        whose answer the log still holds.
 
         Raises:
-            log.HistoryLost: the log no longer holds it.
+            log.HistoryLost: neither log nor archive has it.
             log.LogUnavailable
+            errors.ApiError: 503, the archive does not answer.
         """
-        if stream.archived and stream.owner is not None:
+        request = None if stream.archived else await self._logged_request(stream)
+        if request is None and stream.owner is not None:
             found = await self._archive.find(stream.rid, stream.owner)
-            if found is None:
-                raise log.HistoryLost(f"{stream.rid} was erased")
-            return found.request
+            request = found.request if found is not None else None
+        if request is None:
+            raise log.HistoryLost(f"the request of {stream.rid} is not there any more")
+        return request
+
+    async def _logged_request(self, stream: hub.Stream) -> records.Request | None:
         value = stream.request or await self._request_by_claim(stream)
         if value is None:
             value = await self._scan_requests(stream, stream.owner or _NOBODY, from_beginning=True)
-        request = records.decode_request(value)
-        if request is None:
-            raise log.HistoryLost(f"the log no longer holds the request of {stream.rid}")
-        return request
+        return records.decode_request(value)
 
     def cancel(self) -> None:
         """Cancel the look-ups under way."""

@@ -31,6 +31,7 @@ class Found:
         owner: the principal whose response it is.
         withdrawn: the gateway that wrote its request has withdrawn it.
         tokens: how many were accepted.
+        archived: the log has it no longer.
     """
 
     response: dict[str, Any]
@@ -40,6 +41,7 @@ class Found:
     owner: records.Owner
     withdrawn: bool = False
     tokens: int = 0
+    archived: bool = False
 
 
 class Subscription:

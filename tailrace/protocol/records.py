@@ -140,13 +140,23 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
     count: Count = 1
 
 
+class ForkSource(msgspec.Struct, frozen=True):
+    """The first `at` ids of a fork's source, and what they were generated with."""
+
+    model_rev: str
+    tokenizer_digest: str
+    ids: list[TokenId]
+
+
 class Fork(msgspec.Struct, frozen=True, omit_defaults=True):
     """A response begins with the first `at` ids of the response `rid`, and with the ids of the text
-    `replace` behind them (log rule §19)."""
+    `replace` behind them (log rule §19). `source`: where `llm.tokens` may not have them any more;
+    None: they are there."""
 
     rid: str
     at: Count
     replace: str = ""
+    source: ForkSource | None = None
 
 
 class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_defaults=True):

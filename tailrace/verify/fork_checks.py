@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tailrace.protocol import records
 from tailrace.verify import history, reference_fold
@@ -25,8 +25,10 @@ def check_fork(
         return
     out.judged("L10")
     problem = next(_own(fork, account), None)
-    if problem is None and fork is not None and (source := responses.get(fork.rid)) is not None:
-        problem = next(_of_source(fork, account, source), None)
+    if problem is None and fork is not None:
+        problem = next(_of_request(fork, account), None)
+        if problem is None and (source := responses.get(fork.rid)) is not None:
+            problem = next(_of_source(fork, account, source), None)
     if problem is not None:
         out.fail("L10", counterexample(response, *problem))
 
@@ -45,6 +47,31 @@ def _own(fork: records.Fork | None, account: reference_fold.Account) -> Iterator
         yield "claims that copy different numbers of ids", None
 
 
+def _of_request(fork: records.Fork, account: reference_fold.Account) -> Iterator[Problem]:
+    """Its first ids are those that its request has of the source, but for equal ones at their end,
+    which may be of a token that ends answers."""
+    if fork.source is None:
+        return
+    if len(fork.source.ids) != fork.at:
+        yield f"its request has {len(fork.source.ids)} ids of its source for {fork.at}", None
+        return
+    missing, at = _missing(fork, account, fork.source.ids)
+    if any(a != b for a, b in itertools.pairwise(missing)):
+        yield f"id {at} is not the one that its request has of the source", None
+
+
+def _missing(
+    fork: records.Fork, account: reference_fold.Account, wanted: Sequence[int]
+) -> tuple[Sequence[int], int]:
+    """Ids of its source that it does not begin with, and at which place they are. A fork that has
+    fewer than `at` ids lacks none behind them."""
+    pairs = enumerate(zip(account.ids, wanted, strict=False))
+    same = next((at for at, (a, b) in pairs if a != b), min(account.total, fork.at))
+    if not fork.replace:
+        same = min(same, account.copied)
+    return wanted[same : min(fork.at, account.total)], same
+
+
 def _of_source(
     fork: records.Fork, account: reference_fold.Account, source: history.Response
 ) -> Iterator[Problem]:
@@ -58,11 +85,10 @@ def _of_source(
         if account.total:
             yield f"copied {fork.at} ids of a response that has {len(wanted)}", None
         return
-    pairs = enumerate(zip(account.ids, wanted, strict=False))
-    same = next((at for at, (a, b) in pairs if a != b), min(account.total, fork.at))
-    if not fork.replace:
-        same = min(same, account.copied)
-    missing = wanted[same : min(fork.at, account.total)]
+    if fork.source is not None and fork.source.ids != wanted:
+        yield "its request has other ids than its source", None
+        return
+    missing, same = _missing(fork, account, wanted)
     if any(a != b for a, b in itertools.pairwise(missing)) or (
         missing and not _ends(missing[0], source)
     ):

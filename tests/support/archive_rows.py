@@ -8,7 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import conversation_rows, folding, tables
+from tailrace.archive import conversation_rows, database, folding, migration, tables
+from tailrace.protocol import history, topics
+from tests.support import memory_log
 from tests.support.histories import INCARNATION, Topics
 
 
@@ -21,6 +23,29 @@ async def dump(engine: AsyncEngine) -> bytes:
                 for table in tables.metadata.sorted_tables
             ]
         ).encode()
+
+
+async def build(url: str, broker: memory_log.MemoryLog, *found: history.History) -> None:
+    """Put these into `llm.history` of a log in memory, and fold all that it has there. Nothing of
+    it is to be erased."""
+    partitions = topics.partitions_of(topics.HISTORY)
+    for each in found:
+        for key, value in history.parts(each):
+            broker.put(topics.HISTORY, history.partition(each.rid, partitions), key.encode(), value)
+    engine = database.engine(url, create=True)
+    await migration.migrate(engine)
+    folded = folding.Folding(engine, broker.layout.incarnation, _no_tombstones)
+    known = await folded.positions()
+    for partition in range(partitions):
+        start = known.get((topics.HISTORY, partition), 0)
+        records = broker.records(topics.HISTORY, partition)[start:]
+        if records:
+            await folded.apply(records, {(topics.HISTORY, partition): start})
+    await engine.dispose()
+
+
+async def _no_tombstones(_: set[conversation_rows.Address]) -> None:
+    raise AssertionError("nothing is erased here")
 
 
 class Fold(folding.Folding):

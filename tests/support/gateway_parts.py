@@ -27,6 +27,7 @@ from gateway import (
 )
 from gateway.parsing import command, responses_api
 from tailrace import settings
+from tailrace.archive import reader
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery, kept_bytes, revocations
 from tailrace.log import interfaces
@@ -278,11 +279,12 @@ async def running(
     broker: memory_log.MemoryLog | None = None,
     redis: memory_redis.MemoryRedis | None = None,
     kept: kept_bytes.KeptBytes | None = None,
+    archive: reader.Reader | None = None,
     **more: Any,
 ) -> AsyncIterator[Parts]:
     """The parts of one gateway; its delivery is ready inside."""
     broker = broker or memory_log.MemoryLog("one", 1)
-    made = memory_delivery.over(broker, preferred=[0], kept=kept)
+    made = memory_delivery.over(broker, preferred=[0], kept=kept, archive=archive)
     more.setdefault("writer", broker.writer())
     async with memory_delivery.running(made):
         parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, **more)

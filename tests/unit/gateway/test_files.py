@@ -15,11 +15,11 @@ import pytest
 from gateway import files as gateway_files
 from gateway.parsing import images as parsed_images
 from tailrace import log
-from tailrace.archive import conversation_rows, database, folding, migration, reader
+from tailrace.archive import reader
 from tailrace.auth.principal import Principal
 from tailrace.delivery import archived
 from tailrace.protocol import errors, files, history, images, records, topics
-from tests.support import gateway_parts, log_contract, memory_log, pictures
+from tests.support import archive_rows, gateway_parts, log_contract, memory_log, pictures
 from tests.support.gateway_parts import ALICE, BOB, create
 
 SMALL = pictures.png(1)
@@ -126,45 +126,37 @@ def files_at(
 
 
 @pytest.fixture
-async def archive(tmp_path: Path) -> AsyncIterator[reader.Reader]:
-    """An archive that nobody has folded anything into."""
+async def archive(tmp_path: Path) -> AsyncIterator[tuple[str, reader.Reader]]:
+    """An archive that nobody has folded anything into: its URL, and a reader."""
     url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-    engine = database.engine(url, create=True)
-    await migration.migrate(engine)
-    await engine.dispose()
     made = reader.of(url)
     assert made is not None
-    yield made
+    yield url, made
     await made.stop()
 
 
-async def fold_file(made: reader.Reader, broker: memory_log.MemoryLog, scope: str) -> None:
-    """What a worker copied for its readers, in the archive too."""
+def copy_file(broker: memory_log.MemoryLog, scope: str, *pieces: bytes) -> None:
+    """What a worker copied for those with this scope."""
     sha256 = files.digest(LARGE)
     partition = files.partition(sha256, topics.partitions_of(topics.HISTORY))
-    for number, chunk in enumerate(files.chunks(LARGE)):
+    for number, piece in enumerate(pieces):
         key = history.file_key(scope, sha256, number).encode()
-        broker.put(topics.HISTORY, partition, key, chunk)
-    fold = folding.Folding(made._engine, broker.layout.incarnation, no_tombstones)
-    found = broker.records(topics.HISTORY, partition)
-    await fold.apply(found, {(topics.HISTORY, partition): 0})
-
-
-async def no_tombstones(_: set[conversation_rows.Address]) -> None:
-    raise AssertionError("nothing is erased here")
+        broker.put(topics.HISTORY, partition, key, piece)
 
 
 async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
-    archive: reader.Reader,
+    archive: tuple[str, reader.Reader],
 ) -> None:
     """Symptom: of a response older than two days the large images could not be shown, and a
     conversation that has them could not be continued."""
     async with gateway_parts.running() as parts:
         first = await submit(parts, LARGE)
         place = first_place(first)
-        await fold_file(archive, parts.broker, first.owner.cache_scope)
+        copy_file(parts.broker, first.owner.cache_scope, *files.chunks(LARGE))
+        await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
-        kept = archived.Archived(archive, parts.broker.offsets(), parts.broker.layout.incarnation)
+        log_name = parts.broker.layout.incarnation
+        kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
         moved = files_at(parts, place.ms, kept)  # by its age it could be named again
         (part,) = images.parts(await moved.whole(first))
         assert base64.b64decode(part["data"]) == LARGE
@@ -178,20 +170,18 @@ async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
             await moved.whole(theirs)
 
 
-async def test_a_file_in_the_archive_that_is_another_is_lost(archive: reader.Reader) -> None:
+async def test_a_file_in_the_archive_that_is_another_is_lost(
+    archive: tuple[str, reader.Reader],
+) -> None:
     async with gateway_parts.running() as parts:
         first = await submit(parts, LARGE)
-        place, scope = first_place(first), first.owner.cache_scope
-        key = history.file_key(scope, files.digest(LARGE), 1).encode()
-        await fold_file(archive, parts.broker, scope)
-        partition = files.partition(files.digest(LARGE), topics.partitions_of(topics.HISTORY))
-        offset = len(parts.broker.records(topics.HISTORY, partition))
-        parts.broker.put(topics.HISTORY, partition, key, b"another")
-        fold = folding.Folding(archive._engine, parts.broker.layout.incarnation, no_tombstones)
-        found = parts.broker.records(topics.HISTORY, partition)[offset:]
-        await fold.apply(found, {(topics.HISTORY, partition): offset})
+        place = first_place(first)
+        pieces = [*files.chunks(LARGE)]
+        copy_file(parts.broker, first.owner.cache_scope, pieces[0], b"another", pieces[2])
+        await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
-        kept = archived.Archived(archive, parts.broker.offsets(), parts.broker.layout.incarnation)
+        log_name = parts.broker.layout.incarnation
+        kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
         with pytest.raises(log.HistoryLost):
             await files_at(parts, place.ms, kept).whole(first)
 

@@ -3,15 +3,19 @@ name."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway import forks as forks_
 from gateway.parsing import forks, responses_api
+from tailrace.archive import reader
 from tailrace.auth.principal import Principal
-from tailrace.protocol import errors, events, features, records
+from tailrace.protocol import errors, events, features, history, records, topics
 from tailrace.settings.shapes import Pool
-from tests.support import gateway_parts
+from tests.support import archive_rows, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, BOB, POOL, Parts
 
 TOOL = {
@@ -99,6 +103,44 @@ async def test_a_running_response_and_a_fork_are_forked() -> None:
         parts.answer(rid, "a", "b", "c")
         assert parts.requests()[-1].fork == records.Fork(first, 1)
         assert parts.requests()[-1].messages == parts.requests()[0].messages
+
+
+async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
+    tmp_path: Path,
+) -> None:
+    """Workers look for it in the log alone."""
+    url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
+    broker = memory_log.MemoryLog("one", 1)
+    async with gateway_parts.running(broker) as parts:
+        rid = await answered(parts, **FIELDS)
+        source = parts.requests()[-1]
+    written = [
+        record
+        for r in broker.records(topics.TOKENS, 0)
+        if (record := records.token_of(r.key, r.value)) is not None
+    ]
+    await archive_rows.build(url, broker, history.of(source, written, 1))
+    for cut in (False, True):
+        if cut:
+            broker.delete_below(topics.TOKENS, 0, len(written))
+        async with gateway_parts.running(broker, archive=reader.of(url)) as parts:
+            parts.answer(await fork(parts, rid, of={"replace": "x"}))
+            made = parts.requests()[-1]
+            assert made.messages == source.messages
+            expected = records.ForkSource("rev", "tok", [0, 1]) if cut else None
+            assert made.fork == records.Fork(rid, 2, "x", expected)
+            assert made.echo["fork"] == {"response_id": rid, "at": 2, "replace": "x"}
+            assert (await refused(parts, rid, 4)).param == "fork.at"
+            assert (await refused(parts, rid, who=BOB)).code == "previous_response_not_found"
+            # One so old that the log may lose it before the fork is served.
+            parts.builder._clock = lambda: time.time() + forks_.SURELY_LOGGED_S + 5
+            parts.answer(await fork(parts, rid, 1))
+            assert parts.requests()[-1].fork == records.Fork(
+                rid, 1, source=records.ForkSource("rev", "tok", [0])
+            )
+    async with gateway_parts.running(broker, archive=reader.of(url)) as parts:
+        await parts.operations.delete(rid, source.owner)
+        assert (await refused(parts, rid)).code == "previous_response_not_found"
 
 
 @pytest.mark.parametrize("rid", [RID, "resp_x", "", "chatcmpl-" + "A" * 32])

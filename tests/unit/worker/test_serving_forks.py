@@ -245,6 +245,59 @@ async def test_what_was_accepted_counts_whatever_became_of_the_source(
         assert found.ended.error[0] == "previous_response_not_found"
 
 
+@pytest.mark.parametrize("cut", [0, 1, 9, 10, 20])
+async def test_a_source_in_the_request_is_copied_as_one_in_the_log(
+    cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway found it in the archive; nobody looks for it in the log."""
+    async with memory_worker.worker() as worker:
+        source = new_request(worker.memory, metadata=cues(30))
+        theirs = (await done(worker, source)).fold.ids
+        live = forked(source, worker.memory, 10, REPLACED)
+        live.echo["metadata"] = cues(40)
+        expected = await done(worker, live)
+
+        async def gone(*_: object) -> None:
+            raise AssertionError("it is not there")
+
+        monkeypatch.setattr(fork_sources.ForkSources, "_source", gone)
+        model = scripted.Scripted.model_rev, scripted.Scripted.tokenizer_digest
+        kept = records.ForkSource(*model, theirs[:10])
+        fork = forked(source, worker.memory, 10, fork=records.Fork(source.rid, 10, REPLACED, kept))
+        fork.echo["metadata"] = cues(40)
+        if cut:
+            await left(worker, fork, expected.fold.copied, [expected.fold.ids[:cut]])
+        served = worker.serve(fork)
+        worker.time.advance(30)
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, fork.rid)
+        assert (found.fold.ids, found.text) == (expected.fold.ids, expected.text)
+        if not cut:
+            assert found.ended.usage == expected.ended.usage
+            passes(worker.memory, source, live, fork)
+            passes(worker.memory, fork)
+        for begin in (theirs[1:10], theirs[:9], theirs[:11]):
+            wrong = records.ForkSource(*model, begin)
+            other = msgspec.structs.replace(
+                fork, fork=records.Fork(source.rid, 10, REPLACED, wrong)
+            )
+            assert judged(worker.memory, other).failed(), begin
+
+
+async def test_a_source_in_the_request_must_fit_the_model_and_be_long_enough() -> None:
+    async with memory_worker.worker() as worker:
+        source = new_request(worker.memory)
+        tokenizer = scripted.Scripted.tokenizer_digest
+        for kept, word in (
+            (records.ForkSource("another", tokenizer, [1, 2, 3]), "another revision"),
+            (records.ForkSource(scripted.Scripted.model_rev, "another", [1, 2, 3]), "revision"),
+            (records.ForkSource(scripted.Scripted.model_rev, tokenizer, [1, 2]), "2 tokens"),
+        ):
+            of = records.Fork(source.rid, 3, "", kept)
+            code, message = await refused(worker, forked(source, worker.memory, 3, fork=of))
+            assert (code, word in message) == ("invalid_value", True)
+
+
 async def refused(worker: Worker, fork: records.Request) -> tuple[str, str]:
     found = await done(worker, fork)
     assert found.ended.error is not None

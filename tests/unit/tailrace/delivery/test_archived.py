@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tailrace import log
-from tailrace.archive import conversation_rows, database, folding, migration, reader
+from tailrace.archive import reader
 from tailrace.delivery import archived, delivery
-from tailrace.protocol import errors, history, ids, topics
-from tests.support import memory_delivery, memory_log
+from tailrace.protocol import errors, history, ids, records, topics
+from tests.support import archive_rows, memory_delivery, memory_log
 from tests.support.histories import ALICE, BOB, history_of
-
-
-async def _no_tombstones(_: set[conversation_rows.Address]) -> None:
-    raise AssertionError("nothing is erased here")
 
 
 def _old(broker: memory_log.MemoryLog, tag: bytes | None = None, number: int = 1) -> str:
@@ -47,20 +44,6 @@ async def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'archive.sqlite3'}"
 
 
-async def _fold(url: str, broker: memory_log.MemoryLog, *found: history.History) -> None:
-    engine = database.engine(url, create=True)
-    await migration.migrate(engine)
-    partitions = topics.partitions_of(topics.HISTORY)
-    for each in found:
-        for key, value in history.parts(each):
-            broker.put(topics.HISTORY, history.partition(each.rid, partitions), key.encode(), value)
-    fold = folding.Folding(engine, broker.layout.incarnation, _no_tombstones)
-    for partition in range(partitions):
-        records = broker.records(topics.HISTORY, partition)
-        await fold.apply(records, {(topics.HISTORY, partition): 0})
-    await engine.dispose()
-
-
 @pytest.fixture
 async def deliver(url: str, broker: memory_log.MemoryLog) -> AsyncIterator[delivery.Delivery]:
     made = memory_delivery.over(broker, archive=reader.of(url))
@@ -81,7 +64,7 @@ async def test_events_and_request_come_from_the_archive(
     url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery
 ) -> None:
     whole = _named(_old(broker))
-    await _fold(url, broker, whole)
+    await archive_rows.build(url, broker, whole)
     wanted = [event.body for event in archived.stream_of(whole).emitted]
     assert len(wanted) > 5
     assert await _all(deliver, whole.rid) == wanted
@@ -90,11 +73,33 @@ async def test_events_and_request_come_from_the_archive(
     assert await deliver.request_of(whole.rid, ALICE) == whole.request
 
 
+async def test_the_request_of_an_answer_that_the_log_still_has_may_be_in_the_archive_only(
+    url: str, deliver: delivery.Delivery, broker: memory_log.MemoryLog
+) -> None:
+    """Symptom: for the hour in which the log had an answer and its request no longer, the response
+    could not be continued, although the archive had both."""
+    rid = ids.mint(ids.Address(broker.layout.tag, 0, 3), bytes(11))
+    kept = _named(rid)
+    topic = topics.requests("default", "interactive")
+    broker.put(topic, 0, rid.encode(), records.encode(kept.request))
+    broker.delete_below(topic, 0, 1)
+    for record in history.accepted(kept):
+        if isinstance(record, records.Claim):
+            record = msgspec.structs.replace(record, req_topic=topic)
+        broker.put_record(topics.TOKENS, 0, record, rid)
+    assert not (await deliver.find(rid, ALICE)).archived
+    await archive_rows.build(url, broker)
+    with pytest.raises(log.HistoryLost):
+        await deliver.request_of(rid, ALICE)
+    await archive_rows.build(url, broker, kept)
+    assert await deliver.request_of(rid, ALICE) == kept.request
+
+
 async def test_also_of_another_log(
     url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery
 ) -> None:
     whole = _named(_old(broker, b"gone"))
-    await _fold(url, broker, whole)
+    await archive_rows.build(url, broker, whole)
     assert (await deliver.find(whole.rid, ALICE)).response["status"] == "completed"
     with pytest.raises(log.HistoryLost):
         await deliver.find(_old(broker, b"gone", 2), ALICE)
@@ -104,7 +109,7 @@ async def test_anothers_response_is_told_like_one_that_never_was(
     url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery
 ) -> None:
     whole = _named(_old(broker))
-    await _fold(url, broker, whole)
+    await archive_rows.build(url, broker, whole)
     for rid in (whole.rid, _old(broker, number=2)):
         with pytest.raises(log.HistoryLost):
             await deliver.find(rid, BOB)
@@ -117,7 +122,7 @@ async def test_a_deletion_holds_before_the_archive_knows_it(
     url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery
 ) -> None:
     whole = _named(_old(broker))
-    await _fold(url, broker, whole)
+    await archive_rows.build(url, broker, whole)
     deliver.deleted(whole.rid, ALICE)
     with pytest.raises(delivery.NotFound):
         await deliver.find(whole.rid, ALICE)
@@ -138,7 +143,7 @@ async def test_an_archive_that_is_behind_is_no_proof(
     deliver: delivery.Delivery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await _fold(url, broker)
+    await archive_rows.build(url, broker)
     monkeypatch.setattr(reader, "BEHIND_S", 0.2)
     rid = _old(broker)
     partition = history.partition(rid, topics.partitions_of(topics.HISTORY))

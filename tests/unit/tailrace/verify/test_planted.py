@@ -969,6 +969,12 @@ def a_fork_has_more_than_its_source(g: worlds.Good, _: random.Random) -> None:
 
 
 @planted("L10")
+def a_request_has_other_ids_than_the_source_of_its_fork(g: worlds.Good, _: random.Random) -> None:
+    other = records.ForkSource("r", "d", [1, 2, 3, 4, 5, 6, 7])
+    forks(g, records.Fork(g.plain.rid, 7, source=other))
+
+
+@planted("L10")
 def what_is_no_fork_copies(g: worlds.Good, _: random.Random) -> None:
     forks(g, None)
 
