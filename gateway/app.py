@@ -16,8 +16,13 @@ import fastapi
 from starlette.routing import WebSocketRoute
 
 from gateway import (
+    busy,
     cache,
     completion_routes,
+    context,
+    conversation_items,
+    conversation_routes,
+    conversations,
     create_routes,
     endpoint,
     file_routes,
@@ -32,6 +37,7 @@ from gateway import (
     placement,
     principal_counts,
     rate_limits,
+    references,
     request_builder,
     request_writer,
     response_operations,
@@ -40,6 +46,7 @@ from gateway import (
     session_routes,
     stream_keeper,
     submission,
+    turns,
     uploads,
     withdrawals,
     worker_registry,
@@ -198,6 +205,18 @@ class Gateway:
         self.counts = principal_counts.PrincipalCounts(
             cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
         )
+        resolver = context.Resolver(self.delivery, cached, layout.partitions)
+        resolved = references.References(
+            self.delivery, seals.Keys(keys) if keys else None, self.uploads
+        )
+        known = conversations.Conversations(
+            layout.tag,
+            self.delivery.archived,
+            clients.delivery.offsets,
+            clients.delivery.replays,
+            self.writer,
+        )
+        items = conversation_items.Items(self.delivery, operations, resolved)
         self.submission = submission.Submission(
             config.limits,
             request_builder.RequestBuilder(
@@ -221,6 +240,8 @@ class Gateway:
             gate.permit,
             withdrawn,
             kept_files,
+            turns.Turns(known, items, self.delivery, resolver),
+            busy.BusyTurns(self.delivery, operations),
         )
         self.sockets = endpoint.Sockets(
             config,
@@ -253,6 +274,7 @@ class Gateway:
             completions,
             list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
+            conversation_routes.ConversationRoutes(gate, known, items, resolved, kept_files),
             session_routes.SessionRoutes(gate, sessions),
             file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
             self.delivery,

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from gateway import cache, lanes
+from gateway import busy, cache, lanes
 from gateway.parsing import conversation
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
@@ -188,6 +188,7 @@ class Resolver:
         Raises:
             errors.ApiError: previous_response_not_found, also for a response of another owner, a
                 failed one and one that was not stored.
+            busy.Busy: it runs still.
             log.LogUnavailable: The log had to be read and cannot be.
         """
         if previous is None:
@@ -198,11 +199,17 @@ class Resolver:
             raise errors.previous_response_not_found(previous) from error
         if remembered is not None:
             return History(unpack(remembered.state), partition)
-        messages = decode(await self._cache.turn(previous), owner)
-        telemetry.SESSION_LOOKUPS.labels(outcome="hit" if messages is not None else "miss").inc()
+        messages = await self.cached(previous, owner)
         if messages is None:
             messages = await self._rebuild(previous, owner)
         return History(messages, partition)
+
+    async def cached(self, rid: str, owner: records.Owner) -> Messages | None:
+        """The messages that lead up to what follows a response, if the cache has them. It has those
+        of responses that ended and can be continued."""
+        messages = decode(await self._cache.turn(rid), owner)
+        telemetry.SESSION_LOOKUPS.labels(outcome="hit" if messages is not None else "miss").inc()
+        return messages
 
     async def _rebuild(self, previous: str, owner: records.Owner) -> Messages:
         try:
@@ -212,9 +219,7 @@ class Resolver:
             ):
                 raise errors.previous_response_not_found(previous)
             if found.phase is not fold.Phase.DONE:
-                raise errors.invalid_value(
-                    "previous_response_id", f"Response '{previous}' is still in progress."
-                )
+                raise busy.Busy(previous, "previous_response_id")
             request = await self._delivery.request_of(previous, owner)
         except (delivery.NotFound, log.HistoryLost) as error:
             raise errors.previous_response_not_found(previous) from error

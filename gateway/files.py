@@ -97,16 +97,18 @@ class Files:
             known = await self._known(scope, sha256)
             return sha256, known or await self._write(scope, sha256, data)
 
-    async def whole(self, request: records.Request) -> list[dict[str, Any]]:
-        """The messages of a request with the files that they name.
+    async def whole(
+        self, owner: records.Owner, messages: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Messages of an owner with the files that they name.
 
         Raises:
             errors.ApiError: 503, like `apart`.
             log.HistoryLost, log.LogUnavailable
         """
-        scope = request.owner.cache_scope
+        scope = owner.cache_scope
         return await log_files.whole(
-            lambda sha256, place: self._read(scope, sha256, place), request.messages
+            lambda sha256, place: self._read(scope, sha256, place), messages
         )
 
     async def _fresh(self, part: dict[str, Any], scope: str) -> files.Place:

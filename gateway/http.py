@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import (
     completion_routes,
+    conversation_routes,
     create_routes,
     file_routes,
     list_routes,
@@ -33,6 +35,7 @@ from tailrace.store import tickets
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.web import access
 
+Handler = Callable[[Request], Awaitable[Response]]
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
@@ -49,6 +52,7 @@ class Api:
         completions: completion_routes.CompletionRoutes,
         lists: list_routes.ListRoutes,
         revocations: revocation_routes.RevocationRoutes,
+        conversations: conversation_routes.ConversationRoutes,
         sessions: session_routes.SessionRoutes,
         files: file_routes.FileRoutes,
         deliver: delivery.Delivery,
@@ -66,6 +70,7 @@ class Api:
         self._completions = completions
         self._lists = lists
         self._revocations = revocations
+        self._conversations = conversations
         self._sessions = sessions
         self._files = files
         self._delivery = deliver
@@ -99,6 +104,7 @@ class Api:
             ("GET", "/v1/files/{file_id}", self._files.show),
             ("GET", "/v1/files/{file_id}/content", self._files.content),
             ("DELETE", "/v1/files/{file_id}", self._files.delete),
+            *self._of_conversations(),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
@@ -115,6 +121,21 @@ class Api:
         ):
             router.add_api_route(path, handler, methods=[method], response_model=None)
         return router
+
+    def _of_conversations(self) -> list[tuple[str, str, Handler]]:
+        routes, one = self._conversations, "/v1/conversations/{conversation_id}"
+        return [
+            ("POST", "/v1/conversations", routes.create),
+            ("GET", "/v1/conversations", routes.listed),
+            ("GET", one, routes.show),
+            ("POST", one, routes.change),
+            ("DELETE", one, routes.delete),
+            ("GET", f"{one}/nodes", routes.nodes),
+            ("GET", f"{one}/items", routes.items),
+            ("POST", f"{one}/items", routes.add),
+            ("GET", f"{one}/items/{{item_id}}", routes.item),
+            ("DELETE", f"{one}/items/{{item_id}}", routes.remove),
+        ]
 
     # ---- models
 

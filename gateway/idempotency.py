@@ -37,23 +37,37 @@ Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRequest:
-    """A request with an idempotency key.
+class Key:
+    """A client's key, and what asks with it.
 
     Attributes:
-        principal: key of the principal.
         key: as the client sent it.
         digest: as the log holds it.
+        body_digest: of what the client asks for.
         partition: where (principal, key) leads.
     """
 
-    request: records.Request
-    principal: str
+    owner: records.Owner
     key: str
     digest: str
+    body_digest: str | None
     pool: str
     priority: topics.PriorityClass
     partition: int
+    embeddings: bool = False
+
+    @property
+    def principal(self) -> str:
+        """Key of the principal."""
+        return self.owner.key
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request with an idempotency key."""
+
+    request: records.Request
+    of: Key
 
     @property
     def rid(self) -> str:
@@ -117,6 +131,22 @@ class Idempotency:
         except _OtherBody as error:
             raise errors.idempotency_key_reused() from error
 
+    async def find(self, key: Key) -> response_stream.ResponseStream | None:
+        """The stream of a request with this key that the log has, if there is one.
+
+        Raises:
+            errors.ApiError: 409, it had another body.
+            log.LogUnavailable
+        """
+        try:
+            for rid in await self._known(key, end=-1):
+                stream = await self._attach(key, rid, logged=True)
+                if stream is not None:
+                    return stream
+        except _OtherBody as error:
+            raise errors.idempotency_key_reused() from error
+        return None
+
     async def _append_once(
         self, asked: KeyedRequest, append: Append
     ) -> delivery.Subscription | response_stream.ResponseStream:
@@ -160,17 +190,18 @@ class Idempotency:
 
     async def _earlier(self, asked: KeyedRequest) -> response_stream.ResponseStream | None:
         """The stream of an earlier request with this key."""
-        first = await self._cache.claim_key(asked.principal, asked.key, asked.rid, KEY_TTL_S)
+        key = asked.of
+        first = await self._cache.claim_key(key.principal, key.key, asked.rid, KEY_TTL_S)
         if first != asked.rid:
-            stream = await self._attach(asked, first)
+            stream = await self._attach(key, first)
             if stream is not None:
                 return stream
             # Its submission failed or died before the append, so the key is free again.
             await self._remap(asked, first, asked.rid)
         # The key is new to Redis, which may have lost it or never been told.
-        for rid in await self._known(asked, end=-1):
+        for rid in await self._known(key, end=-1):
             try:
-                stream = await self._attach(asked, rid, logged=True)
+                stream = await self._attach(key, rid, logged=True)
             except _OtherBody:
                 await self._remap(asked, asked.rid, rid)
                 raise
@@ -191,17 +222,17 @@ class Idempotency:
         Args:
             end: offset after this request's record; -1 when it is not known.
         """
-        for rid in await self._known(asked, end):
+        for rid in await self._known(asked.of, end):
             if rid == asked.rid:
                 return None
-            stream = await self._attach(asked, rid, logged=True)
+            stream = await self._attach(asked.of, rid, logged=True)
             if stream is not None:
                 return stream
         return None
 
-    async def _known(self, asked: KeyedRequest, end: int) -> list[str]:
-        key = (asked.request.owner, asked.digest)
-        return await self._index.rids(asked.pool, asked.priority, asked.partition, key, end)
+    async def _known(self, key: Key, end: int) -> list[str]:
+        named = (key.owner, key.digest)
+        return await self._index.rids(key.pool, key.priority, key.partition, named, end)
 
     async def _stand_down(self, asked: KeyedRequest, first: str) -> None:
         """Withdraw this request, because `first` came before it. Returns when its CANCEL is in the
@@ -214,11 +245,12 @@ class Idempotency:
 
     async def _remap(self, asked: KeyedRequest, old: str, new: str) -> None:
         """Have the cache say `new` where it says `old`."""
-        await self._cache.release_key(asked.principal, asked.key, old)
-        await self._cache.claim_key(asked.principal, asked.key, new, KEY_TTL_S)
+        key = asked.of
+        await self._cache.release_key(key.principal, key.key, old)
+        await self._cache.claim_key(key.principal, key.key, new, KEY_TTL_S)
 
     async def _attach(
-        self, asked: KeyedRequest, rid: str, *, logged: bool = False
+        self, key: Key, rid: str, *, logged: bool = False
     ) -> response_stream.ResponseStream | None:
         """The stream of the earlier response `rid`, or None when it cannot be followed or was
         withdrawn.
@@ -236,7 +268,7 @@ class Idempotency:
         try:
             # Another gateway may have claimed the key and not yet appended.
             return await retry_until(
-                lambda: self._follow(asked, rid),
+                lambda: self._follow(key, rid),
                 on=delivery.NotFound,
                 pause_s=ATTACH_RETRY_S,
                 deadline_s=0.0 if logged else ATTACH_DEADLINE_S,
@@ -246,11 +278,9 @@ class Idempotency:
         except (delivery.NotFound, log.HistoryLost, response_operations.Withdrawn):
             return None
 
-    async def _follow(self, asked: KeyedRequest, rid: str) -> response_stream.ResponseStream:
-        owner = asked.request.owner
+    async def _follow(self, key: Key, rid: str) -> response_stream.ResponseStream:
         # Before the stream is opened: one that is let go of can end its response.
-        digest = await self._operations.body_digest(rid, owner)
-        if digest is not None and digest != asked.request.body_digest:
+        digest = await self._operations.body_digest(rid, key.owner)
+        if digest is not None and digest != key.body_digest:
             raise _OtherBody(rid)
-        embeddings = asked.request.embed is not None
-        return await self._streams.follow(rid, owner, embeddings=embeddings)
+        return await self._streams.follow(rid, key.owner, embeddings=key.embeddings)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gateway import chat_completions, completion_routes, request_body
 from gateway.parsing import chat_api, json_body, shared_fields
-from gateway.response_routes import LIST_LIMIT, LIST_MOST
+from gateway.response_routes import limit_of
 from tailrace import log, telemetry
 from tailrace.archive import reader
 from tailrace.auth.principal import CredentialScope
@@ -96,7 +96,7 @@ class ListRoutes:
             metadata=_metadata(query),
             newest_first=_newest_first(query.get("order")),
             after=after,
-            limit=_limit(query.get("limit")),
+            limit=limit_of(query.get("limit")),
         )
         try:
             found = await self._archive.listed(wanted)
@@ -129,11 +129,3 @@ def _newest_first(order: str | None) -> bool:
     if order not in (None, "asc", "desc"):
         raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
     return order == "desc"
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return LIST_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= LIST_MOST):
-        raise errors.out_of_range("limit", 1, LIST_MOST)
-    return int(text)

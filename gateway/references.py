@@ -44,11 +44,20 @@ class References:
         """
         if not conversation.unresolved(create.turn):
             return create
+        turn, shown = await self.resolve_items(create.turn, owner)
+        return dataclasses.replace(
+            create, turn=turn, input=conversation.messages(turn), items=shown
+        )
+
+    async def resolve_items(
+        self, items: tuple[conversation.Item, ...], owner: records.Owner
+    ) -> tuple[tuple[conversation.Item, ...], list[dict[str, Any]]]:
+        """Items with what they name, and how they are shown. Raises like `resolve`."""
         known: dict[str, dict[str, conversation.Item]] = {}
         files: dict[str, dict[str, Any]] = {}
         turn: list[conversation.Item] = []
         characters = 0
-        for item in create.turn:
+        for item in items:
             match item:
                 case conversation.Reference():
                     named = await self._referenced(item, owner, known)
@@ -74,11 +83,9 @@ class References:
                     turn.append(item)
         shown = [
             conversation.shown(now if _named(was) else was)
-            for was, now in zip(create.turn, turn, strict=True)
+            for was, now in zip(items, turn, strict=True)
         ]
-        return dataclasses.replace(
-            create, turn=tuple(turn), input=conversation.messages(turn), items=shown
-        )
+        return tuple(turn), shown
 
     def _opened(
         self, item: conversation.Item, sealed: str, kind: str, owner: records.Owner

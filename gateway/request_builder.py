@@ -68,17 +68,20 @@ class RequestBuilder:
         create: command.Create,
         principal: Principal,
         remembered: lanes.Remembered | None = None,
+        before: context.History | None = None,
     ) -> tuple[records.Request, int]:
         """The request record and its partition.
 
         Args:
             remembered: the connection's memory of the previous response.
+            before: the messages of the conversation that it is a turn of; None: it is of none.
 
         Raises:
             errors.ApiError: the previous response cannot be continued, the response to be forked
                 is not there or has fewer tokens, there is no input, an item
                 of it cannot be resolved, calls and outputs of tools do not belong together, or the
                 deployment does not have what is asked for.
+            busy.Busy: the previous response runs still.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
@@ -86,11 +89,11 @@ class RequestBuilder:
             return await self._embeddings(create, principal, owner)
         if create.fork is not None:
             return await self._fork(create, create.fork, principal, owner)
-        history = await self._resolver.resolve(create.previous, owner, remembered)
+        history = before or await self._resolver.resolve(create.previous, owner, remembered)
         resolved = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
         unanswered: set[str] = set()
-        if create.previous is not None or resolved is not create:
+        if create.previous is not None or before is not None or resolved is not create:
             create = resolved
             unanswered = conversation.check_calls(create.turn, past, complete=create.generate)
         if create.generate:  # what follows a warm-up may still answer them
@@ -123,6 +126,7 @@ class RequestBuilder:
             prefix=prefix,
             body_digest=create.body_digest,
             choice=create.choice,
+            conversation=create.conversation,
             **self._extension(create),
         )
         self._require(create, request)
@@ -179,6 +183,7 @@ class RequestBuilder:
             prefix=prefix,
             body_digest=create.body_digest,
             fork=fork,
+            conversation=create.conversation,
             **forks.prompt(source),
         )
         self._require(create, request)
@@ -218,7 +223,7 @@ class RequestBuilder:
         prefix: Sequence[str],
     ) -> int:
         if create.idempotency_key is not None:
-            return placement.of_key(principal.key, create.idempotency_key, self._partitions)
+            return self.partition_of_key(principal, create.idempotency_key)
         warm = await self._cache.warm_partition(create.pool, prefix) if prefix else None
         chosen = placement.choose(
             self._delivery.preferred,
@@ -233,6 +238,10 @@ class RequestBuilder:
             outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
         ).inc()
         return chosen
+
+    def partition_of_key(self, principal: Principal, key: str) -> int:
+        """The partition of all requests of a principal with this idempotency key."""
+        return placement.of_key(principal.key, key, self._partitions)
 
     def _echo(self, rid: str, create: command.Create, owner: records.Owner) -> dict[str, Any]:
         echo = events.echo(
@@ -254,6 +263,8 @@ class RequestBuilder:
             prompt_cache_key=create.prompt_cache_key,
         )
         echo |= create.echo
+        if create.conversation is not None:
+            echo["conversation"] = {"id": create.conversation}
         if (
             create.sealed
             and self._seal_keys is not None

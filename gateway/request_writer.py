@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -51,12 +51,20 @@ class RequestWriter:
         return self.ready and self._delivery.answered and not self._writer.stalled
 
     async def append(
-        self, request: records.Request, topic: str, partition: int
+        self,
+        request: records.Request,
+        topic: str,
+        partition: int,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[delivery.Subscription, int]:
         """Append with acks=all.
 
         The response is registered before the append, so that the tail cannot miss its first record.
         It becomes visible when the append succeeds, and is forgotten when it fails.
+
+        Args:
+            first: what is to be done in between: it may tell others of the response, who then look
+                it up. What it raises is raised here, and nothing is appended.
 
         Returns:
             A subscription to the response, and the offset after the request record. The offset is
@@ -68,7 +76,7 @@ class RequestWriter:
             log.NotAppended: the request is not in the log and never will be.
             log.AppendFailed: it may be in the log, or get there until `append_by`.
         """
-        request = msgspec.structs.replace(request, append_by=self._append_by())
+        request = msgspec.structs.replace(request, append_by=request.append_by or self.append_by())
         value = records.encode(request)
         if len(value) > MAX_BODY_BYTES:
             raise errors.record_too_large()
@@ -77,6 +85,8 @@ class RequestWriter:
             subscription = await self._delivery.watch(
                 request.rid, request.owner, embeddings=request.embed is not None
             )
+            if first is not None:
+                await first()
             offset = await self._append_or_find(request, topic, partition, value)
         except BaseException:
             self._delivery.discard(request.rid)
@@ -84,8 +94,9 @@ class RequestWriter:
         self._delivery.acknowledged(request.rid)
         return subscription, offset + 1 or -1
 
-    def _append_by(self) -> int:
-        """0 before the first acknowledgement: the broker's time is not known."""
+    def append_by(self) -> int:
+        """The broker's time, in ms, after which a request that is appended now does not count; 0
+        before the first acknowledgement: the broker's time is not known."""
         if not self._clock.settled:
             return 0
         return int(self._clock.now_ms(self._monotonic())) + APPEND_WITHIN_MS

@@ -107,7 +107,7 @@ class ResponseOperations:
         if not found.response["store"]:
             raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
-        messages = await self._files.whole(request)
+        messages = await self._files.whole(owner, request.messages)
         return [
             {"id": ids.item_id(rid, f"msg_{i}_"), **item}
             for i, item in enumerate(images.restored(request.input, messages))
@@ -116,4 +116,4 @@ class ResponseOperations:
     async def messages(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
         """The messages that the model was given, with their files. Raises like `cancel`."""
         request = await self._delivery.request_of(rid, owner)
-        return await self._files.whole(request)
+        return await self._files.whole(owner, request.messages)

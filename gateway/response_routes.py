@@ -98,3 +98,12 @@ def listed(
         "last_id": shown[-1]["id"] if shown else None,
         "has_more": len(rows) > len(shown),
     }
+
+
+def limit_of(text: str | None) -> int:
+    """The `limit` of a list. Raises ApiError."""
+    if text is None:
+        return LIST_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= LIST_MOST):
+        raise errors.out_of_range("limit", 1, LIST_MOST)
+    return int(text)

@@ -10,12 +10,17 @@ withdrawn; every other one that nothing was written or will be.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from gateway import (
     admission,
+    busy,
+    context,
     files,
     idempotency,
     lanes,
@@ -25,6 +30,7 @@ from gateway import (
     request_writer,
     response_stream,
     stream_keeper,
+    turns,
     withdrawals,
     worker_registry,
 )
@@ -34,8 +40,11 @@ from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records, topics
 from tailrace.settings.shapes import Limits
+from tailrace.web import access
 
 PREPARE_DEADLINE_S: Final = 10.0  # for everything before the append, which has its own deadline
+# For a turn's request, where the broker's time is not known yet: with room for a wrong clock.
+TURN_WITHIN_MS: Final = 30_000
 _INGRESS_SECONDS = telemetry.STAGE_SECONDS.labels(stage="ingress")
 
 
@@ -62,6 +71,8 @@ class Submission:
         permit: Callable[[Principal], None],
         withdrawn: withdrawals.Withdrawals,
         kept_files: files.Files,
+        taken: turns.Turns,
+        waits: busy.BusyTurns,
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
@@ -74,6 +85,8 @@ class Submission:
         self._permit = permit
         self._withdrawals = withdrawn
         self._files = kept_files
+        self._turns = taken
+        self._busy = waits
         self.streams = streams
         self.leaving = False
         self.refusing = False
@@ -115,11 +128,45 @@ class Submission:
         principal: Principal,
         recall: Callable[[str], lanes.Remembered | None],
     ) -> response_stream.ResponseStream:
+        give_up = time.monotonic() + busy.WAIT_S
+        async with self._busy.line(create):
+            while True:
+                try:
+                    return await self._submit_once(create, principal, recall)
+                except busy.Busy as error:
+                    earlier = await self._earlier(create, principal)
+                    if earlier is not None:
+                        return earlier
+                    await self._wait(create, principal, error, give_up)
+
+    async def _wait(
+        self, create: command.Create, principal: Principal, found: busy.Busy, give_up: float
+    ) -> None:
+        """Return when the turn that is to be followed has ended. Raises ApiError."""
+        owner = access.owner_of(principal)
+        try:
+            async with asyncio.timeout(give_up - time.monotonic()):
+                await self._busy.over(found, create.if_busy, owner)
+        except TimeoutError:
+            raise found.error from None
+        except log.HistoryLost:
+            return  # nothing runs
+        except log.LogUnavailable as error:
+            raise errors.unavailable("The log cannot be read right now.") from error
+
+    async def _submit_once(
+        self,
+        create: command.Create,
+        principal: Principal,
+        recall: Callable[[str], lanes.Remembered | None],
+    ) -> response_stream.ResponseStream:
+        """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
         started = time.monotonic()
         self._admit(create, principal)
         looks_up = (
             create.previous is not None
             or create.fork is not None
+            or create.conversation is not None
             or bool(conversation.unresolved(create.turn))
         )
         remembered = recall(create.previous) if create.previous is not None else None
@@ -133,13 +180,18 @@ class Submission:
                 if looks_up:
                     # The builder may look into the log. A refused principal must not cause that.
                     await charged
-                request, partition = await self._builder.build(create, principal, remembered)
+                place, before = await self._place(create, principal)
+                request, partition = await self._builder.build(
+                    create, principal, remembered, before
+                )
                 charge = await charged
                 if looks_up:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
                 request = await self._files.apart(request)
                 self._permit(principal)  # what came before may have taken seconds
-                appended = await self._append(create, principal, request, partition, preparing)
+                appended = await self._append(
+                    create, principal, request, partition, place, preparing
+                )
         except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
             raise errors.unavailable("The log cannot be written right now.") from error
@@ -171,6 +223,19 @@ class Submission:
             charge=charge,
         )
 
+    async def _place(
+        self, create: command.Create, principal: Principal
+    ) -> tuple[turns.Place | None, context.History | None]:
+        """The place of a turn in its conversation, and what comes before it; None and None for a
+        request of no conversation. Raises like `turns.Turns.following`."""
+        if create.conversation is None:
+            return None, None
+        owner = access.owner_of(principal)
+        if create.fork is not None:
+            return await self._turns.beside(create.conversation, create.fork.rid, owner), None
+        place, before = await self._turns.following(create.conversation, owner)
+        return (place if create.generate else None), before
+
     def _admit(self, create: command.Create, principal: Principal) -> None:
         refused = admission.check(
             create,
@@ -193,11 +258,12 @@ class Submission:
         principal: Principal,
         request: records.Request,
         partition: int,
+        place: turns.Place | None,
         preparing: asyncio.Timeout,
     ) -> delivery.Subscription | response_stream.ResponseStream:
         """A subscription to the new response; or the stream of an earlier one with the same key."""
         try:
-            return await self._append_once(create, principal, request, partition, preparing)
+            return await self._append_once(create, principal, request, partition, place, preparing)
         except log.NotAppended:
             raise
         except log.AppendFailed as error:
@@ -211,6 +277,7 @@ class Submission:
         principal: Principal,
         request: records.Request,
         partition: int,
+        place: turns.Place | None,
         preparing: asyncio.Timeout,
     ) -> delivery.Subscription | response_stream.ResponseStream:
         topic = topics.requests(create.pool, create.priority)
@@ -218,21 +285,64 @@ class Submission:
         async def append() -> tuple[delivery.Subscription, int]:
             # A cancelled append would not say what became of the record.
             preparing.reschedule(None)
-            return await self._writer.append(request, topic, partition)
+            if place is None:
+                return await self._writer.append(request, topic, partition)
+            return await self._append_turn(place, request, topic, partition)
 
-        if create.idempotency_key is None or request.idempotency_key is None:
+        key = self._key(create, principal)
+        if key is None:
             subscription, _ = await append()
             return subscription
-        keyed = idempotency.KeyedRequest(
-            request,
-            principal.key,
+        return await self._keys.append_once(idempotency.KeyedRequest(request, key), append)
+
+    async def _append_turn(
+        self, place: turns.Place, request: records.Request, topic: str, partition: int
+    ) -> tuple[delivery.Subscription, int]:
+        """Take the place of a turn, then append its request."""
+        until = self._writer.append_by() or int(time.time() * 1000) + TURN_WITHIN_MS
+        request = msgspec.structs.replace(request, append_by=until)
+        taken = False
+
+        async def take() -> None:
+            nonlocal taken
+            await self._turns.take(place, request.rid, until)
+            taken = True
+
+        try:
+            return await self._writer.append(request, topic, partition, take)
+        except log.NotAppended:
+            if taken:  # else the next turn would wait until the time is over
+                with contextlib.suppress(log.LogUnavailable):
+                    await self._turns.give_back(place, request.rid)
+            raise
+
+    async def _earlier(
+        self, create: command.Create, principal: Principal
+    ) -> response_stream.ResponseStream | None:
+        """The stream of a request with the same key, where the turn that is to be followed may be
+        just that one."""
+        key = self._key(create, principal)
+        if key is None:
+            return None
+        try:
+            return await self._keys.find(key)
+        except log.LogUnavailable as error:
+            raise errors.unavailable("The log cannot be read right now.") from error
+
+    def _key(self, create: command.Create, principal: Principal) -> idempotency.Key | None:
+        digest = request_builder.key_digest(create.idempotency_key)
+        if create.idempotency_key is None or digest is None:
+            return None
+        return idempotency.Key(
+            access.owner_of(principal),
             create.idempotency_key,
-            request.idempotency_key,
+            digest,
+            create.body_digest,
             create.pool,
             create.priority,
-            partition,
+            self._builder.partition_of_key(principal, create.idempotency_key),
+            embeddings=create.embed is not None,
         )
-        return await self._keys.append_once(keyed, append)
 
 
 def consume_exception(task: asyncio.Future[Any]) -> None:

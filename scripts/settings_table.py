@@ -68,7 +68,7 @@ def _members(shape: type[msgspec.Struct]) -> list[str]:
     info = msgspec.inspect.type_info(shape)
     assert isinstance(info, msgspec.inspect.StructType)
     for member in info.fields:
-        default = "has to be there" if member.required else f"`{_number(member.default)}`"
+        default = "has to be there" if member.required else f"`{_value(member.default)}`"
         rows.append(f"| `{member.name}` | {default} | {_cell(_description(member.type))} |")
     return rows
 
@@ -79,7 +79,9 @@ def _description(kind: Any) -> str:
     return ""
 
 
-def _number(value: object) -> str:
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else f"{value:.0f}"
 
 

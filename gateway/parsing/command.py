@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.parsing import conversation
+from gateway.parsing import conversation as dialogue
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.reasoning import Reasoning
 from gateway.parsing.scalars import MAX_LABEL_CHARS
 from gateway.parsing.tools import NO_TOOLS, Tools
 from tailrace.protocol import errors, events, records, topics
+from tailrace.settings.shapes import IfBusy
 
 LEFT_OUT: Final = "x-tailrace-tools-left-out"
 
@@ -43,6 +44,8 @@ class Create:
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         fork: it begins with tokens of another response, and its prompt is that one's.
+        conversation: the id of the conversation that it is a turn of.
+        if_busy: what becomes of it where the turn that it follows runs still.
         usage_in_stream: Chat Completions' `include_usage`.
         logprobs_param: the field that asked for log probabilities; empty if none did.
         choices: how many answers.
@@ -63,6 +66,8 @@ class Create:
     max_output_tokens: int | None = None
     previous: str | None = None
     fork: records.Fork | None = None
+    conversation: str | None = None
+    if_busy: IfBusy = "reject"
     store: bool = True
     background: bool = False
     stream: bool = False
@@ -71,7 +76,7 @@ class Create:
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    turn: tuple[conversation.Item, ...] = ()
+    turn: tuple[dialogue.Item, ...] = ()
     tools: Tools = NO_TOOLS
     format: Format | None = None
     reasoning: Reasoning | None = None
@@ -89,7 +94,7 @@ class Create:
     @property
     def characters(self) -> int:
         """Length of this turn's text and of its tools, or of its inputs, for admission."""
-        said = conversation.characters(self.input) + len(self.instructions or "")
+        said = dialogue.characters(self.input) + len(self.instructions or "")
         if self.embed is not None:
             said += self.embed.characters
         return said + self.tools.characters

@@ -19,7 +19,6 @@ REPLACE: Final = "fork.replace"
 BESIDE: Final = (
     "input",
     "previous_response_id",
-    "conversation",
     "instructions",
     "tools",
     "tool_choice",

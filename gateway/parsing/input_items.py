@@ -23,14 +23,20 @@ def read(body: Body, *, required: bool) -> tuple[conversation.Item, ...]:
         if required:
             raise errors.missing_required_parameter("input")
         return ()
-    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
-    if not isinstance(items, list):
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list):
         raise errors.invalid_type("input", "a string or an array of items")
-    if len(items) > messages.MAX_ITEMS:
-        raise errors.invalid_value(
-            "input", f"Invalid 'input': expected at most {messages.MAX_ITEMS} items."
-        )
-    return tuple(_item(item, f"input[{i}]") for i, item in enumerate(items))
+    return read_list(value, "input")
+
+
+def read_list(
+    items: list[Any], name: str, most: int = messages.MAX_ITEMS
+) -> tuple[conversation.Item, ...]:
+    """The items of a field `name`. Raises like `read`."""
+    if len(items) > most:
+        raise errors.invalid_value(name, f"Invalid '{name}': expected at most {most} items.")
+    return tuple(_item(item, f"{name}[{i}]") for i, item in enumerate(items))
 
 
 def _item(item: Any, where: str) -> conversation.Item:

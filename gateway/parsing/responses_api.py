@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.parsing import (
     conversation,
+    conversations_api,
     forks,
     formats,
     input_items,
@@ -85,8 +86,12 @@ def parse(
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
     previous, fork = turn.previous_response_id, forks.of(body, pool)
-    turn_items = input_items.read(body, required=generate and previous is None and fork is None)
-    if previous is None and not conversation.unresolved(turn_items):
+    name = conversations_api.named(
+        body, store=turn.store if not counts else None, generate=generate or counts
+    )
+    begins = previous is None and name is None
+    turn_items = input_items.read(body, required=generate and begins and fork is None)
+    if begins and not conversation.unresolved(turn_items):
         conversation.check_calls(turn_items, complete=generate)
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
@@ -106,6 +111,8 @@ def parse(
         instructions=instructions,
         previous=previous,
         fork=fork,
+        conversation=name,
+        if_busy=conversations_api.if_busy(body, pool.if_busy),
         background=background,
         stream=stream,
         generate=generate,
@@ -129,9 +136,8 @@ def parse_count(body: Body, pools: Sequence[Pool]) -> Create:
 
 
 def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
-    for name in ("conversation", "prompt"):
-        if body.get(name) is not None:
-            raise errors.unsupported_parameter(name)
+    if body.get("prompt") is not None:
+        raise errors.unsupported_parameter("prompt")
     if websocket and body.get("background"):
         raise errors.unsupported_parameter(
             "background", "Background responses are not supported over WebSocket."

@@ -48,11 +48,8 @@ async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> 
     for name, record in mine:
         state, key = now[name], (record.key or b"").decode()
         if record.value is None:
-            if key == name:
-                state.clear()
-            elif (item := conversations.item_named_by(record.key)) is not None:
-                state.contents.pop(item, None)
-                lost[name].add(item)
+            state.erase(record.key)
+            lost[name].add(conversations.item_named_by(record.key) or "")
             continue
         act = None if record.forged else conversations.act_of(record.key, record.value)
         if act is None or act.id != name:

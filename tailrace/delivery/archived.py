@@ -9,7 +9,7 @@ from typing import Any, Final
 from tailrace.archive import fold, reader
 from tailrace.delivery import hub, kept_bytes
 from tailrace.log import interfaces
-from tailrace.protocol import errors, files, history, ids, records, topics
+from tailrace.protocol import conversations, errors, files, history, ids, records, topics
 
 RETRY_AFTER_S: Final = 2.0
 _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
@@ -100,13 +100,43 @@ class Archived:
             reader.UnknownPlace, log.LogUnavailable
         """
         if self._reader is None:
-            raise errors.unavailable("This deployment has no archive, which lists need.")
+            raise _no_archive("lists")
         try:
             await self._wait_folded()
             groups = await self._reader.listed(wanted)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return [[await _response(each) for each in group] for group in groups]
+
+    async def conversation(
+        self, name: str, partition: int, *, contents: bool = False
+    ) -> tuple[conversations.Conversation, int | None]:
+        """A conversation of anybody as the archive has it (`reader.Reader.conversation`)."""
+        if self._reader is None:
+            raise _no_archive("conversations")
+        try:
+            return await self._reader.conversation(name, self._log, partition, contents=contents)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+
+    async def conversations(
+        self, owner: records.Owner, after: str | None, limit: int
+    ) -> list[conversations.Conversation]:
+        """Conversations of an owner (`reader.Reader.conversations`), with all that was acknowledged
+        before.
+
+        Raises:
+            reader.UnknownPlace, log.LogUnavailable
+        """
+        if self._reader is None:
+            raise _no_archive("conversations")
+        partition = conversations.partition(owner)
+        try:
+            ends = await self._offsets.ends(topics.CONVERSATIONS, [partition])
+            await self._reader.wait_folded(self._log, topics.CONVERSATIONS, ends)
+            return await self._reader.conversations(owner.key, after, limit)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -127,6 +157,10 @@ class Archived:
 async def _response(found: reader.Archived) -> dict[str, Any]:
     await asyncio.sleep(0)  # others have their turn in between
     return response_of(found)
+
+
+def _no_archive(what: str) -> errors.ApiError:
+    return errors.unavailable(f"This deployment has no archive, which {what} need.")
 
 
 def _unavailable(error: reader.ArchiveUnavailable) -> errors.ApiError:

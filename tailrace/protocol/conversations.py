@@ -6,6 +6,7 @@ compaction takes none of it, and the fold of what is left is that of everything 
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -224,6 +225,15 @@ class Conversation:
     removed: set[str] = field(default_factory=set)
     contents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the contents of all added items are here."""
+        return all(
+            item in self.contents or item in self.removed
+            for node in self.nodes.values()
+            for item in node.items
+        )
+
     def apply(self, act: Act, at_ms: int) -> bool:
         """Fold one record of this conversation, in the order of the log. Returns whether it took
         effect. `at_ms`: the broker's time of it."""
@@ -252,6 +262,22 @@ class Conversation:
                 self.removed.add(item)
                 self.contents.pop(item, None)
         return True
+
+    def erase(self, key: bytes | None) -> None:
+        """A tombstone: of the conversation, of an item's content, or of what has no effect."""
+        if key == self.id.encode():
+            self.clear()
+        elif (item := item_named_by(key)) is not None:
+            self.contents.pop(item, None)
+
+    def copy(self) -> Conversation:
+        """The same, to be folded on apart from this one."""
+        return dataclasses.replace(
+            self,
+            nodes=self.nodes.copy(),
+            removed=self.removed.copy(),
+            contents=self.contents.copy(),
+        )
 
     def clear(self) -> None:
         """Forget all of it."""

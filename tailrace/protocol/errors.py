@@ -151,6 +151,30 @@ def previous_response_not_found(response_id: str, param: str = "previous_respons
     return invalid_request(message, param, "previous_response_not_found")
 
 
+def conversation_not_found(name: str) -> ApiError:
+    message = f"Conversation with id {_quoted(name)} not found."
+    return ApiError(404, INVALID_REQUEST, "conversation_not_found", message)
+
+
+def conversation_item_not_found(item_id: str) -> ApiError:
+    message = f"Item with id {_quoted(item_id)} not found in this conversation."
+    return ApiError(404, INVALID_REQUEST, "item_not_found", message)
+
+
+def conversation_locked(param: str, response_id: str) -> ApiError:
+    """A turn runs. `param`: the field that says what the new one was to follow."""
+    message = (
+        f"Response {_quoted(response_id)} of this conversation is still in progress. Wait for its "
+        "end, or ask with 'if_busy': 'queue' or 'interrupt'."
+    )
+    return invalid_request(message, param, "conversation_locked")
+
+
+def mutually_exclusive(first: str, second: str) -> ApiError:
+    message = f"Mutually exclusive parameters: '{first}' and '{second}'. Provide one of them."
+    return invalid_request(message, second, "mutually_exclusive_parameters")
+
+
 def item_not_found(item_id: str) -> ApiError:
     message = (
         f"Item with id {_quoted(item_id)} not found. Items are not kept when 'store' is false; "

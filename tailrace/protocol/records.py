@@ -169,7 +169,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     ends at once and has no output. `body_digest` is of what the client sent, and is there only with
     an idempotency key; records of version 0.1 have none.
 
-    `choice` is of a chat completion. Lists need it, and older readers miss nothing without it.
+    `choice` is of a chat completion, and `conversation` is the id of one that this is a turn of.
+    Lists need them, and older readers miss nothing without them.
 
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
@@ -203,6 +204,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     body_digest: str | None = None
     append_by: Count = 0
     choice: Choice | None = None
+    conversation: str | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True

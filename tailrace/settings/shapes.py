@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -21,6 +21,9 @@ Cap = Annotated[int, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(gt=0)]
 
 
+IfBusy = Literal["reject", "queue", "interrupt"]
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One model deployment. `max_model_len` bounds prompt and answer together, in tokens."""
@@ -31,6 +34,7 @@ class Pool:
     default_output_tokens: int
     default_temperature: float = 1.0
     default_top_p: float = 1.0
+    if_busy: IfBusy = "reject"
 
 
 ModelName = Annotated[str, msgspec.Meta(min_length=1)]
@@ -64,6 +68,12 @@ class PoolShape(msgspec.Struct, frozen=True):
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1, description="for requests that name none")] = (
         1.0
     )
+    if_busy: Annotated[
+        IfBusy,
+        msgspec.Meta(
+            description="what becomes of a turn that follows one that runs, if it does not say"
+        ),
+    ] = "reject"
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,4 +229,5 @@ def _pool(name: str, shape: PoolShape) -> Pool:
         answer,
         shape.temperature,
         shape.top_p,
+        shape.if_busy,
     )

@@ -155,7 +155,7 @@ def refuse_what_was_sent() -> None:
             raise log.NotAppended(str(error)) from error
 
     request_writer.RequestWriter.append = refusing  # type: ignore[method-assign, assignment]
-    request_writer.RequestWriter._append_by = lambda _: 0  # type: ignore[method-assign, assignment]
+    request_writer.RequestWriter.append_by = lambda _: 0  # type: ignore[method-assign, assignment]
 
 
 def die_before_the_bill() -> None:

@@ -9,18 +9,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import (
+    busy,
     cache,
+    context,
+    conversation_items,
+    conversations,
     files,
     idempotency,
     idempotency_index,
     principal_counts,
     rate_limits,
+    references,
     request_builder,
     request_writer,
     response_operations,
     response_stream,
     stream_keeper,
     submission,
+    turns,
     uploads,
     withdrawals,
     worker_registry,
@@ -127,6 +133,21 @@ class Parts:
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
+        self.references = references.References(self.delivery, self.seal_keys, self.uploads)
+        self.conversations = conversations.Conversations(
+            self.broker.layout.tag,
+            self.delivery.archived,
+            self.broker.offsets(),
+            self.broker.replays(),
+            self.writer,
+        )
+        self.items = conversation_items.Items(self.delivery, self.operations, self.references)
+        self.turns = turns.Turns(
+            self.conversations,
+            self.items,
+            self.delivery,
+            context.Resolver(self.delivery, self.cache, self.broker.layout.partitions),
+        )
         self.submission = self.submission_with(self.keys)
 
     def submission_with(self, keys: idempotency.Idempotency) -> submission.Submission:
@@ -143,6 +164,8 @@ class Parts:
             self.permit,
             self.withdrawals,
             self.files,
+            self.turns,
+            busy.BusyTurns(self.delivery, self.operations),
         )
 
     def permit(self, principal: Principal) -> None:

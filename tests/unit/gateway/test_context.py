@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gateway import context, lanes
+from gateway import busy, context, lanes
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
@@ -248,6 +248,7 @@ class TestResolve:
         assert refused.value.code == "previous_response_not_found"
 
     async def test_one_that_still_runs_is_said_to_run(self) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(busy.Busy) as refused:
             await resolver(Log(response(status="in_progress"), fold.Phase.LIVE)).resolve(RID, ALICE)
-        assert "in progress" in refused.value.message
+        assert (refused.value.rid, refused.value.error.param) == (RID, "previous_response_id")
+        assert "in progress" in refused.value.error.message

@@ -149,7 +149,7 @@ async def test_a_request_shows_an_uploaded_image_as_one_of_its_own(
         assert part["detail"] == "low"
         chunks = [r for r in service.broker.appended[written:] if r.topic == topics.FILES]
         assert chunks == []  # the chunks of the upload are named
-        whole = await service.gateway.submission._files.whole(request)
+        whole = await service.gateway.submission._files.whole(request.owner, request.messages)
         assert base64.b64decode(next(images.parts(whole))["data"]) == LARGE
         rid = request.rid
         items = (await client.get(f"/v1/responses/{rid}/input_items")).json()["data"]

@@ -61,7 +61,7 @@ async def test_a_large_file_is_named_and_a_small_one_is_in_the_request() -> None
         keys = [r.key for r in parts.broker.appended if r.topic == topics.FILES]
         assert keys == [f"{large['sha256']}:{n}".encode() for n in range(3)]
         assert len(records.encode(request)) < 20_000
-        whole = await parts.files.whole(request)
+        whole = await parts.files.whole(request.owner, request.messages)
         assert [base64.b64decode(p["data"]) for p in images.parts(whole)] == [SMALL, LARGE]
         assert shown_in(request) == [small, large]  # the record's messages stay as they are
 
@@ -158,7 +158,7 @@ async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
         log_name = parts.broker.layout.incarnation
         kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
         moved = files_at(parts, place.ms, kept)  # by its age it could be named again
-        (part,) = images.parts(await moved.whole(first))
+        (part,) = images.parts(await moved.whole(first.owner, first.messages))
         assert base64.b64decode(part["data"]) == LARGE
         again = await moved.apart(first)
         assert first_place(again).at == (3, 4, 5)
@@ -167,7 +167,7 @@ async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
         # Another scope's copy is none of theirs.
         theirs = msgspec.structs.replace(first, owner=records.Owner("i", "other", "elsewhere"))
         with pytest.raises(log.HistoryLost):
-            await moved.whole(theirs)
+            await moved.whole(theirs.owner, theirs.messages)
 
 
 async def test_a_file_in_the_archive_that_is_another_is_lost(
@@ -183,7 +183,7 @@ async def test_a_file_in_the_archive_that_is_another_is_lost(
         log_name = parts.broker.layout.incarnation
         kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
         with pytest.raises(log.HistoryLost):
-            await files_at(parts, place.ms, kept).whole(first)
+            await files_at(parts, place.ms, kept).whole(first.owner, first.messages)
 
 
 def first_place(request: records.Request) -> files.Place:
@@ -201,7 +201,7 @@ async def test_a_turn_whose_file_is_gone_is_refused_and_not_answered_without_it(
             await moved.apart(first)
         assert (refused.value.status, refused.value.param) == (400, "previous_response_id")
         with pytest.raises(log.HistoryLost):
-            await moved.whole(first)
+            await moved.whole(first.owner, first.messages)
 
 
 async def test_a_chunk_that_was_not_taken_is_appended_once_more() -> None:
@@ -209,7 +209,7 @@ async def test_a_chunk_that_was_not_taken_is_appended_once_more() -> None:
         parts.broker.fail_next_append(log.AppendFailed("x"), landed=True)
         request = await submit(parts, LARGE)
         assert len(chunks(parts.broker)) == 4
-        [part] = images.parts(await parts.files.whole(request))
+        [part] = images.parts(await parts.files.whole(request.owner, request.messages))
         assert base64.b64decode(part["data"]) == LARGE
 
 

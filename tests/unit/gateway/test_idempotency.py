@@ -197,9 +197,16 @@ async def keyed(parts: gateway_parts.Parts) -> idempotency.KeyedRequest:
     """A request with the key `k` that is not in the log."""
     request, partition = await parts.builder.build(create(key="k"), ALICE)
     assert request.idempotency_key is not None
-    return idempotency.KeyedRequest(
-        request, ALICE.key, "k", request.idempotency_key, "default", "interactive", partition
+    key = idempotency.Key(
+        request.owner,
+        "k",
+        request.idempotency_key,
+        request.body_digest,
+        "default",
+        "interactive",
+        partition,
     )
+    return idempotency.KeyedRequest(request, key)
 
 
 def put(parts: gateway_parts.Parts, request: records.Request) -> int:

@@ -58,6 +58,7 @@ RESPONSES: dict[str, Decision] = {
         (
             "background",
             "include",
+            "conversation",
             "input",
             "instructions",
             "max_output_tokens",
@@ -72,7 +73,6 @@ RESPONSES: dict[str, Decision] = {
     "image": "hint",
     "access_programs": "refused",
     "context_management": "refused",
-    "conversation": "refused",
     "prompt": "refused",
 }
 CHAT: dict[str, Decision] = {

@@ -35,6 +35,15 @@ EVERY_ERROR = [
     (errors.model_not_found("m"), 404, "model_not_found", "model"),
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
     (errors.item_not_found("rs_1"), 404, "item_not_found", "input"),
+    (errors.conversation_not_found("conv_1"), 404, "conversation_not_found", None),
+    (errors.conversation_item_not_found("msg_1"), 404, "item_not_found", None),
+    (
+        errors.conversation_locked("conversation", "resp_1"),
+        400,
+        "conversation_locked",
+        "conversation",
+    ),
+    (errors.mutually_exclusive("a", "b"), 400, "mutually_exclusive_parameters", "b"),
     (
         errors.invalid_encrypted_content("input[0].encrypted_content"),
         400,

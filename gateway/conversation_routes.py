@@ -1,0 +1,249 @@
+"""The HTTP routes of conversations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import conversation_items, conversations, files, references, request_body
+from gateway.parsing import conversation, conversations_api, json_body
+from gateway.response_routes import limit_of
+from tailrace import log
+from tailrace.archive import reader
+from tailrace.auth.principal import CredentialScope
+from tailrace.protocol import conversations as tree
+from tailrace.protocol import errors, images, records
+from tailrace.web import access, encoded_json
+
+MAX_BODY_BYTES: Final = 900_000  # an item is one record
+
+T = TypeVar("T")
+Shown = dict[str, Any]
+
+
+class ConversationRoutes:
+    """OpenAI's Conversations API, with a list, titles, pins and branches."""
+
+    def __init__(
+        self,
+        gate: access.Access,
+        known: conversations.Conversations,
+        items: conversation_items.Items,
+        refs: references.References,
+        kept_files: files.Files,
+    ) -> None:
+        self._gate = gate
+        self._known = known
+        self._items = items
+        self._references = refs
+        self._files = kept_files
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/conversations`."""
+        owner = await self._owner(request, CredentialScope.CREATE)
+        asked = conversations_api.created(await _body(request))
+        shown = await self._shown(asked.items, owner)
+        made = await _written(
+            self._known.create(owner, asked.metadata or {}, asked.title or "", shown)
+        )
+        return encoded_json.EncodedJSON(_of(made))
+
+    async def listed(self, request: Request) -> Response:
+        """`GET /v1/conversations`: that in which something happened last comes first; an
+        extension."""
+        owner = await self._owner(request, CredentialScope.READ)
+        limit = limit_of(request.query_params.get("limit"))
+        after = request.query_params.get("after")
+        try:
+            found = await _read(self._known.listed(owner, after, limit))
+        except reader.UnknownPlace as error:
+            raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
+        rows = [_of(each) for each in found]
+        return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))
+
+    async def show(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`."""
+        found, _ = await self._found(request, CredentialScope.READ)
+        return encoded_json.EncodedJSON(_of(found))
+
+    async def change(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}`: other metadata; extensions: title, pin, head."""
+        found, owner = await self._found(request, CredentialScope.CREATE)
+        asked = conversations_api.changed(await _body(request))
+        if asked.head and asked.head not in found.nodes:
+            raise errors.invalid_value("head", "Invalid 'head': no such node.")
+        acts: list[tree.Act] = []
+        if asked.metadata is not None:
+            acts.append(tree.Changed(found.id, owner, metadata=asked.metadata))
+        if asked.title is not None:
+            acts.append(tree.Changed(found.id, owner, title=asked.title))
+        if asked.pinned is not None:
+            acts.append(tree.Changed(found.id, owner, pinned=asked.pinned))
+        if asked.head is not None:
+            acts.append(tree.Chosen(found.id, owner, asked.head or None))
+        await _written(self._known.append(*acts))
+        return encoded_json.EncodedJSON(_of(await _read(self._known.find(found.id, owner))))
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}`."""
+        owner = await self._owner(request, CredentialScope.CREATE)
+        name = request.path_params["conversation_id"]
+        await _written(self._known.delete(name, owner))
+        body = {"id": name, "object": "conversation.deleted", "deleted": True}
+        return encoded_json.EncodedJSON(body)
+
+    async def nodes(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/nodes`: the tree, in the order in which it grew; an
+        extension."""
+        found, _ = await self._found(request, CredentialScope.READ)
+        rows = [
+            {
+                "id": name,
+                "object": "conversation.node",
+                "type": "response" if node.turn else "items",
+                "parent": node.parent,
+                "items": list(node.items),
+                "created_at": node.at_ms // 1000,
+            }
+            for name, node in found.nodes.items()
+        ]
+        body = {"object": "list", "data": rows, "head": found.head, "path": found.path()}
+        return encoded_json.EncodedJSON(body)
+
+    async def items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`: of the chosen path, the newest first."""
+        found, _ = await self._found(request, CredentialScope.READ, contents=True)
+        query = request.query_params
+        limit, after = limit_of(query.get("limit")), query.get("after")
+        if (order := query.get("order")) not in (None, "asc", "desc"):
+            raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
+        start = None
+        if after is not None:
+            start = self._items.node_of(found, after)
+            if start not in found.path():
+                raise errors.invalid_value("after", "Invalid 'after': no such item.")
+        rows: list[Shown] = []
+        behind = after is None
+        along = self._items.along(found, newest_first=order != "asc", start=start)
+        async for item in _each(along):
+            if behind:
+                rows.append(item)
+            behind = behind or item["id"] == after
+            if len(rows) > limit:
+                break
+        if not behind:
+            raise errors.invalid_value("after", "Invalid 'after': no such item.")
+        return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))
+
+    async def add(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/items`."""
+        found, owner = await self._found(request, CredentialScope.CREATE)
+        given = conversations_api.added(await _body(request))
+        shown = await self._shown(given, owner)
+        named = await _written(self._known.add_items(found, shown))
+        rows = [{"id": name, **item} for name, item in named]
+        return encoded_json.EncodedJSON(_page(rows, has_more=False))
+
+    async def item(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items/{item_id}`."""
+        found, _ = await self._found(request, CredentialScope.READ, contents=True)
+        _, item = await self._item(found, request.path_params["item_id"])
+        return encoded_json.EncodedJSON(item)
+
+    async def remove(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}/items/{item_id}`."""
+        found, _ = await self._found(request, CredentialScope.CREATE, contents=True)
+        name, _ = await self._item(found, request.path_params["item_id"])
+        await _written(self._known.remove_item(found, name))
+        return encoded_json.EncodedJSON(_of(found))
+
+    async def _item(self, found: tree.Conversation, name: str) -> tuple[str, Shown]:
+        node = self._items.node_of(found, name)
+        for item in await _read(self._items.of_node(found, node)) if node else ():
+            if item["id"] == name:
+                return name, item
+        raise errors.conversation_item_not_found(name)
+
+    async def _shown(
+        self, items: tuple[conversation.Item, ...], owner: records.Owner
+    ) -> list[Shown]:
+        """Items as they are kept: with what they name, and with their images."""
+        resolved, _ = await _read(self._references.resolve_items(items, owner))
+        found = []
+        for item in resolved:
+            messages = await _read(self._files.whole(owner, conversation.messages([item])))
+            found += images.restored([conversation.shown(item)], messages)
+        return found
+
+    async def _found(
+        self, request: Request, scope: CredentialScope, *, contents: bool = False
+    ) -> tuple[tree.Conversation, records.Owner]:
+        owner = await self._owner(request, scope)
+        name = request.path_params["conversation_id"]
+        return await _read(self._known.find(name, owner, contents=contents)), owner
+
+    async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
+        self._gate.check_origin(request)
+        return access.owner_of(await self._gate.principal(request, scope))
+
+
+async def _body(request: Request) -> json_body.Body:
+    raw = await request_body.arrived(request, MAX_BODY_BYTES)
+    return json_body.decode(raw) if raw else {}
+
+
+async def _read(asked: Awaitable[T]) -> T:
+    """What was asked, or how a client is told that the log does not answer."""
+    try:
+        return await asked
+    except (log.LogUnavailable, log.HistoryLost) as error:
+        raise errors.unavailable("The log cannot be read right now.") from error
+
+
+async def _each(items: AsyncIterator[Shown]) -> AsyncIterator[Shown]:
+    """The same, with errors like `_read`."""
+    try:
+        async for item in items:
+            yield item
+    except (log.LogUnavailable, log.HistoryLost) as error:
+        raise errors.unavailable("The log cannot be read right now.") from error
+
+
+async def _written(asked: Awaitable[T]) -> T:
+    """What became of a change, or how a client is told that this is not known."""
+    try:
+        return await asked
+    except log.TooLarge as error:
+        raise errors.record_too_large() from error
+    except log.AppendFailed as error:
+        raise errors.unavailable(
+            "The log does not answer. Whether it holds the change is unknown."
+        ) from error
+    except log.LogUnavailable as error:
+        raise errors.unavailable("The log cannot be read right now.") from error
+
+
+def _of(found: tree.Conversation) -> Shown:
+    return {
+        "id": found.id,
+        "object": "conversation",
+        "created_at": found.created_at,
+        "metadata": found.metadata,
+        "title": found.title or None,
+        "pinned": found.pinned,
+        "head": found.head,
+        "updated_at": found.updated_ms // 1000 or found.created_at,
+    }
+
+
+def _page(rows: list[Shown], *, has_more: bool) -> Shown:
+    return {
+        "object": "list",
+        "data": rows,
+        "first_id": rows[0]["id"] if rows else None,
+        "last_id": rows[-1]["id"] if rows else None,
+        "has_more": has_more,
+    }

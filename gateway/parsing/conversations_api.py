@@ -1,0 +1,139 @@
+"""Bodies of the Conversations API, and what `POST /v1/responses` says of a conversation (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from gateway.parsing import conversation, input_items, shared_fields
+from gateway.parsing.json_body import Body
+from tailrace.protocol import errors
+from tailrace.settings.shapes import IfBusy
+
+MAX_ITEMS: Final = 20  # that are added at once
+MAX_TITLE_CHARS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A new conversation, or what is to be changed of one.
+
+    Attributes:
+        metadata, title, pinned: None where nothing is said of it.
+        head: the node that is to be the head; "" for none.
+        items: what a new one begins with.
+    """
+
+    metadata: dict[str, str] | None = None
+    title: str | None = None
+    pinned: bool | None = None
+    head: str | None = None
+    items: tuple[conversation.Item, ...] = ()
+
+
+def created(body: Body) -> Asked:
+    """A body of `POST /v1/conversations`.
+
+    Raises:
+        errors.ApiError: 400 naming the field.
+    """
+    _only(body, ("items", "metadata", "title"))
+    items = body.get("items")
+    return Asked(
+        shared_fields.metadata(body),
+        _title(body),
+        items=() if items is None else _items(items),
+    )
+
+
+def changed(body: Body) -> Asked:
+    """A body of `POST /v1/conversations/{id}`. Raises like `created`."""
+    _only(body, ("metadata", "title", "pinned", "head"))
+    if all(body.get(name) is None for name in ("metadata", "title", "pinned")) and (
+        "head" not in body
+    ):
+        raise errors.missing_required_parameter("metadata")
+    pinned = body.get("pinned")
+    if pinned is not None and not isinstance(pinned, bool):
+        raise errors.invalid_type("pinned", "a boolean")
+    head = body.get("head", "") or ""
+    if not isinstance(head, str):
+        raise errors.invalid_type("head", "a string")
+    return Asked(
+        shared_fields.metadata(body) if body.get("metadata") is not None else None,
+        _title(body),
+        pinned,
+        head if "head" in body else None,
+    )
+
+
+def added(body: Body) -> tuple[conversation.Item, ...]:
+    """The items of a body of `POST /v1/conversations/{id}/items`. Raises like `created`."""
+    _only(body, ("items",))
+    if body.get("items") in (None, []):
+        raise errors.missing_required_parameter("items")
+    return _items(body["items"])
+
+
+def named(body: Body, *, store: bool | None, generate: bool) -> str | None:
+    """The conversation that a response is to be a turn of: its id, or an object with it.
+
+    Raises:
+        errors.ApiError: 400 naming the field.
+    """
+    value = body.get("conversation")
+    if value is None:
+        return None
+    where = "conversation"
+    if isinstance(value, dict):
+        value, where = value.get("id"), "conversation.id"
+        if value is None:
+            raise errors.missing_required_parameter(where)
+    if not isinstance(value, str):
+        raise errors.invalid_type(where, "a string")
+    if body.get("previous_response_id") is not None:
+        raise errors.mutually_exclusive("previous_response_id", "conversation")
+    if store is False:
+        raise errors.invalid_value("store", "A turn of a conversation is stored.")
+    if not generate:
+        raise errors.invalid_value(
+            "generate", "A turn of a conversation generates: 'generate' cannot be false."
+        )
+    return value
+
+
+def if_busy(body: Body, usual: IfBusy) -> IfBusy:
+    """What becomes of a turn that is to follow one that runs. Raises like `named`."""
+    value = body.get("if_busy")
+    if value is None:
+        return usual
+    known: tuple[IfBusy, ...] = get_args(IfBusy)
+    for each in known:
+        if value == each:
+            return each
+    raise errors.unsupported_value("if_busy", f"Supported values are: {', '.join(known)}.")
+
+
+def _items(value: Any) -> tuple[conversation.Item, ...]:
+    if not isinstance(value, list):
+        raise errors.invalid_type("items", "an array of items")
+    return input_items.read_list(value, "items", MAX_ITEMS)
+
+
+def _title(body: Body) -> str | None:
+    title = body.get("title")
+    if title is None:
+        return None
+    if not isinstance(title, str):
+        raise errors.invalid_type("title", "a string")
+    if len(title) > MAX_TITLE_CHARS:
+        raise errors.invalid_value(
+            "title", f"Invalid 'title': expected at most {MAX_TITLE_CHARS} characters."
+        )
+    return title
+
+
+def _only(body: Body, names: tuple[str, ...]) -> None:
+    for name, value in body.items():
+        if name not in names and value is not None:
+            raise errors.unsupported_parameter(name)
