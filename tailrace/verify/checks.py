@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.protocol import fold, records
 from tailrace.verify import (
+    conversation_checks,
     embedding_checks,
     fork_checks,
     history,
@@ -95,6 +96,7 @@ def _response(
     response_checks.check_text(out, response, account, options.content)
     item_checks.check_items(out, response, account)
     embedding_checks.check_embeddings(out, response, account)
+    conversation_checks.check_turn(out, response, found)
     fork_checks.check_fork(out, response, account, found.responses)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)

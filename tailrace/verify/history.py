@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tailrace.protocol import ids, log_words, records, topics
-from tailrace.verify import transcript
+from tailrace.verify import conversation_fold, transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
 # Topics with partitions of their own, not those of `llm.tokens`.
@@ -102,7 +103,7 @@ class Commit:
     metadata: str
 
 
-@dataclass(slots=True)
+@dataclass
 class History:
     """What was read of a log.
 
@@ -126,6 +127,7 @@ class History:
             nothing.
         digests: (topic, partition) -> offset -> digest of the record's bytes; None if L4 is not
             judged.
+        told: key and value of the records of `llm.conversations`, by partition.
     """
 
     tag: bytes | None = None
@@ -145,6 +147,15 @@ class History:
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
+    told: dict[int, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def trees(self) -> dict[str, conversation_fold.Tree]:
+        """The conversations by id, once everything was read."""
+        found: dict[str, conversation_fold.Tree] = {}
+        for written in self.told.values():
+            found |= conversation_fold.fold(written)
+        return found
 
     def response(self, rid: str, address: ids.Address) -> Response:
         """The response with this id; made if it is not known yet."""
@@ -172,6 +183,9 @@ class History:
             self._add_beside(r)
         elif r.topic == topics.HISTORY:
             self._add_kept(r)
+        elif r.topic == topics.CONVERSATIONS:
+            if not r.forged:
+                self.told.setdefault(r.partition, []).append((r.key, r.value))
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
 

@@ -20,6 +20,7 @@ CHECKS: Final = {
     "L8": "replicas agree up to the high watermark",
     "L9": "what is kept of a stored response is what was accepted, once",
     "L10": "a fork begins with its source's tokens",
+    "L11": "a turn has one place in its conversation, behind one that ended",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

@@ -67,10 +67,11 @@ class Source:
         # The log may grow while it is read. Ends of effects are read before ends of their causes,
         # so that every record that a commit or a usage record refers to lies below the ends.
         tagged = history.TAGGED if log.record_keys_in_use() else ()
-        kept = (topics.HISTORY,)
+        kept = (topics.HISTORY, topics.CONVERSATIONS)
         for topic in dict.fromkeys((*tagged, *kept, *history.BESIDE, *requests, topics.TOKENS)):
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
+        told = await self._told()
         for topic in tagged:
             beside[min(wanted)] += await self._forged(topic)
         for partition in wanted:
@@ -78,6 +79,7 @@ class Source:
                 tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True
             )
             found.keyed = log.record_keys_in_use()
+            found.told = told
             found.digests = {} if self._what.digests else None
             for topic in (*requests, topics.TOKENS):
                 await self._read(found, topic, partition)
@@ -132,6 +134,19 @@ class Source:
                 address = named[1]
                 if address.partition == partition and address.offset >= since:
                     found.add(r)
+
+    async def _told(self) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+        """What `llm.conversations` has, by partition. It is small, and compacted."""
+        ranges = self._ranges[topics.CONVERSATIONS]
+        return {
+            p: [
+                (r.key, r.value)
+                async for batch in self._replays.read(topics.CONVERSATIONS, p, begin, ranges.end[p])
+                for r in batch
+                if not r.forged
+            ]
+            for p, begin in ranges.begin.items()
+        }
 
     async def _forged(self, topic: str) -> list[log.Record]:
         ranges = self._ranges[topic]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tailrace import log
-from tailrace.protocol import events, ids, records, topics
+from tailrace.protocol import conversations, events, ids, records, topics
 from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -412,6 +412,39 @@ def with_items(w: World) -> records.Request:
     return request
 
 
+TALK = ids.mint(ids.Address(bytes(4), 2, 0), bytes(11), conversations.PREFIX)
+
+
+def with_turns(w: World) -> records.Request:
+    """A conversation: a turn, added items, the chosen path, a turn that lost; and its last turn."""
+    alice = owner("alice")
+    until = w.now + 60_000
+
+    def tell(*acts: conversations.Act) -> None:
+        for act in acts:
+            key = conversations.key(act, str(len(w.log)))
+            w.put(topics.CONVERSATIONS, 2, key, conversations.encode(act))
+
+    wants = {"conversation": TALK}
+    tell(conversations.Created(TALK, alice, 1))
+    first = w.ask("first", append_by=until, wants=wants)
+    tell(conversations.Turn(TALK, alice, first.rid, None, until=until))
+    w.writer(first, "worker-1/a").frames(20).end()
+    w.keep(first)
+    tell(
+        conversations.Item(TALK, alice, "i", {"type": "message"}),
+        conversations.Added(TALK, alice, "n", ["i"], first.rid),
+        conversations.Turn(TALK, alice, "lost", first.rid),
+        conversations.Changed(TALK, alice, title="talk"),
+        conversations.Chosen(TALK, alice, None),
+        conversations.Chosen(TALK, alice, "n"),
+    )
+    second = w.ask("second", append_by=until, wants=wants)
+    tell(conversations.Turn(TALK, alice, second.rid, "n", until=until))
+    w.writer(second, "worker-1/a").frames(20).end()
+    return second
+
+
 @dataclass
 class Good:
     """A world in which everything held, and the responses in it."""
@@ -428,6 +461,7 @@ class Good:
     again: records.Request  # the same request with the same key once more
     items: records.Request  # reasoning, messages and calls; taken over in the middle of a call
     fork: records.Request  # begins with 7 tokens of `plain`; taken over in the middle of these
+    turn: records.Request  # the second of a conversation
 
 
 def good() -> Good:
@@ -497,7 +531,8 @@ def good() -> Good:
     w.writer(fork, "worker-2/b", copying, copying.ids, copying.held, 7).frames(3, 3).frames(
         13
     ).end()
-    for request in (plain, taken, cancelled, failed, expired, keyed, again, items, fork):
+    turn = with_turns(w)
+    for request in (plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
@@ -526,5 +561,6 @@ def good() -> Good:
         metadata="0",
     )
     return Good(
-        w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items, fork
+        *(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items, fork),
+        turn,
     )
