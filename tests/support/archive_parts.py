@@ -23,11 +23,19 @@ class Parts:
     """The deployment. `url`: of the archive."""
 
     folder: Path
-    kafka: str
-    redis: str
+    broker: local.LocalKafka
+    store: local.LocalRedis
     url: str
     keys: gp.Keys
     pool: str
+
+    @property
+    def kafka(self) -> str:
+        return self.broker.bootstrap
+
+    @property
+    def redis(self) -> str:
+        return self.store.url
 
     @contextlib.contextmanager
     def gateway(self, name: str, **more: str) -> Iterator[gp.Gateway]:
@@ -63,17 +71,17 @@ class Parts:
     async def retention(self, *more: str) -> None:
         """Retention, at once, of answers and requests and of these topics; and Redis is empty."""
         await cut(self.kafka, [*answers(self.pool), *more])
-        async with redis.asyncio.from_url(self.redis) as store:
-            await store.flushall()
+        async with redis.asyncio.from_url(self.redis) as client:
+            await client.flushall()
 
 
 @contextlib.contextmanager
 def parts(folder: Path, keys: gp.Keys, pool: str) -> Iterator[Parts]:
     """A broker and a Redis of its own; nothing else runs yet."""
-    with local.LocalKafka() as kafka, local.LocalRedis() as store:
+    with local.LocalKafka(local.QUICK_RETURN) as kafka, local.LocalRedis() as store:
         kafka.apply_topics([pool])
         url = f"sqlite:///{folder / 'archive.sqlite3'}"
-        yield Parts(folder, kafka.bootstrap, store.url, url, keys, pool)
+        yield Parts(folder, kafka, store, url, keys, pool)
 
 
 def answers(pool: str) -> list[str]:
