@@ -18,6 +18,8 @@ from tailrace.retry import retry_until
 T = TypeVar("T")
 
 RETRY_S: Final = 1.0
+# How often to look whether the database still stands where this process does.
+LOOK_S: Final = 2.0
 
 
 class Follower:
@@ -62,7 +64,12 @@ class Follower:
         count = await _answered(lambda: self._offsets.partitions(topic))
         ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
         await self._begin(topic, reader, count)
+        look_at = time.monotonic() + LOOK_S
         while True:
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + LOOK_S
+                if await self._lost(topic, reader, count):
+                    await self._begin(topic, reader, count)
             if topic not in self._ready and all(
                 reader.next_offset(partition) >= end for partition, end in ends.items()
             ):
@@ -84,6 +91,12 @@ class Follower:
             for (_, partition), offset in folded.next.items():
                 if reader.next_offset(partition) != offset:
                     reader.follow(partition, offset)
+
+    async def _lost(self, topic: str, reader: interfaces.TailReader, count: int) -> bool:
+        """Whether the database lacks what was folded: it was dropped or restored. Batches tell it
+        of partitions that have new records; of the others nothing would."""
+        known = await self._persist(self._folding.positions)
+        return any(known.get((topic, p), 0) < reader.next_offset(p) for p in range(count))
 
     async def _begin(self, topic: str, reader: interfaces.TailReader, count: int) -> None:
         """Follow all partitions from where the database stands. Below its beginning a topic has

@@ -19,10 +19,28 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import conversation_rows, database, fold, folding, migration, reader, tables
+from tailrace.archive import (
+    conversation_rows,
+    database,
+    fold,
+    folding,
+    follower,
+    migration,
+    reader,
+    tables,
+)
 from tailrace.protocol import history, records, topics
+from tests.support import memory_log, waiting
 from tests.support.archive_rows import Fold, dump
-from tests.support.histories import ALICE, BOB, INCARNATION, Topics, history_of, rid
+from tests.support.histories import (
+    ALICE,
+    BOB,
+    INCARNATION,
+    PARTITIONS,
+    Topics,
+    history_of,
+    rid,
+)
 
 
 async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
@@ -282,6 +300,40 @@ async def test_a_batch_behind_a_gap_is_left_alone(engine: AsyncEngine) -> None:
     folded = await Fold(engine).apply(batch[1:], {(topics.HISTORY, 0): 1})
     assert folded.next == {(topics.HISTORY, 0): 0}
     assert await reader.Reader(engine).find(rid(2), ALICE.key) is None
+
+
+async def test_dropped_under_its_process_it_is_built_again_without_new_records(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: the process went on where it stood, and only partitions with new records were built
+    again, when they came."""
+    monkeypatch.setattr(follower, "LOOK_S", 0.05)
+    broker = memory_log.MemoryLog(INCARNATION)
+    for whole in (history_of(1), history_of(2, partition=1)):
+        for key, value in history.parts(whole):
+            partition = history.partition(whole.rid, PARTITIONS)
+            broker.put(topics.HISTORY, partition, key.encode(), value)
+    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
+    running = follower.Follower(engine, INCARNATION, readers, broker.offsets(), broker.writer())
+    made, wanted = reader.Reader(engine), [rid(1), rid(2, 1)]
+
+    async def there() -> bool:
+        try:
+            found = [await made.find(name, ALICE.key) for name in wanted]
+        except reader.ArchiveUnavailable:
+            return False
+        return None not in found
+
+    task = asyncio.create_task(running.run())
+    try:
+        for _ in range(2):
+            await waiting.eventually(there, "both rows", within_s=20)
+            await migration.migrate(engine, "base")
+        await migration.migrate(engine)  # another process was faster: the tables are there, empty
+        await waiting.eventually(there, "both rows", within_s=20)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_cannot_be_erased_in_the_topic_is_not_folded(engine: AsyncEngine) -> None:
