@@ -16,7 +16,7 @@ import redis.asyncio
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
-from tests.faults import drill, stage
+from tests.faults import archived, drill, stage
 
 CREATES = 30
 CREATE_TOKENS = 200  # a second: a CANCEL that follows a claim in the log comes before the end
@@ -206,6 +206,9 @@ FAULTS: dict[Fault, float] = {
     replay: 6,
     stop_broker: 2,
     kill_broker: 1.5,
+    archived.kill: 6,
+    archived.stop: 3,
+    archived.drop: 3,
 }
 
 

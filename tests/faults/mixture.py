@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.verify import report
-from tests.faults import chaos, crowd, drill, stage, wants
+from tests.faults import archived, chaos, crowd, drill, stage, wants
 
 ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
 OPEN = 14  # responses under way
@@ -39,9 +39,13 @@ class Round:
     of_images: int = 0  # takeovers of responses to images
     of_forks: int = 0  # takeovers of forks
     inconclusive: str = ""
+    compared: int = 0  # responses whose events the archive gave too
+    differing: list[str] = field(default_factory=list)  # of them
 
     @property
     def word(self) -> str:
+        if self.differing:
+            return "fail"
         if self.report.verdict is not report.Verdict.PASS:
             return str(self.report.verdict.value)
         return "inconclusive" if self.inconclusive else "pass"
@@ -57,6 +61,7 @@ class Totals:
     of_items: int = 0
     of_images: int = 0
     of_forks: int = 0
+    compared: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -68,6 +73,7 @@ class Totals:
         self.of_items += one.of_items
         self.of_images += one.of_images
         self.of_forks += one.of_forks
+        self.compared += one.compared
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -92,7 +98,8 @@ class Totals:
         out += [
             (
                 f"responses {f['responses']}, tokens {f['tokens']}, connections "
-                f"{f['connections']}, reconnects {f['reconnects']}"
+                f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
+                f"{self.compared}"
             ),
             f"faults: {faults}",
             (
@@ -204,6 +211,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
         workers=3,
         links=["worker-1", "push-1"],
         environ={"TAILRACE_TEST_TRACE_EVERY": "5"},
+        archive=True,
         record_keys=seed % 2 == 1,
     ).open()
     try:
@@ -244,8 +252,14 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 )
                 if not bit
             ]
+            compared, differing = await archived.compare(d)
         counts = takeovers, of_items, of_images, of_forks
-        return Round(seed, found, *counts, inconclusive=", ".join(missing))
+        return Round(
+            *(seed, found, *counts),
+            inconclusive=", ".join(missing),
+            compared=compared,
+            differing=differing,
+        )
     finally:
         on.close()
 
@@ -272,6 +286,8 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
             flush=True,
         )
         if one.word in ("fail", "unknown"):
+            for rid in one.differing:
+                print(f"{rid}: the archive gives other events than the log did", flush=True)
             print(
                 "\n".join(one.report.lines()), f"\nits logs and transcripts: {folder}", flush=True
             )

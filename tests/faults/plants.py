@@ -254,6 +254,44 @@ FAILPOINTS: Final[dict[str, Callable[[], None]]] = {
     )
 }
 
+# ---- the archive
+
+
+def positions_before_rows() -> None:
+    """Positions are written with all rows but the last one, as if a kill came in between."""
+    from tailrace.archive import folding
+
+    fold = folding.Folding._fold
+
+    async def losing(self: Any, connection: Any, new: Any) -> folding.Folded:
+        return await fold(self, connection, new[:-1] if len(new) > 1 else new)
+
+    folding.Folding._fold = losing  # type: ignore[method-assign]
+
+
+def joined_frames() -> None:
+    """What two frames held comes as one from the archive: the same text, in fewer events."""
+    from tailrace.protocol import history
+
+    decode = history.decode
+
+    def joined(value: bytes) -> history.History | None:
+        found = decode(value)
+        if found is None or len(found.frames) < 2 or found.marks or found.lp:
+            return found
+        a, b, *rest = found.frames
+        if any(claim.at == a.ids for claim in found.claims):
+            return found
+        both = history.Frame(a.ids + b.ids, a.characters + b.characters)
+        return msgspec.structs.replace(found, frames=[both, *rest])
+
+    history.decode = joined
+
+
+ARCHIVE: Final[dict[str, Callable[[], None]]] = {
+    plant.__name__: plant for plant in (positions_before_rows, joined_frames)
+}
+
 MOMENTS: Final[dict[str, Callable[[], None]]] = {
     moment.__name__: moment for moment in (die_before_the_bill, die_before_the_letter)
 }

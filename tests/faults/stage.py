@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
 POOL = "default"
 SESSION_MS = 2_000
+MODULES = {"archive": "tailrace.archiver"}  # of roles that are not called like theirs
 READY_S = 150.0  # seconds on an idle machine; others may use this one too
 
 
@@ -160,7 +161,8 @@ class Stage:
     Attributes:
         traced: whether services write transcripts (`tests.faults.traced`).
         issuers: more of them, beside the one that `token` is of.
-    record_keys: records carry authentication tags.
+        record_keys: records carry authentication tags.
+        archive: its process runs too, on a SQLite file that gateways and pushes read.
     """
 
     folder: Path
@@ -177,6 +179,7 @@ class Stage:
     traced: bool = True
     issuers: list[dict[str, Any]] = field(default_factory=list)
     record_keys: bool = False
+    archive: bool = False
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -197,6 +200,7 @@ class Stage:
                 ("gateway", self.gateways),
                 ("push", self.pushes),
                 ("worker", self.workers),
+                ("archive", int(self.archive)),
             ):
                 for number in range(1, count + 1):
                     self.add(role, number)
@@ -280,6 +284,7 @@ class Stage:
             "TAILRACE_LIMITS": json.dumps({"requests_rate": 0.0, "tokens_rate": 0.0}),
             "TAILRACE_TEST_TRACE": str(self.transcripts),
             "TAILRACE_TEST_WALL": str(time.time() - time.monotonic()),
+            **({"TAILRACE_ARCHIVE": self.archive_url} if self.archive else {}),
             **self.environ,
             **(self.worker_environ if role == "worker" else {}),
         }
@@ -290,7 +295,8 @@ class Stage:
         """Start a service, also after its death; from the main thread."""
         service = self.services[name]
         python = self.worker_python if service.role == "worker" else sys.executable
-        program = ["tests.faults.traced", service.role] if self.traced else [service.role]
+        module = MODULES.get(service.role, service.role)
+        program = ["tests.faults.traced", module] if self.traced else [module]
         command = [python, "-m", *program]
         service.child = child_process.ChildProcess(
             name,
@@ -356,6 +362,14 @@ class Stage:
     def bases(self) -> list[str]:
         """Everything that delivers."""
         return [s.url for s in (*self.of("push"), *self.of("gateway"))]
+
+    @property
+    def archive_file(self) -> Path:
+        return self.folder / "archive.sqlite3"
+
+    @property
+    def archive_url(self) -> str:
+        return f"sqlite:///{self.archive_file}"
 
     def token(self, user: str) -> str:
         return self.keys.token(user, 7200)

@@ -94,7 +94,13 @@ def main() -> None:
     if plant := os.environ.get("TAILRACE_TEST_PLANT"):
         from tests.faults import plants
 
-        {**plants.PLANTS, **plants.REFUSALS, **plants.MOMENTS, **plants.FAILPOINTS}[plant]()
+        {
+            **plants.PLANTS,
+            **plants.REFUSALS,
+            **plants.MOMENTS,
+            **plants.FAILPOINTS,
+            **plants.ARCHIVE,
+        }[plant]()
     sys.argv = [service]
     runpy.run_module(service, run_name="__main__", alter_sys=True)
 
