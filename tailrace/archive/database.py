@@ -8,14 +8,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
 ANSWER_S: Final = 5.0
 
-# What a database that is away, locked for too long or without its tables raises.
-ERRORS: Final = (sa.exc.SQLAlchemyError, OSError, TimeoutError)
+# What a database that is away, locked for too long or without its tables raises. SQLAlchemy does
+# not translate what a server says while a connection is made: it starts, or has too many.
+ERRORS: Final = (
+    *(sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError),
+    *(OSError, TimeoutError),
+)
 
 
 class ArchiveUnavailable(Exception):

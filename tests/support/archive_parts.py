@@ -76,11 +76,12 @@ class Parts:
 
 
 @contextlib.contextmanager
-def parts(folder: Path, keys: gp.Keys, pool: str) -> Iterator[Parts]:
-    """A broker and a Redis of its own; nothing else runs yet."""
+def parts(folder: Path, keys: gp.Keys, pool: str, url: str = "") -> Iterator[Parts]:
+    """A broker and a Redis of its own; nothing else runs yet. `url`: of the archive; empty: a
+    SQLite file in the folder."""
     with local.LocalKafka(local.QUICK_RETURN) as kafka, local.LocalRedis() as store:
         kafka.apply_topics([pool])
-        url = f"sqlite:///{folder / 'archive.sqlite3'}"
+        url = url or f"sqlite:///{folder / 'archive.sqlite3'}"
         yield Parts(folder, kafka, store, url, keys, pool)
 
 

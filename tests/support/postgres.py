@@ -51,6 +51,7 @@ class LocalPostgres:
     def __init__(self) -> None:
         self._before, self._user = _as_user()
         self._folder = Path(tempfile.mkdtemp(prefix="tailrace-postgres-"))
+        self._data = self._folder / "data"
         self._port = ports.free_port()
         self._count = 0
         self._server: subprocess.Popen[bytes] | None = None
@@ -66,22 +67,45 @@ class LocalPostgres:
         )
 
     def __enter__(self) -> Self:
-        data = self._folder / "data"
-        data.mkdir()
+        self._data.mkdir()
         if self._before:
             self._folder.chmod(0o755)
-            shutil.chown(data, self._user)
+            shutil.chown(self._data, self._user)
         self._run(
             self._program("initdb"),
-            *("-D", str(data), "-U", "tailrace", "--auth=trust", "--no-sync", "-E", "UTF8"),
+            *("-D", str(self._data), "-U", "tailrace", "--auth=trust", "--no-sync", "-E", "UTF8"),
             "--locale=C",
         )
-        log = (self._folder / "log").open("wb")
-        with log:
-            self._server = subprocess.Popen(
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def start(self) -> None:
+        """Start it and wait until it answers; also after `kill`, on the same port with what it
+        had. The processes of a killed server may hold it up for a moment."""
+        give_up = time.monotonic() + START_S
+        while True:
+            if self._server is None or self._server.poll() is not None:
+                self._server = self._launched()
+            ready = subprocess.run(
+                [self._program("pg_isready"), "-h", "127.0.0.1", "-p", str(self._port)],
+                capture_output=True,
+                check=False,
+            )
+            if not ready.returncode:
+                return
+            assert time.monotonic() < give_up, "PostgreSQL did not start"
+            time.sleep(0.05)
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
                 [
                     *self._before,
-                    *(self._program("postgres"), "-D", str(data), "-p", str(self._port)),
+                    *(self._program("postgres"), "-D", str(self._data), "-p", str(self._port)),
                     *("-h", "127.0.0.1", "-k", ""),
                     *(part for setting in SETTINGS for part in ("-c", setting)),
                 ],
@@ -89,17 +113,12 @@ class LocalPostgres:
                 stderr=subprocess.STDOUT,
                 cwd="/",
             )
-        give_up = time.monotonic() + START_S
-        while subprocess.run(
-            [self._program("pg_isready"), "-h", "127.0.0.1", "-p", str(self._port)],
-            capture_output=True,
-            check=False,
-        ).returncode:
-            if self._server.poll() is not None or time.monotonic() > give_up:
-                self.__exit__(None, None, None)
-                raise AssertionError("PostgreSQL did not start")
-            time.sleep(0.05)
-        return self
+
+    def kill(self) -> None:
+        """SIGKILL of the server; the processes of its connections follow it."""
+        assert self._server is not None
+        self._server.kill()
+        self._server.wait()
 
     def __exit__(
         self,
