@@ -1,4 +1,8 @@
-"""Reads a whole log: from the beginning of every partition to its end at this moment."""
+"""Reads a whole log: from the beginning of every partition to its end at this moment.
+
+`llm.history` never expires. Of it only what was written since the oldest record of `llm.tokens` is
+read: a content is written behind the end that it holds.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tailrace import log
 from tailrace.protocol import ids, topics
 from tailrace.verify import history
+
+# Brokers that lead different partitions may tell different times.
+SLACK_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,8 @@ class Source:
             await self._measure(topic)
         beside = await self._beside(layout.partitions)
         told = await self._told()
+        since_ms = {partition: await self._oldest(partition) for partition in wanted}
+        await self._shorten(min((ms for ms in since_ms.values() if ms is not None), default=None))
         for topic in tagged:
             beside[min(wanted)] += await self._forged(topic)
         for partition in wanted:
@@ -85,7 +95,7 @@ class Source:
                 await self._read(found, topic, partition)
             for r in beside.pop(partition, []):
                 found.add(r)
-            await self._kept(found, partition)
+            await self._kept(found, partition, since_ms[partition])
             found.committed = {
                 tp: history.Commit(*at)
                 for tp, at in committed.items()
@@ -120,13 +130,44 @@ class Source:
             for r in batch:
                 found.add(r)
 
-    async def _kept(self, found: history.History, partition: int) -> None:
+    async def _oldest(self, partition: int) -> int | None:
+        """Broker time (ms) of the first record of a token partition that is read; None: it has
+        none."""
+        ranges = self._ranges[topics.TOKENS]
+        start, end = ranges.begin[partition], ranges.end[partition]
+        if self._what.rid:
+            start = max(start, ids.parse(self._what.rid).offset)
+        if start >= end:
+            return None
+        async with contextlib.aclosing(
+            self._replays.read(topics.TOKENS, partition, start, end)
+        ) as batches:
+            async for batch in batches:
+                if batch:
+                    return batch[0].timestamp
+        return None
+
+    async def _shorten(self, since_ms: int | None) -> None:
+        """Have the ranges of `llm.history` begin where the oldest that is read may lie."""
+        ranges = self._ranges[topics.HISTORY]
+        if since_ms is None:
+            ranges.begin = dict(ranges.end)
+            return
+        at = await self._offsets.since(topics.HISTORY, ranges.end, since_ms - SLACK_MS)
+        for p, end in ranges.end.items():
+            ranges.begin[p] = max(ranges.begin[p], min(at.get(p, end), end))
+
+    async def _kept(self, found: history.History, partition: int, since_ms: int | None) -> None:
         """What `llm.history` has of the responses of a token partition that the log still holds.
         It keeps all others too."""
         ranges = self._ranges[topics.HISTORY]
         p = partition % topics.partitions_of(topics.HISTORY)
         since = self._ranges[topics.TOKENS].begin[partition]
-        async for batch in self._replays.read(topics.HISTORY, p, ranges.begin[p], ranges.end[p]):
+        if since_ms is None:
+            return
+        start = await self._offsets.since(topics.HISTORY, [p], since_ms - SLACK_MS)
+        begin = max(ranges.begin[p], min(start.get(p, ranges.end[p]), ranges.end[p]))
+        async for batch in self._replays.read(topics.HISTORY, p, begin, ranges.end[p]):
             for r in batch:
                 named = history.named_by(r.key, found.partitions)
                 if named is None or r.forged:
