@@ -56,7 +56,7 @@ class Items:
             assert found.owner is not None
             items = await self._of_turn(node, found.owner)
         else:
-            items = [{"id": i, **found.contents[i]} for i in at.items if i in found.contents]
+            items = [{**found.contents[i], "id": i} for i in at.items if i in found.contents]
         return [item for item in items if item["id"] not in found.removed]
 
     def node_of(self, found: Conversation, item: str) -> str | None:

@@ -144,7 +144,7 @@ class ConversationRoutes:
         given = conversations_api.added(await _body(request))
         shown = await self._shown(given, owner)
         named = await _written(self._known.add_items(found, shown))
-        rows = [{"id": name, **item} for name, item in named]
+        rows = [{**item, "id": name} for name, item in named]
         return encoded_json.EncodedJSON(_page(rows, has_more=False))
 
     async def item(self, request: Request) -> Response:
@@ -170,12 +170,13 @@ class ConversationRoutes:
     async def _shown(
         self, items: tuple[conversation.Item, ...], owner: records.Owner
     ) -> list[Shown]:
-        """Items as they are kept: with what they name, and with their images."""
-        resolved, _ = await _read(self._references.resolve_items(items, owner))
+        """Items as they are kept: with what they name, and with their images. What is sealed stays
+        so."""
+        resolved, shown = await _read(self._references.resolve_items(items, owner))
         found = []
-        for item in resolved:
+        for item, kept in zip(resolved, shown, strict=True):
             messages = await _read(self._files.whole(owner, conversation.messages([item])))
-            found += images.restored([conversation.shown(item)], messages)
+            found += images.restored([kept], messages)
         return found
 
     async def _found(

@@ -30,11 +30,13 @@ from tailrace.protocol import errors, images
 @dataclass(frozen=True, slots=True)
 class Message:
     """A text of someone, or parts of which at least one is an image (`tailrace.protocol.images`).
-    `where`: the item's path in the body, for errors; so in all items."""
+    `where`: the item's path in the body, for errors; so in all items. `developer`: what clients
+    call the role, which is `system` for models."""
 
     role: Literal["user", "system", "assistant"]
     content: str | list[dict[str, Any]]
     where: str
+    developer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +244,13 @@ def shown(item: Item) -> dict[str, Any]:
         case Message(role=role, content=list(parts)):
             content = _parts(parts)
             return {"type": "message", "role": role, "status": "completed", "content": content}
-        case Message(role=role, content=content):
+        case Message(role=role, content=content, developer=developer):
             kind = "output_text" if role == "assistant" else "input_text"
             part: dict[str, Any] = {"type": kind, "text": content}
             if kind == "output_text":
                 part["annotations"] = []
-            return {"type": "message", "role": role, "status": "completed", "content": [part]}
+            speaker = "developer" if developer else role
+            return {"type": "message", "role": speaker, "status": "completed", "content": [part]}
         case Call(custom=True):
             return _call_shown(item, "custom_tool_call", "input")
         case Call():
@@ -263,6 +266,7 @@ def shown(item: Item) -> dict[str, Any]:
                 "summary": [{"type": "summary_text", "text": text} for text in item.summary],
                 "content": [{"type": "reasoning_text", "text": item.text}] if item.text else [],
                 "encrypted_content": item.sealed,
+                "status": "completed",
             }
         case Reference(id=id_):
             return {"type": "item_reference", "id": id_}

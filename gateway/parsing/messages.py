@@ -57,7 +57,7 @@ def message(item: dict[str, Any], where: str) -> conversation.Message:
     if speaker == "user":
         return conversation.Message(speaker, parts(item.get("content"), path), where)
     said = content(item.get("content"), path, refusals=speaker == "assistant")
-    return conversation.Message(speaker, said, where)
+    return conversation.Message(speaker, said, where, developer=item["role"] == "developer")
 
 
 def content(value: Any, where: str, *, refusals: bool = False) -> str:

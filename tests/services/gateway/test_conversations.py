@@ -100,7 +100,7 @@ async def test_openais_client_keeps_a_conversation(sdk: openai.AsyncOpenAI) -> N
 
     items = [item async for item in sdk.conversations.items.list(made.id, order="asc", limit=2)]
     assert [(i.type, getattr(i, "role", "")) for i in items] == [
-        ("message", role) for role in ("system", "user", "assistant", "user", "assistant")
+        ("message", role) for role in ("developer", "user", "assistant", "user", "assistant")
     ]
     newest = [item.id async for item in sdk.conversations.items.list(made.id)]
     assert newest == [item.id for item in items][::-1]
@@ -134,6 +134,38 @@ async def test_openais_client_keeps_a_conversation(sdk: openai.AsyncOpenAI) -> N
     with pytest.raises(openai.NotFoundError):
         await sdk.responses.create(conversation=made.id, input="five", **ask)
     assert (await sdk.responses.retrieve(first.id)).output_text == first.output_text
+
+
+async def test_what_an_agent_adds_comes_back_as_it_was(sdk: openai.AsyncOpenAI) -> None:
+    """Items that were output elsewhere have ids already. An added item was listed under the id that
+    its reasoning came with, which no other call of the API knew: `after` it was 400."""
+    thought = [{"type": "reasoning_text", "text": "of it"}]
+    said_ = [{"type": "output_text", "text": "Rain.", "annotations": []}]
+    given: list[Any] = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "y"}]},
+        {"type": "reasoning", "id": "rs_of_another", "summary": [], "content": thought},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "message", "id": "msg_2", "role": "assistant", "content": said_},
+    ]
+    given = [{"status": "completed", **item} for item in given]
+    made = await sdk.conversations.create()
+    added = (await sdk.conversations.items.create(made.id, items=given)).data
+    back = [item async for item in sdk.conversations.items.list(made.id, order="asc", limit=1)]
+    assert back == added
+    assert len({item.id for item in back}) == len(given)
+    for was, item in zip(given, back, strict=True):
+        now = item.model_dump(exclude_unset=True)
+        assert {**now, "id": was.get("id")} == {**was, "id": was.get("id")} | (
+            {"encrypted_content": None} if was["type"] == "reasoning" else {}
+        )
+        where = str(item.id)
+        assert await sdk.conversations.items.retrieve(where, conversation_id=made.id) == item
+    thinking = str(back[2].id)
+    await sdk.conversations.items.delete(thinking, conversation_id=made.id)
+    left = [item.id async for item in sdk.conversations.items.list(made.id, order="asc")]
+    assert left == [item.id for item in back if item.id != thinking]
 
 
 async def test_calls_of_tools_belong_to_their_turns(client: httpx.AsyncClient) -> None:

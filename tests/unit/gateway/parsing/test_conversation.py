@@ -215,7 +215,8 @@ def test_items_are_shown_as_they_were_sent() -> None:
         OUTPUT,
         custom,
         answer,
-        THOUGHT,
+        {**THOUGHT, "status": "completed"},
+        {"role": "developer", "content": [{"type": "input_text", "text": "x"}]},
         {"type": "item_reference", "id": "msg_1"},
         {"type": "compaction", "id": "cmp_1", "encrypted_content": "z"},
     ]
