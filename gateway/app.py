@@ -54,7 +54,7 @@ from gateway import (
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
+from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
 from tailrace.protocol import seals, topics
 from tailrace.store.redis_store import RedisStore
@@ -253,7 +253,11 @@ class Gateway:
             self.spawn,
             self.delivery.kept,
         )
-        self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
+        reading = clients.delivery
+        self.feeds = feed.Feeds(layout.tag, reading.feeds, reading.offsets, reading.replays)
+        self.queries = query_routes.QueryRoutes(
+            self.delivery, gate, self.draining, self.checks, self.feeds
+        )
         self.create_routes = create_routes.CreateRoutes(
             config,
             gate,
@@ -328,7 +332,7 @@ class Gateway:
         )
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
-            *(self.key_sets, self.uploads),
+            *(self.key_sets, self.uploads, self.feeds),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

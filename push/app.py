@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
+from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -72,7 +72,10 @@ class Push:
             shares.Rates(config.limits),
             config.origins,
         )
-        self.queries = query_routes.QueryRoutes(self.delivery, gate, self.draining, self.checks)
+        self.feeds = feed.Feeds(layout.tag, clients.feeds, clients.offsets, clients.replays)
+        self.queries = query_routes.QueryRoutes(
+            self.delivery, gate, self.draining, self.checks, self.feeds
+        )
 
     def application(self) -> ASGIApp:
         """The ASGI application: queries, health, errors in the API's shape."""
@@ -119,7 +122,7 @@ class Push:
             ws_max_bytes=WS_MAX_BYTES,
             drain_s=config.drain_s,
         )
-        parts: list[runner.Part] = [self.delivery, self.revocations, self.key_sets]
+        parts: list[runner.Part] = [*(self.delivery, self.revocations, self.key_sets, self.feeds)]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.readiness))
         gc_tuning.freeze()

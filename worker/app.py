@@ -19,6 +19,7 @@ from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
+from worker.activity_writer import ActivityWriter
 from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
@@ -217,6 +218,7 @@ class App:
             scheduler=FlushScheduler(lambda: engine_slots.running),
             metering=self._metering,
             histories=HistoryWriter(self.writer, tail, connections.replays),
+            activity=ActivityWriter(self.writer),
             stall_detector=StallDetector(s.stall_s),
             ranges=connections.replays,
             forks=ForkSources(connections.replays, connections.offsets, identity),

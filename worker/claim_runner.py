@@ -98,6 +98,8 @@ class ClaimRunner:
         _note_claim(self._response, self._entry.fold, kind)
         try:
             sent = self._attempt.write(claim, telemetry.trace_headers())
+            if self._plan.prev is None:
+                self._context.activity.started(self._response.request)
             if self._plan.prev is not None:
                 if not await self._pass_barrier(sent):
                     return

@@ -7,6 +7,7 @@ import enum
 from tailrace import telemetry
 from tailrace.protocol import fold
 from worker import claim_plan
+from worker.activity_writer import ActivityWriter
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.served_response import ServedResponse
@@ -22,7 +23,11 @@ class Outcome(enum.Enum):
 
 
 async def record_done(
-    response: ServedResponse, entry: Entry, metering: Metering, histories: HistoryWriter
+    response: ServedResponse,
+    entry: Entry,
+    metering: Metering,
+    histories: HistoryWriter,
+    told: ActivityWriter,
 ) -> Outcome:
     """Write what is due about a response that is DONE, then finish its offsets.
 
@@ -41,7 +46,9 @@ async def record_done(
         if letter is not None:
             await metering.dead(letter)
         await metering.finished(response.request, state)
+    # Devices that are told of the end find the response in lists.
     await histories.finished(response.request, response.partition, entry)
+    await told.finished(response.request, state)
     if ended_here and state.next:
         metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()

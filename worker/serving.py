@@ -107,7 +107,9 @@ class Serving:
             self._on_change(entry)
             decision = self._decide(entry.fold)
             if isinstance(decision, takeover.Finished):
-                return await record_done(response, entry, context.metering, context.histories)
+                return await record_done(
+                    response, entry, context.metering, context.histories, context.activity
+                )
             if context.leaving or not response.assigned:
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):

@@ -17,6 +17,7 @@ from tailrace.log.identity import LogIdentity
 from tailrace.protocol import images, records
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import (
+    activity_writer,
     flush_scheduler,
     fork_sources,
     history_writer,
@@ -71,6 +72,7 @@ class WorkerContext:
     scheduler: flush_scheduler.FlushScheduler
     metering: metering.Metering
     histories: history_writer.HistoryWriter
+    activity: activity_writer.ActivityWriter
     stall_detector: stall_detector.StallDetector
     ranges: interfaces.RangeReader
     forks: fork_sources.ForkSources

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tailrace import log
 from tailrace.log import interfaces
-from tailrace.protocol import topics
+from tailrace.protocol import feed, topics
 
 LONG_POLL_WAIT_MS: Final = 500
 ON_DEMAND_WAIT_MS: Final = 50
 # Topics that are followed whole and seldom have a record: no client waits for the end of a fetch.
 WHOLE_TOPIC_WAIT_MS: Final = 2_500
+# A feed that begins may wait for the end of a fetch.
+FEED_WAIT_MS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class LogClients:
             of one connection one after another, and a long poll would hold up an added partition.
         deletions: tails `llm.deletions`.
         revocations: tails `llm.revocations`; `Revocations` stops it.
+        feeds: tail the topics of feeds, by topic; `Feeds` stops them.
         replays: reads ranges of `llm.tokens` and of the request topics.
         offsets: answers questions about offsets.
         read_layout: reads which log this is.
@@ -34,6 +38,7 @@ class LogClients:
     on_demand: interfaces.TailReader
     deletions: interfaces.TailReader
     revocations: interfaces.TailReader
+    feeds: Mapping[str, interfaces.TailReader]
     replays: interfaces.RangeReader
     offsets: interfaces.OffsetQueries
     read_layout: interfaces.LayoutQuery
@@ -50,6 +55,7 @@ def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
         reader(topics.TOKENS, ON_DEMAND_WAIT_MS, "on-demand"),
         reader(topics.DELETIONS, WHOLE_TOPIC_WAIT_MS, "deletions"),
         reader(topics.REVOCATIONS, WHOLE_TOPIC_WAIT_MS, "revocations"),
+        {topic: reader(topic, FEED_WAIT_MS, topic) for topic in feed.TOPICS},
         log.Replays(bootstrap, client_id=f"{client_id}-replay"),
         log.Offsets(bootstrap, client_id=f"{client_id}-offsets"),
         lambda: log.layout(bootstrap),

@@ -18,6 +18,7 @@ PriorityClass = Literal["interactive", "batch"]
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"
+ACTIVITY = "llm.activity"
 DELETIONS = "llm.deletions"
 REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
@@ -187,6 +188,14 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             # The archive writes tombstones only.
             frozenset({"gateway", "archive"}),
             frozenset({"gateway", "push", "archive", "operator"}),
+        ),
+        Topic(
+            ACTIVITY,
+            6,
+            # A feed resumes within this time.
+            _deleted_after(2 * DAY_MS, **{"segment.ms": "3600000"}),
+            frozenset({"worker"}),
+            frozenset({"gateway", "push", "operator"}),
         ),
         Topic(
             REVOCATIONS,

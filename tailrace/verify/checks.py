@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.protocol import fold, records
 from tailrace.verify import (
+    activity_checks,
     conversation_checks,
     embedding_checks,
     fork_checks,
@@ -101,7 +102,9 @@ def _response(
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)
-    kept_checks.check_kept(out, response, account, committed=_committed(response, found))
+    committed = _committed(response, found)
+    kept_checks.check_kept(out, response, account, committed=committed)
+    activity_checks.check_told(out, response, account, committed=committed)
     if found.has_usage:
         response_checks.check_usage(out, response, account, settled)
     return outcome

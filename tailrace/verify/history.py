@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailrace.protocol import ids, log_words, records, topics
+from tailrace.protocol import activity, ids, log_words, records, topics
 from tailrace.verify import conversation_fold, transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
 # Topics with partitions of their own, not those of `llm.tokens`.
-BESIDE = (topics.USAGE, topics.DLQ, topics.DELETIONS)
+BESIDE = (topics.USAGE, topics.DLQ, topics.DELETIONS, topics.ACTIVITY)
 # Topics of which only the tags are judged.
 TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT, topics.CONVERSATIONS)
 # Topics of whose records the tags are judged apart: of `llm.history` only some are read.
@@ -51,6 +51,7 @@ class Response:
         metered: its usage records.
         dead: its dead letters.
         deleted: who wrote that it is deleted.
+        told: what `llm.activity` says of it.
         kept: its records of `llm.history`, tombstones too.
         whole: the log still has everything from the lower bound in the id on.
         foreign: the id was made on another log.
@@ -63,6 +64,7 @@ class Response:
     metered: list[records.Metered] = field(default_factory=list)
     dead: list[records.Dead] = field(default_factory=list)
     deleted: list[records.Owner] = field(default_factory=list)
+    told: list[activity.Notice] = field(default_factory=list)
     kept: list[log_words.Record] = field(default_factory=list)
     whole: bool = True
     foreign: bool = False
@@ -248,6 +250,11 @@ class History:
             if self._under_its_key(r, record.rid) and record.rid in self.responses:
                 self.responses[record.rid].deleted.append(record.by)
             return
+        if isinstance(record, activity.Started | activity.Ended):
+            # Its topic keeps it longer than the log keeps the response.
+            if record.rid in self.responses:
+                self.responses[record.rid].told.append(record)
+            return
         response = self.response(record.rid, address)
         if isinstance(record, records.Metered):
             response.metered.append(record)
@@ -277,8 +284,12 @@ def shown(key: bytes | None) -> str:
     return repr((key or b"").decode(errors="replace")[:80])
 
 
-def beside(r: log_words.Record) -> records.Metered | records.Dead | records.Deleted | None:
+def beside(
+    r: log_words.Record,
+) -> records.Metered | records.Dead | records.Deleted | activity.Notice | None:
     """Decode a record of the topics in `BESIDE`. Returns None for garbage."""
+    if r.topic == topics.ACTIVITY:
+        return None if r.forged else activity.decode(r.key, r.value)
     if r.topic == topics.DELETIONS:
         return records.decode_deletion(r.value)
     try:

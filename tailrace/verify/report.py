@@ -21,6 +21,7 @@ CHECKS: Final = {
     "L9": "what is kept of a stored response is what was accepted, once",
     "L10": "a fork begins with its source's tokens",
     "L11": "a turn has one place in its conversation, behind one that ended",
+    "L12": "the end of a stored response is told once, as the log has it",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

@@ -16,8 +16,9 @@ from starlette.websockets import WebSocket
 
 from tailrace import telemetry
 from tailrace.auth.principal import CredentialScope
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, feed
 from tailrace.protocol import errors, events
+from tailrace.protocol import feed as positions
 from tailrace.web import (
     access,
     drain,
@@ -46,6 +47,7 @@ class QueryRoutes:
         gate: access.Access,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
+        feeds: feed.Feeds,
         *,
         expose_object: Callable[[dict[str, Any]], bool] = _stored,
     ) -> None:
@@ -54,12 +56,16 @@ class QueryRoutes:
         self._gate = gate
         self._draining = draining
         self._checks = checks
+        self._feeds = feeds
         self._expose = expose_object
         self.sockets: set[watch_socket.WatchConnection] = set()
 
     def routes(self) -> list[BaseRoute]:
-        """`GET /v1/responses/{id}`."""
-        return [Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"])]
+        """`GET /v1/responses/{id}`, `GET /v1/feed`."""
+        return [
+            Route("/v1/responses/{response_id}", self.retrieve, methods=["GET"]),
+            Route("/v1/feed", self.feed, methods=["GET"]),
+        ]
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app` with `WS /v1/watch` in front of it.
@@ -105,6 +111,29 @@ class QueryRoutes:
             clock=self._gate.clock,
         )
 
+    async def feed(self, request: Request) -> Response:
+        """The owner's feed: all behind the position `after` (or the header `last-event-id`), then
+        what comes."""
+        self._gate.check_origin(request)
+        principal = await self._gate.principal(request, CredentialScope.READ)
+        text = request.query_params.get("after") or request.headers.get("last-event-id")
+        try:
+            after = positions.position(text) if text else None
+        except positions.InvalidPosition:
+            raise errors.invalid_value("after", "Invalid 'after': no such position.") from None
+        self._gate.room.check_room(principal)
+        subscription = self._feeds.watch(access.owner_of(principal), after)
+        return event_stream.EventStream(
+            subscription,
+            self._gate.room.counted(principal, subscription.close),
+            self._draining,
+            self._checks,
+            self._gate.admitted,
+            principal,
+            encode=positions.Event.sse,
+            clock=self._gate.clock,
+        )
+
     async def watch(self, socket: WebSocket) -> None:
         """A watch socket, from its handshake to its end."""
         connection = await self._accepted(socket)
@@ -142,4 +171,6 @@ class QueryRoutes:
         origin = asked.headers.get("origin")
         # Nothing reads the handshake any more, and every open socket would keep its own.
         socket.scope.clear()
-        return watch_socket.WatchConnection(socket, self._delivery, principal, self._gate, origin)
+        return watch_socket.WatchConnection(
+            socket, self._delivery, principal, self._gate, origin, self._feeds
+        )

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tailrace.protocol import errors
+from tailrace.protocol import errors, feed
 from tailrace.web import auth_messages
 
 MAX_RID_CHARS: Final = 128
@@ -25,6 +25,16 @@ class Unwatch(NamedTuple):
     rid: str
 
 
+class Feed(NamedTuple):
+    """Follow the feed. `after`: the position that the client has; None: from now on."""
+
+    after: feed.Position | None
+
+
+class Unfeed(NamedTuple):
+    """Follow the feed no more."""
+
+
 class Invalid(NamedTuple):
     """No command. `rid`: the response it was about, where that is known."""
 
@@ -32,7 +42,7 @@ class Invalid(NamedTuple):
     error: errors.ApiError
 
 
-Command = Watch | Unwatch | auth_messages.Shown
+Command = Watch | Unwatch | Feed | Unfeed | auth_messages.Shown
 
 
 def parse(text: str | None) -> Command | Invalid:
@@ -48,10 +58,11 @@ def parse(text: str | None) -> Command | Invalid:
             return auth_messages.parse(command)
         except errors.ApiError as refused:
             return Invalid(None, refused)
+    if isinstance(command, dict) and command.get("type") in ("feed", "unfeed"):
+        return Unfeed() if command["type"] == "unfeed" else _feed(command.get("after"))
     if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
-        return Invalid(
-            None, errors.invalid_request("The 'type' must be 'watch', 'unwatch' or 'auth'.", "type")
-        )
+        expected = "'watch', 'unwatch', 'feed', 'unfeed' or 'auth'"
+        return Invalid(None, errors.invalid_request(f"The 'type' must be {expected}.", "type"))
     rid = command.get("response_id")
     if not isinstance(rid, str):
         return Invalid(None, errors.missing_required_parameter("response_id"))
@@ -66,3 +77,12 @@ def parse(text: str | None) -> Command | Invalid:
         )
         return Invalid(rid, error)
     return Watch(rid, after)
+
+
+def _feed(after: object) -> Feed | Invalid:
+    if after is None:
+        return Feed(None)
+    try:
+        return Feed(feed.position(after if isinstance(after, str) else ""))
+    except feed.InvalidPosition:
+        return Invalid(None, errors.invalid_value("after", "Invalid 'after': no such position."))

@@ -10,7 +10,7 @@ import msgspec
 from starlette.websockets import WebSocket
 
 from tailrace import log, telemetry
-from tailrace.delivery import delivery, outbox
+from tailrace.delivery import delivery, feed, outbox
 from tailrace.protocol import close_codes
 from tailrace.web import write_deadline
 
@@ -43,7 +43,7 @@ class WatchSender:
     def __init__(
         self,
         socket: WebSocket,
-        watches: Mapping[str, delivery.Subscription],
+        watches: Mapping[str, delivery.Subscription | feed.Subscription],
         *,
         unwatch: Callable[[str], None],
         lost: Callable[[str, log.HistoryLost], None],
@@ -155,10 +155,11 @@ class WatchSender:
             self._lost(rid, error)
             return
         if batch:
-            await self._write(
-                b'{"type":"watch.events","response_id":"%s","events":[%s]}'
-                % (rid.encode(), b",".join(e.body for e in batch))
-            )
+            # A feed's events say themselves of what they are.
+            head = b'{"type":"feed.events",'
+            if rid != feed.NAME:
+                head = b'{"type":"watch.events","response_id":"%s",' % rid.encode()
+            await self._write(head + b'"events":[%s]}' % b",".join(e.body for e in batch))
         if self._watches.get(rid) is not subscription:
             return  # unwatched while the socket was being written
         if subscription.ended:

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tailrace import log, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
-from tailrace.delivery import delivery
+from tailrace.delivery import delivery, feed
 from tailrace.protocol import close_codes, errors
 from tailrace.web import (
     access,
@@ -24,6 +24,15 @@ from tailrace.web import (
 )
 
 MAX_WATCHES = 64
+
+
+_Obeyed = (
+    watch_commands.Watch
+    | watch_commands.Unwatch
+    | watch_commands.Feed
+    | watch_commands.Unfeed
+    | watch_commands.Invalid
+)
 
 
 class WatchConnection:
@@ -43,7 +52,17 @@ class WatchConnection:
     """
 
     __slots__ = (
-        *("_code", "_delivery", "_expiry", "_gate", "_loop", "_origin", "_over", "_owner"),
+        *(
+            "_code",
+            "_delivery",
+            "_expiry",
+            "_feeds",
+            "_gate",
+            "_loop",
+            "_origin",
+            "_over",
+            "_owner",
+        ),
         "_reader",
         *("_sender", "_socket", "_starting", "_watches", "principal"),
     )
@@ -55,6 +74,7 @@ class WatchConnection:
         principal: Principal,
         gate: access.Access,
         origin: str | None,
+        feeds: feed.Feeds,
     ) -> None:
         """`origin`: of the page that opened the socket; tickets are bound to it."""
         self._socket = socket
@@ -64,7 +84,8 @@ class WatchConnection:
         self._gate = gate
         self._origin = origin
         self._expiry = credential_timer.CredentialTimer(gate.clock, self._expire, self._warn)
-        self._watches: dict[str, delivery.Subscription] = {}
+        self._feeds = feeds
+        self._watches: dict[str, delivery.Subscription | feed.Subscription] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._sender: watch_sender.WatchSender | None = None
         self._loop = asyncio.get_running_loop()
@@ -159,10 +180,16 @@ class WatchConnection:
             self._expiry.start(self.principal.expires_at)
             self._note(auth_messages.renewed(self.principal.expires_at))
 
-    def _obey(
-        self, command: watch_commands.Watch | watch_commands.Unwatch | watch_commands.Invalid
-    ) -> None:
+    def _obey(self, command: _Obeyed) -> None:
         match command:
+            case watch_commands.Feed(after):
+                self._unwatch(feed.NAME)
+                # The one place where a subscription is there at once.
+                self._watches[feed.NAME] = self._feeds.watch(
+                    self._owner, after, lambda: self._ready(feed.NAME)
+                )
+            case watch_commands.Unfeed():
+                self._unwatch(feed.NAME)
             case watch_commands.Invalid(rid, error):
                 self._refuse(rid, error)
             case watch_commands.Unwatch(rid):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from tailrace.archive import reader
 from tailrace.delivery import delivery, kept_bytes, log_clients, revocations
-from tailrace.protocol import topics
+from tailrace.protocol import feed, topics
 from tests.support import log_contract, memory_log
 
 WAIT_MS = 20
@@ -22,6 +22,7 @@ def clients(broker: memory_log.MemoryLog, *, replays: int = 2) -> log_clients.Lo
         broker.reader(topics.TOKENS, wait_ms=WAIT_MS),
         broker.reader(topics.DELETIONS, wait_ms=WAIT_MS),
         broker.reader(topics.REVOCATIONS, wait_ms=WAIT_MS),
+        {topic: broker.reader(topic, wait_ms=WAIT_MS) for topic in feed.TOPICS},
         broker.replays(replays),
         broker.offsets(),
         broker.read_layout,

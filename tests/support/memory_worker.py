@@ -19,6 +19,7 @@ from tailrace.protocol.fold import Ended, Fold
 from tailrace.protocol.records import Claim, TokenRecord
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
+from worker.activity_writer import ActivityWriter
 from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base, scripted
@@ -261,6 +262,7 @@ def make_context(
         scheduler=FlushScheduler(lambda: engine_slots.running),
         metering=Metering(writer, None, pool=POOL, worker=name),
         histories=HistoryWriter(writer, tail, memory.replays(), time),
+        activity=ActivityWriter(writer),
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
         forks=ForkSources(memory.replays(), memory.offsets(), identity),

@@ -25,6 +25,7 @@ def test_the_table_holds_each_topic_once() -> None:
             *request_topics(),
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
             *("llm.usage", "llm.meta", "llm.files", "llm.uploads", "llm.history", "llm.deletions"),
+            "llm.activity",
         ]
     )
 
@@ -98,6 +99,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.FILES: BOTH,
         topics.UPLOADS: BOTH,
         topics.HISTORY: BOTH,
+        topics.ACTIVITY: {READ},
         topics.AUDIT: {WRITE},
         topics.USAGE: {WRITE},
     },
@@ -105,6 +107,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         "llm.requests": {READ},
         topics.FILES: {READ},
         topics.HISTORY: {WRITE},
+        topics.ACTIVITY: {WRITE},
         topics.TOKENS: BOTH,
         topics.DLQ: {WRITE},
         topics.AUDIT: {WRITE},
@@ -117,6 +120,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.TOKENS,
             topics.HISTORY,
             topics.CONVERSATIONS,
+            topics.ACTIVITY,
             topics.DELETIONS,
             topics.REVOCATIONS,
         )
@@ -131,6 +135,7 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.UPLOADS,
             topics.HISTORY,
             topics.CONVERSATIONS,
+            topics.ACTIVITY,
             topics.DLQ,
             topics.AUDIT,
             topics.USAGE,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tailrace import log
-from tailrace.protocol import conversations, events, ids, records, topics
+from tailrace.protocol import activity, conversations, events, ids, records, topics
 from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -261,6 +261,19 @@ class World:
         made = kept.of(request, accepted, account.entries[account.ended_at].timestamp)
         for key, value in kept.parts(msgspec.structs.replace(made, **changes)):
             self.put(topics.HISTORY, PARTITION, key, value)
+        if not changes:
+            self.tell(request, str(account.status))
+
+    def tell(self, request: records.Request, status: str) -> None:
+        """What a worker writes to `llm.activity` about a response that has ended."""
+        created = int(request.echo["created_at"])
+        of = (created, request.conversation, request.previous)
+        notices = (
+            activity.Started(request.rid, request.owner, request.model, *of),
+            activity.Ended(request.rid, request.owner, request.model, status, *of),
+        )
+        for notice in notices:
+            self.put(topics.ACTIVITY, PARTITION, request.rid, activity.encode(notice))
 
     # ---- breaking: everything behind a record that goes or comes is renumbered, as if it had been
     # appended so

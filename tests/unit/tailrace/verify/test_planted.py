@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace.protocol import conversations, records, topics
+from tailrace.protocol import activity, conversations, records, topics
 from tailrace.protocol import history as kept
 from tailrace.verify import history, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -934,6 +934,37 @@ def copied(g: worlds.Good, request: records.Request, count: int) -> None:
 def forks(g: worlds.Good, fork: records.Fork | None) -> None:
     at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.fork.rid}"')
     g.world.replace(at, msgspec.structs.replace(g.fork, fork=fork))
+
+
+def notice(g: worlds.Good, request: records.Request, **changes: Any) -> None:
+    """Change what the feed says of the end of a response."""
+    w, rid = g.world, request.rid.encode()
+    at = max(i for i, r in enumerate(w.log) if r.topic == topics.ACTIVITY and r.key == rid)
+    found = activity.decode(w.log[at].key, w.log[at].value)
+    assert isinstance(found, activity.Ended)
+    changed = msgspec.structs.replace(found, **changes)
+    w.log[at] = w.log[at]._replace(value=activity.encode(changed))
+
+
+@planted("L12")
+def the_feed_says_another_end(g: worlds.Good, _: random.Random) -> None:
+    notice(g, g.cancelled, status="completed")
+
+
+@planted("L12")
+def the_feed_tells_another_owner(g: worlds.Good, _: random.Random) -> None:
+    notice(g, g.plain, owner=g.taken.owner)
+
+
+@planted("L12")
+def the_feed_does_not_tell_of_an_end(g: worlds.Good, _: random.Random) -> None:
+    w, rid = g.world, g.plain.rid.encode()
+    drop(w, max(i for i, r in enumerate(w.log) if r.topic == topics.ACTIVITY and r.key == rid))
+
+
+@planted("L12")
+def the_feed_says_that_a_withdrawn_one_ended(g: worlds.Good, _: random.Random) -> None:
+    g.world.tell(g.unknown, "cancelled")
 
 
 def told(g: worlds.Good, kind: type[conversations.Act], nth: int = 0) -> int:

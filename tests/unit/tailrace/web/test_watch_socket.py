@@ -47,7 +47,7 @@ async def test_a_socket_that_takes_nothing_is_closed_once_the_time_is_over_and_n
     socket: Any = Stuck()
     nothing: Any = None
     principal = Principal("issuer", "subject", None, frozenset(), 1_000)
-    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
+    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None, nothing)
     running = asyncio.create_task(connection.run(drain.Draining()))
     await asyncio.wait_for(socket.writing.wait(), 5)
     now = time.monotonic()
@@ -84,7 +84,7 @@ async def test_a_client_that_does_not_read_what_it_causes_is_closed_as_slow() ->
     socket: Any = Nagging()
     nothing: Any = None
     principal = Principal("issuer", "subject", None, frozenset(), 1_000)
-    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
+    connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None, nothing)
     await asyncio.wait_for(connection.run(drain.Draining()), 5)
     assert socket.closed == [int(close_codes.CloseCode.SLOW)]
     assert socket.messages < watch_sender.MAX_NOTED_BYTES / 50
@@ -109,7 +109,7 @@ async def test_a_socket_that_has_ended_is_freed_at_once() -> None:
     principal = Principal("issuer", "subject", None, frozenset(), 1_000)
     with collected.by_hand():
         before = left()
-        connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None)
+        connection = watch_socket.WatchConnection(socket, nothing, principal, GATE, None, nothing)
         await asyncio.wait_for(connection.run(drain.Draining()), 5)
         del connection
         await waiting.eventually(lambda: left() == before, "the socket is freed", within_s=5)
