@@ -27,6 +27,7 @@ from tests.faults.stage import MODEL, Stage
 from tests.support import pictures, scripted_content
 
 USERS = ("alice", "bob", "carol")
+CONVERSATIONS = 2  # of a user at a time, so that turns meet
 STRANGER = "mallory"
 SUBMIT_S = 12.0
 PING_S = 1.0  # both ways within two intervals: a half-open connection is found after at most that
@@ -49,6 +50,8 @@ FIELDS = frozenset(
         "reasoning",
         "include",
         "top_logprobs",
+        "conversation",
+        "if_busy",
     }
 )
 # receive buffer of a client that is to stall: what it does not read soon shows at the server
@@ -112,6 +115,7 @@ class Crowd:
 
     Attributes:
         asked: accepted requests.
+        conversations: by user, those that turns are asked of.
         refused: marks of requests that were refused.
         embedded: requests for embeddings that were answered.
         unknown: ids of requests of unknown outcome, or their marks where the answer names none.
@@ -125,6 +129,7 @@ class Crowd:
     name: str
     rng: random.Random
     asked: list[Asked] = field(default_factory=list)
+    conversations: dict[str, list[str]] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     watchers: list[asyncio.Task[None]] = field(default_factory=list)
@@ -237,6 +242,21 @@ class Crowd:
             error=answer.text[:200],
         )
         return None
+
+    async def conversation(self, user: str) -> str | None:
+        """One of the few conversations of a user, perhaps a new one; None if none could be made."""
+        mine = self.conversations.setdefault(user, [])
+        if len(mine) < CONVERSATIONS or self.rng.random() < 0.05:
+            base = self.rng.choice([s.url for s in self.stage.of("gateway")])
+            try:
+                answer = await self.http.post(
+                    f"{base}/v1/conversations", json={}, headers=self._headers(user)
+                )
+            except httpx.HTTPError:
+                answer = None
+            if answer is not None and answer.status_code == 200:
+                mine.append(str(answer.json()["id"]))
+        return self.rng.choice(mine[-CONVERSATIONS:]) if mine else None
 
     async def embed(self, *, pace_ms: int = 20, key: str | None = None, **how: Any) -> None:
         """Ask for embeddings of a list that is one request in the log (`key`: until they come), and

@@ -24,6 +24,7 @@ PAUSE_S = (1.0, 4.0)
 WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
 WITH_IMAGES = 0.15  # of the requests, with items or without
 EMBEDDINGS = 0.12  # of the requests
+TURNS = 0.2  # of the requests, of a few conversations
 FORKS = 0.2  # of the requests, of responses that run or have ended
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
 
@@ -97,7 +98,8 @@ class Totals:
         ]
         out += [
             (
-                f"responses {f['responses']}, tokens {f['tokens']}, connections "
+                f"responses {f['responses']}, of which {self.report.results['L11'].judged} turns "
+                f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
                 f"{self.compared}"
             ),
@@ -149,6 +151,22 @@ def fork_of(d: drill.Drill) -> dict[str, Any]:
     }
 
 
+async def turn_of(d: drill.Drill) -> dict[str, Any]:
+    """Arguments of `Crowd.ask` for a turn of a conversation, in which another one may run."""
+    rng = d.rng
+    user = rng.choice(crowd.USERS)
+    name = await d.crowd.conversation(user)
+    more = {"conversation": name} if name is not None else {}
+    return {
+        "user": user,
+        "tokens": rng.randrange(20, 200),
+        "pace_ms": rng.choice((5, 10, 20)),
+        "key": f"key-{rng.getrandbits(64):x}" if rng.random() < 0.4 else None,
+        "if_busy": rng.choice(("reject", "queue", "interrupt")),
+        **more,
+    }
+
+
 async def follow(d: drill.Drill, asked: crowd.Asked | None) -> None:
     """Watch it, or not, to its end; cancel it, or not."""
     if asked is None:
@@ -177,6 +195,9 @@ async def load(d: drill.Drill, until: float) -> None:
             return
         if rng.random() < FORKS and d.crowd.asked:
             await follow(d, await d.crowd.ask(**fork_of(d)))
+            return
+        if rng.random() < TURNS:
+            await follow(d, await d.crowd.ask(**await turn_of(d)))
             return
         tokens = rng.randrange(20, 400)
         wanted = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
@@ -231,6 +252,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             )
             seeing = {a.rid for a in d.crowd.asked if isinstance(a.body.get("input"), list)}
             forked = {a.rid for a in d.crowd.asked if "fork" in a.body}
+            turns = found.results["L11"].judged
             of_forks = sum(
                 len([t for t in o.takeovers if t.k])
                 for rid, o in d.outcomes.items()
@@ -249,6 +271,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                     ("unknown outcomes", d.unknown()),
                     ("embeddings", d.crowd.embedded),
                     ("forks", forked),
+                    ("turns of conversations", turns),
                 )
                 if not bit
             ]
