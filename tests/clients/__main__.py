@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,12 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import redis
+
+from tailrace.local import paths, state
 from tests.clients import environments, recorder
 from tests.support import deployment
 
 OUT: Final = environments.ROOT / "docs" / "clients.md"
 SAMPLE: Final = environments.ROOT / "tests/unit/gateway/parsing/client_bodies.jsonl"
-LIMIT_S: Final = 240  # a client's script
+LIMIT_S: Final = 480  # a client's script
 WORKERS: Final = 2
 
 
@@ -54,6 +58,7 @@ def run(client: environments.Client, on: deployment.Deployment, records: Path) -
             "TAILRACE_CLIENT_BASE": f"http://127.0.0.1:{proxy.port}/v1",
             "TAILRACE_CLIENT_KEY": on.call("token").strip(),
             "TAILRACE_CLIENT_MODEL": recorder.MODEL,
+            "TAILRACE_CLIENT_DONE": str(records / f"{client.name}.done"),
             "PYTHONPATH": str(environments.HERE),
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "LANGSMITH_TRACING": "false",
@@ -74,7 +79,7 @@ def run(client: environments.Client, on: deployment.Deployment, records: Path) -
             timer.start()
             assert process.stdout
             for line in process.stdout:
-                _heard(line, result, on)
+                _heard(line, result, on, Path(environment["TAILRACE_CLIENT_DONE"]))
             code = process.wait()
             timer.cancel()
     if code not in (0, 1) or (code == 1 and result.ok) or not result.scenarios:
@@ -82,7 +87,8 @@ def run(client: environments.Client, on: deployment.Deployment, records: Path) -
     return result
 
 
-def _heard(line: str, result: Result, on: deployment.Deployment) -> None:
+def _heard(line: str, result: Result, on: deployment.Deployment, done: Path) -> None:
+    """Do what a script says. `done`: has a line for each thing that a script waits for."""
     try:
         said: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -90,12 +96,40 @@ def _heard(line: str, result: Result, on: deployment.Deployment) -> None:
     if not isinstance(said, dict):
         return
     if said.get("kill") == "worker":
-        for row in on.rows():
-            if row["role"] == "worker":
-                os.kill(row["pid"], 9)
+        _kill(on, "worker")
+    elif "restart" in said or "empty" in said:
+        _empty_redis(on) if "empty" in said else _restart_gateway(on)
+        with done.open("a") as lines:
+            print("done", file=lines)
     elif "scenario" in said:
         result.scenarios.append((said["scenario"], said["ok"], said["saw"]))
         print(f"  {'ok    ' if said['ok'] else 'FAILED'} {said['scenario']}: {said['saw']}")
+
+
+def _kill(on: deployment.Deployment, role: str) -> list[int]:
+    """SIGKILL to every process of a role. Returns their pids."""
+    pids = [row["pid"] for row in on.rows() if row["role"] == role]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return pids
+
+
+def _restart_gateway(on: deployment.Deployment) -> None:
+    """Kill it, and wait for the one that the supervisor starts."""
+    former = _kill(on, "gateway")
+
+    def back() -> bool:
+        rows = [row for row in on.rows() if row["role"] == "gateway"]
+        return all(row["pid"] not in former and row["ready"] for row in rows)
+
+    deployment.until(back, "another gateway")
+
+
+def _empty_redis(on: deployment.Deployment) -> None:
+    running = state.load(paths.Data(on.data).state)
+    assert running
+    with redis.Redis.from_url(running.redis) as store:
+        store.flushall()
 
 
 def table(results: list[Result]) -> str:
@@ -106,7 +140,8 @@ def table(results: list[Result]) -> str:
         "Made by `make clients`: unmodified clients from their registries, pinned in",
         "`tests/clients/` with checksums, each in an environment of its own, on a deployment with",
         "the scripted engine. “Killed” scenarios end every worker with SIGKILL in the middle of a",
-        "tool call or a JSON object; the client must see what it sees without.",
+        "tool call or a JSON object; the client must see what it sees without. “A conversation”",
+        "is one of the Conversations API; gateways are killed and Redis is emptied between turns.",
         "",
         "| client | version | result |",
         "|---|---|---|",

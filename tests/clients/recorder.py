@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +22,20 @@ from websockets.frames import OP_BINARY, OP_CONT, OP_TEXT, Frame
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from gateway.parsing import chat_api, completions_api, embeddings_api, responses_api
+from gateway.parsing import (
+    chat_api,
+    completions_api,
+    conversations_api,
+    embeddings_api,
+    responses_api,
+)
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Pool
 
 MODEL: Final = "smollm2-135m-instruct"
 CHUNK: Final = 65_536
 SAMPLE: Final = 200  # characters of a text
+_NAME: Final = re.compile(r"/(?:conv|resp|file|msg|rs|fc|fco)_[A-Za-z0-9_-]+")
 POOLS: Final = (Pool("default", (MODEL,), max_model_len=1 << 20, default_output_tokens=1024),)
 
 
@@ -159,8 +167,9 @@ def sample(folder: Path) -> list[dict[str, Any]]:
         kept = json.loads(copy.read_text())
         if isinstance(kept["body"], dict):
             body = _cut(kept["body"])
-            key = json.dumps([copy.parent.name, kept["path"], _shape(body)])
-            found.setdefault(key, {"client": copy.parent.name, "path": kept["path"], "body": body})
+            path = _NAME.sub("/{id}", kept["path"])
+            key = json.dumps([copy.parent.name, path, _shape(body)])
+            found.setdefault(key, {"client": copy.parent.name, "path": path, "body": body})
     return list(found.values())
 
 
@@ -197,6 +206,11 @@ def refused(folder: Path) -> list[str]:
                 completions_api.parse(body, POOLS)
             elif path == "POST /v1/embeddings":
                 embeddings_api.parse(body, POOLS)
+            elif path == "POST /v1/conversations":
+                conversations_api.created(body)
+            elif path.startswith("POST /v1/conversations/"):
+                read = conversations_api.added if "items" in body else conversations_api.changed
+                read(body)
             elif path == "POST /v1/responses" or body.get("type") == "response.create":
                 responses_api.parse(body, POOLS)
         except errors.ApiError as error:

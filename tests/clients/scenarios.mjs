@@ -1,4 +1,6 @@
 // What every Node client's script shares; lines for the harness as in scenarios.py.
+import { existsSync, readFileSync } from "node:fs";
+
 export const BASE = process.env.TAILRACE_CLIENT_BASE; // ends in /v1
 export const KEY = process.env.TAILRACE_CLIENT_KEY;
 export const MODEL = process.env.TAILRACE_CLIENT_MODEL;
@@ -9,6 +11,24 @@ export const LONG_CALL = "call get_weather 150"; // so many tokens, about two se
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 
 export const killWorker = () => say({ kill: "worker" });
+
+const done = () => {
+  const file = process.env.TAILRACE_CLIENT_DONE;
+  return existsSync(file) ? readFileSync(file, "utf8").split("\n").length : 0;
+};
+
+// Says it, and waits until the harness has done it.
+async function ask(line) {
+  const before = done();
+  say(line);
+  for (let waited = 0; done() === before; waited += 50) {
+    check(waited < 60_000, line, "was not done");
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+export const restartGateway = () => ask({ restart: "gateway" });
+export const emptyRedis = () => ask({ empty: "redis" });
 
 export function check(condition, ...seen) {
   if (!condition) throw new Error(seen.map((each) => JSON.stringify(each)).join(" | ") || "not so");

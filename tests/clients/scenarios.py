@@ -5,6 +5,10 @@ standard output is for the harness (`tests/clients/__main__.py`):
 
     {"scenario": NAME, "ok": BOOL, "saw": TEXT}
     {"kill": "worker"}      every worker is killed now; the supervisor starts them again
+    {"restart": "gateway"}  it is killed; done when another one is ready
+    {"empty": "redis"}      all that Redis holds is removed
+
+After each of the last two the harness adds a line to the file TAILRACE_CLIENT_DONE.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import asyncio
 import inspect
 import json
 import os
+import pathlib
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +27,7 @@ from typing import Any
 BASE = os.environ["TAILRACE_CLIENT_BASE"]  # ends in /v1
 KEY = os.environ["TAILRACE_CLIENT_KEY"]
 MODEL = os.environ["TAILRACE_CLIENT_MODEL"]
+DONE = pathlib.Path(os.environ["TAILRACE_CLIENT_DONE"])
 
 WEATHER = 'call get_weather {"city": "Paris"}'
 LONG_CALL = "call get_weather 150"  # so many tokens, about two seconds
@@ -36,6 +43,14 @@ def scenario(function: Callable[[], Any]) -> Callable[[], Any]:
 
 def kill_worker() -> None:
     _say({"kill": "worker"})
+
+
+def restart_gateway() -> None:
+    _ask({"restart": "gateway"})
+
+
+def empty_redis() -> None:
+    _ask({"empty": "redis"})
 
 
 def check(condition: object, *seen: object) -> None:
@@ -65,6 +80,20 @@ def main() -> None:
 
 async def _awaited(seen: Any) -> Any:
     return await seen
+
+
+def _ask(line: dict[str, Any]) -> None:
+    """Say it, and wait until the harness has done it."""
+    before = _done()
+    _say(line)
+    until = time.monotonic() + 60
+    while _done() == before:
+        check(time.monotonic() < until, line, "was not done")
+        time.sleep(0.05)
+
+
+def _done() -> int:
+    return len(DONE.read_text().splitlines()) if DONE.exists() else 0
 
 
 def _say(line: dict[str, Any]) -> None:

@@ -83,4 +83,30 @@ for (const [name, model] of Object.entries(models)) {
     return choice.output;
   };
 }
+// `conversation` is an option of the provider; conversations are made by other means.
+scenarios["a conversation kept by the server"] = async () => {
+  const headers = { authorization: `Bearer ${KEY}`, "content-type": "application/json" };
+  const made = await (await fetch(`${BASE}/conversations`, { method: "POST", headers, body: "{}" })).json();
+  const providerOptions = { openai: { conversation: made.id } };
+  const asked = { model: models.Responses, maxRetries: 0, tools, providerOptions };
+  const first = await generateText({ ...asked, prompt: WEATHER });
+  const [result] = first.toolResults;
+  same(result.output, "21 degrees in Paris");
+  const content = [
+    {
+      type: "tool-result",
+      toolCallId: result.toolCallId,
+      toolName: result.toolName,
+      output: { type: "text", value: result.output },
+    },
+  ];
+  const second = streamText({ ...asked, messages: [{ role: "tool", content }] });
+  const text = await second.text;
+  check(text.includes("21 degrees in Paris"), text);
+  same((await generateText({ ...asked, prompt: "say thanks" })).text, "thanks");
+  const { data } = await (await fetch(`${BASE}/conversations/${made.id}/items?order=asc`, { headers })).json();
+  const wanted = ["message", "function_call", "function_call_output", "message", "message", "message"];
+  same(data.map((item) => item.type), wanted);
+  return text;
+};
 await main(scenarios);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import ModelFamily, ModelInfo, UserMessage
 from autogen_core.tools import FunctionTool
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from scenarios import BASE, KEY, LONG_CALL, MODEL, WEATHER, check, main, scenario
+from scenarios import BASE, KEY, LONG_CALL, MODEL, WEATHER, check, kill_worker, main, scenario
 
 INFO = ModelInfo(
     vision=False,
@@ -115,6 +116,24 @@ async def a_long_call_streamed() -> str:
     pieces = [each async for each in client().create_stream(asked(LONG_CALL), tools=tools)]
     (call,) = pieces[-1].content
     check(json.loads(call.arguments)["city"], call)
+    return f"{len(call.arguments)} characters"
+
+
+@scenario
+async def a_worker_killed_in_a_tool_call() -> str:
+    """By time: this client hands a call out only when it is whole. It takes six seconds."""
+    tools = [FunctionTool(get_weather, "Tell the weather.")]
+    quiet = await client().create(asked(LONG_CALL), tools=tools)
+    slowly = {"metadata": {"script_pace_ms": "40"}}
+    asyncio.get_running_loop().call_later(1, kill_worker)
+    pieces = [
+        each
+        async for each in client().create_stream(
+            asked(LONG_CALL), tools=tools, extra_create_args=slowly
+        )
+    ]
+    (call,), (same,) = pieces[-1].content, quiet.content
+    check((call.name, call.arguments) == (same.name, same.arguments), call, same)
     return f"{len(call.arguments)} characters"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pydantic
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -154,6 +155,23 @@ def a_conversation_kept_by_the_server() -> str:
     messages += [first, ToolMessage("hail", tool_call_id=call["id"])]
     second = tools.invoke(messages)
     check("hail" in second.text, second)
+    return str(second.text)
+
+
+@scenario
+def a_conversation_of_the_conversations_api() -> str:
+    """By an argument that is handed through: there is none of the client's own."""
+    sdk = openai.OpenAI(base_url=BASE, api_key=KEY)
+    made = sdk.conversations.create()
+    tools = model(use_responses_api=True).bind_tools([get_weather], conversation=made.id)
+    first = tools.invoke(WEATHER)
+    second = tools.invoke([ToolMessage("hail", tool_call_id=first.tool_calls[0]["id"])])
+    check("hail" in second.text, second)
+    text = "".join(chunk.text for chunk in tools.stream("say thanks"))
+    check(text == "thanks", text)
+    kinds = [item.type for item in sdk.conversations.items.list(made.id, order="asc")]
+    called = ["message", "function_call", "function_call_output"]
+    check(kinds == [*called, "message", "message", "message"], kinds)
     return str(second.text)
 
 

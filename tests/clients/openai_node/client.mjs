@@ -3,7 +3,8 @@ import OpenAI from "openai";
 import { zodFunction, zodResponsesFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { ResponsesWS } from "openai/resources/responses/ws";
 import { z } from "zod";
-import { BASE, KEY, LONG_CALL, MODEL, WEATHER, check, killWorker, main, same } from "./scenarios.mjs";
+import { BASE, KEY, LONG_CALL, MODEL, WEATHER } from "./scenarios.mjs";
+import { check, emptyRedis, killWorker, main, restartGateway, same } from "./scenarios.mjs";
 
 const client = new OpenAI({ baseURL: BASE, apiKey: KEY, maxRetries: 0, timeout: 90_000 });
 const Weather = z.object({ city: z.string() });
@@ -17,6 +18,17 @@ const TOOL = zodResponsesFunction({ name: "get_weather", description: "Tell the 
 const CHAT_TOOL = zodFunction({ name: "get_weather", description: "Tell the weather.", parameters: Weather });
 const calls = (response) => response.output.filter((item) => item.type === "function_call");
 const user = (content) => [{ role: "user", content }];
+const all = async (pages) => {
+  const found = [];
+  for await (const each of pages) found.push(each);
+  return found;
+};
+const finishedOn = (socket, body) =>
+  new Promise((resolve, reject) => {
+    socket.once("response.completed", (event) => resolve(event.response));
+    socket.once("error", reject);
+    socket.send({ type: "response.create", model: MODEL, tools: [TOOL], ...body });
+  });
 
 await main({
   "a call, its output and an answer": async () => {
@@ -114,12 +126,7 @@ await main({
   },
   "a socket with tools": async () => {
     const socket = new ResponsesWS(client);
-    const finished = (body) =>
-      new Promise((resolve, reject) => {
-        socket.once("response.completed", (event) => resolve(event.response));
-        socket.once("error", reject);
-        socket.send({ type: "response.create", model: MODEL, tools: [TOOL], stream_id: "main", ...body });
-      });
+    const finished = (body) => finishedOn(socket, { stream_id: "main", ...body });
     try {
       const first = await finished({ input: WEATHER });
       const [call] = calls(first);
@@ -159,5 +166,102 @@ await main({
     const tokens = await client.embeddings.create({ model: MODEL, input: [[1, 2], [3]], dimensions: 8 });
     same(tokens.data.map((each) => each.embedding.length), [8, 8]);
     return `${found.data.length} vectors of ${found.data[0].embedding.length} dimensions`;
+  },
+  "a conversation in several turns": async () => {
+    const made = await client.conversations.create({
+      metadata: { topic: "rain" },
+      items: [{ type: "message", role: "developer", content: "Be brief." }],
+    });
+    const asked = { model: MODEL, conversation: made.id, tools: [TOOL] };
+    const first = await client.responses.create({ input: WEATHER, ...asked });
+    same(first.conversation, { id: made.id });
+    const [call] = calls(first);
+    await restartGateway();
+    const output = { type: "function_call_output", call_id: call.call_id, output: "21 degrees" };
+    const second = await client.responses.stream({ input: [output], ...asked }).finalResponse();
+    check(second.output_text.includes("21 degrees"), second.output_text);
+    await emptyRedis();
+    const socket = new ResponsesWS(client);
+    try {
+      const third = await finishedOn(socket, { input: "say thanks", conversation: made.id });
+      same(third.output[0].content[0].text, "thanks");
+    } finally {
+      socket.close();
+    }
+    const items = await all(client.conversations.items.list(made.id, { order: "asc", limit: 2 }));
+    const wanted = ["message", "message", "function_call", "function_call_output"];
+    same(items.map((item) => item.type), [...wanted, "message", "message", "message"]);
+    same(items.slice(0, 2).map((item) => item.role), ["developer", "user"]);
+    const newest = await all(client.conversations.items.list(made.id, { limit: 3 }));
+    same(newest.map((item) => item.id), items.map((item) => item.id).reverse());
+    const changed = await client.conversations.update(made.id, { metadata: { topic: "sun" } });
+    same((await client.conversations.retrieve(made.id)).metadata, changed.metadata);
+    check((await client.conversations.delete(made.id)).deleted, "deleted");
+    const error = await client.responses.create({ input: "say more", ...asked }).catch((e) => e);
+    check(error instanceof OpenAI.NotFoundError, error);
+    return `${items.length} items; then ${error.code}`;
+  },
+  "items of a conversation added and deleted": async () => {
+    const asked = {
+      model: MODEL,
+      tools: [TOOL],
+      reasoning: { effort: "low", summary: "auto" },
+      include: ["reasoning.encrypted_content"],
+    };
+    const answer = await client.responses.create({ input: `think of it\n${WEATHER}`, ...asked });
+    const output = { type: "function_call_output", call_id: calls(answer)[0].call_id, output: "fog" };
+    const given = [...user("the weather?"), ...answer.output, output];
+    const made = await client.conversations.create({});
+    const added = (await client.conversations.items.create(made.id, { items: given })).data;
+    const back = await all(client.conversations.items.list(made.id, { order: "asc", limit: 1 }));
+    same(back, added);
+    same(back.map((item) => item.type), ["message", "reasoning", "function_call", "function_call_output"]);
+    const next = await client.responses.create({ input: "say and on", conversation: made.id, ...asked });
+    same(next.output_text, "and on");
+    for (const item of back) {
+      const where = { conversation_id: made.id };
+      same(await client.conversations.items.retrieve(item.id, where), item);
+      await client.conversations.items.delete(item.id, where);
+    }
+    const left = await all(client.conversations.items.list(made.id));
+    const said = left.filter((item) => item.type === "message").map((item) => item.content[0].text);
+    same(said, ["and on", "say and on"]);
+    return `${back.length} items`;
+  },
+  "a conversation that is locked": async () => {
+    const made = await client.conversations.create({});
+    const asked = { model: MODEL, conversation: { id: made.id }, tools: [TOOL] };
+    const stream = await client.responses.create({ input: LONG_CALL, stream: true, ...asked });
+    let error;
+    let last;
+    for await (const event of stream) {
+      last = event.type;
+      if (event.type !== "response.created") continue;
+      error = await client.responses.create({ input: "say now", ...asked }).catch((e) => e);
+    }
+    same(last, "response.completed");
+    check(error instanceof OpenAI.BadRequestError, error);
+    same([error.code, error.param], ["conversation_locked", "conversation"]);
+    return error.message;
+  },
+  "a worker killed in a turn of a conversation": async () => {
+    const quiet = await client.responses.create({ model: MODEL, input: LONG_CALL, tools: [TOOL] });
+    const made = await client.conversations.create({});
+    const asked = { model: MODEL, conversation: made.id, tools: [TOOL] };
+    const stream = client.responses.stream({ input: LONG_CALL, ...asked });
+    let text = "";
+    for await (const event of stream) {
+      if (event.type !== "response.function_call_arguments.delta") continue;
+      const before = text.length;
+      text += event.delta;
+      if (before <= 60 && text.length > 60) killWorker();
+    }
+    same(text, calls(quiet)[0].arguments);
+    const [call] = (await client.conversations.items.list(made.id)).data;
+    same([call.type, call.arguments], ["function_call", text]);
+    const output = { type: "function_call_output", call_id: call.call_id, output: "hail" };
+    const said = (await client.responses.create({ input: [output], ...asked })).output_text;
+    check(said.includes("hail"), said);
+    return `${text.length} characters of arguments`;
   },
 });

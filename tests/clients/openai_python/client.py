@@ -8,7 +8,19 @@ from typing import Any, Literal
 
 import openai
 import pydantic
-from scenarios import BASE, KEY, LONG_CALL, MODEL, WEATHER, check, kill_worker, main, scenario
+from scenarios import (
+    BASE,
+    KEY,
+    LONG_CALL,
+    MODEL,
+    WEATHER,
+    check,
+    empty_redis,
+    kill_worker,
+    main,
+    restart_gateway,
+    scenario,
+)
 
 client = openai.OpenAI(base_url=BASE, api_key=KEY, timeout=90, max_retries=0)
 
@@ -390,6 +402,130 @@ def a_worker_killed_in_embeddings() -> str:
     killing.join()
     check([e.embedding for e in found.data] == [e.embedding for e in quiet.data], "other vectors")
     return f"{len(found.data)} vectors"
+
+
+def said_in(conversation: str) -> list[str]:
+    """The texts of a conversation's items, oldest first."""
+    listed: Any = client.conversations.items.list(conversation, order="asc")
+    return [part.text for item in listed if item.type == "message" for part in item.content]
+
+
+@scenario
+def a_conversation_in_several_turns() -> str:
+    """Over HTTP, as a stream and over the socket, with a tool; a gateway is restarted and Redis
+    emptied in between."""
+    made = client.conversations.create(
+        metadata={"topic": "rain"},
+        items=[{"type": "message", "role": "developer", "content": "Be brief."}],
+    )
+    asked: dict[str, Any] = {"model": MODEL, "conversation": made.id, "tools": [TOOL]}
+    first = client.responses.create(input=WEATHER, **asked)
+    check(first.conversation and first.conversation.id == made.id, first.conversation)
+    (call,) = calls(first)
+    restart_gateway()
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"}
+    with client.responses.stream(input=[output], **asked) as stream:
+        second = stream.get_final_response()
+    check("21 degrees" in second.output_text, second.output_text)
+    empty_redis()
+    with client.responses.connect() as connection:
+        connection.response.create(input="say thanks", **asked)
+        third = finished(connection)
+    check(third.output_text == "thanks", third.output_text)
+    items = list(client.conversations.items.list(made.id, order="asc", limit=2))
+    kinds = [item.type for item in items]
+    wanted = ["message", "message", "function_call", "function_call_output"]
+    check(kinds == [*wanted, "message", "message", "message"], kinds)
+    check([getattr(i, "role", "") for i in items][:2] == ["developer", "user"], items[:2])
+    newest = list(client.conversations.items.list(made.id, limit=3))
+    check([i.id for i in newest] == [i.id for i in items][::-1], newest)
+    for item in items:
+        one = client.conversations.items.retrieve(str(item.id), conversation_id=made.id)
+        check(one == item, one, item)
+    gone = client.conversations.delete(made.id)
+    check(gone.deleted and gone.object == "conversation.deleted", gone)
+    try:
+        client.responses.create(input="say more", **asked)
+    except openai.NotFoundError as error:
+        return f"{len(items)} items; then {error.code}"
+    raise AssertionError("a deleted conversation went on")
+
+
+@scenario
+def items_of_a_conversation_added_and_deleted() -> str:
+    """What an agent keeps in a conversation comes back as it was, and is a next turn's input."""
+    asked: Any = {
+        "model": MODEL,
+        "tools": [TOOL],
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+    }
+    answer = client.responses.create(input=f"think of it\n{WEATHER}", **asked)
+    given: list[Any] = [each.model_dump(exclude_unset=True) for each in answer.output]
+    output = {"type": "function_call_output", "call_id": calls(answer)[0].call_id, "output": "fog"}
+    given = [{"role": "user", "content": "the weather?"}, *given, output]
+    said = [{"type": "output_text", "text": "Fog.", "annotations": [], "logprobs": []}]
+    given.append({"type": "message", "role": "assistant", "status": "completed", "content": said})
+    made = client.conversations.create(items=[])
+    added = client.conversations.items.create(made.id, items=given).data
+    back = list(client.conversations.items.list(made.id, order="asc", limit=1))
+    check(back == added, back, added)
+    for was, now in zip(given, (each.model_dump(exclude_unset=True) for each in back), strict=True):
+        lost = {k: v for k, v in was.items() if k not in ("id", "content") and now.get(k) != v}
+        check(not lost, lost, now)
+        one: Any = client.conversations.items.retrieve(now["id"], conversation_id=made.id)
+        check(one.model_dump(exclude_unset=True) == now, one, now)
+    check(back[-1].content[0].text == "Fog.", back[-1])  # type: ignore[union-attr,index]
+    sent_back: Any = [*(each.model_dump(exclude_unset=True) for each in back)]
+    sent_back.append({"role": "user", "content": "say thanks"})
+    check(client.responses.create(input=sent_back, **asked).output_text == "thanks", "sent back")
+    went_on = client.responses.create(conversation=made.id, input="say and on", **asked)
+    check(went_on.output_text == "and on", went_on.output)
+    for each in back:
+        client.conversations.items.delete(str(each.id), conversation_id=made.id)
+    check(said_in(made.id) == ["say and on", "and on"], said_in(made.id))
+    return f"{len(back)} items"
+
+
+@scenario
+def a_conversation_that_is_locked() -> str:
+    """A turn while another one runs is refused; the one that runs is not disturbed."""
+    made = client.conversations.create()
+    asked: Any = {"model": MODEL, "conversation": {"id": made.id}, "tools": [TOOL]}
+    stream = client.responses.create(input=LONG_CALL, stream=True, **asked)
+    refused: list[openai.BadRequestError] = []
+    for event in stream:
+        if event.type == "response.created":
+            try:
+                client.responses.create(input="say now", **asked)
+            except openai.BadRequestError as error:
+                refused.append(error)
+    check(event.type == "response.completed", event)
+    (error,) = refused
+    check((error.code, error.param) == ("conversation_locked", "conversation"), error)
+    return str(error)
+
+
+@scenario
+def a_worker_killed_in_a_turn_of_a_conversation() -> str:
+    quiet = client.responses.create(model=MODEL, input=LONG_CALL, tools=[TOOL])
+    made = client.conversations.create()
+    asked: Any = {"model": MODEL, "conversation": made.id, "tools": [TOOL]}
+    text = ""
+    for event in client.responses.create(input=LONG_CALL, stream=True, **asked):
+        if event.type == "response.function_call_arguments.delta":
+            before = len(text)
+            text += event.delta
+            if before <= 60 < len(text):
+                kill_worker()
+    check(event.type == "response.completed", event)
+    check(text == calls(quiet)[0].arguments, text)
+    call: Any = client.conversations.items.list(made.id).data[0]
+    check(call.type == "function_call" and call.arguments == text, call)
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "hail"}
+    said = client.responses.create(input=[output], **asked).output_text
+    check("hail" in said, said)
+    return f"{len(text)} characters of arguments"
 
 
 main()
