@@ -14,7 +14,7 @@ import pydantic
 import pytest
 from openai.types import responses as sdk
 
-from gateway.parsing import command, completions_api, conversation
+from gateway.parsing import command, completions_api, conversation, conversations_api
 from tailrace.protocol import records
 from tests.unit.gateway.parsing.asked import POOLS, chat, responses
 
@@ -304,6 +304,20 @@ def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
 def test_a_text_that_clients_were_seen_to_complete_is_read(seen: dict[str, Any]) -> None:
     asked = completions_api.parse({**seen["body"], "model": "small"}, POOLS)
     assert asked.prompts == [seen["body"]["prompt"]]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [seen for seen in SEEN if seen["path"] == "POST /v1/conversations/{id}/items"],
+    ids=lambda seen: seen["client"],
+)
+def test_items_that_clients_were_seen_to_keep_are_read(seen: dict[str, Any]) -> None:
+    given = seen["body"]["items"]
+    assert seen["body"].keys() == {"items"}
+    for was, item in zip(given, conversations_api.added(seen["body"]), strict=True):
+        now = conversation.shown(item)
+        assert now["type"] == was.get("type", "message")
+        assert was.keys() - now.keys() <= {"id"}
 
 
 def _asks_for_a_format(body: dict[str, Any]) -> bool:
