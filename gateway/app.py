@@ -267,6 +267,8 @@ class Gateway:
             self.checks,
             self.delivery.kept,
             large,
+            kept_files,
+            seals.Keys(keys) if keys else None,
         )
         completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
         self.api = http.Api(

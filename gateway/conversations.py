@@ -66,6 +66,7 @@ class Conversations:
     ) -> Conversation:
         """A new conversation that holds `items`, in their shown form. Raises like `find`, and
         log.AppendFailed."""
+        self._archive.require("conversations")
         name = self._minted(owner, conversations.PREFIX)
         created = int(self._clock())
         below = await self.append(conversations.Created(name, owner, created, metadata, title))

@@ -21,8 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway import (
     chat_completions,
     choices,
+    compactions,
     embeddings,
     failures,
+    files,
     large_bodies,
     request_body,
     response_stream,
@@ -34,7 +36,7 @@ from gateway.parsing import chat_api, command, completions_api, embeddings_api, 
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
-from tailrace.protocol import errors, events, records
+from tailrace.protocol import errors, events, records, seals
 from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
@@ -80,9 +82,14 @@ class CreateRoutes:
         checks: write_deadline.DeadlineChecks,
         kept: kept_bytes.KeptBytes,
         large: large_bodies.LargeBodies,
+        kept_files: files.Files,
+        seal_keys: seals.Keys | None,
     ) -> None:
+        """`seal_keys`: None to seal nothing."""
         self._kept = kept
         self._large = large
+        self._files = kept_files
+        self._seal_keys = seal_keys
         self._config = config
         self._gate = gate
         self._submit = submit
@@ -149,6 +156,27 @@ class CreateRoutes:
         return encoded_json.EncodedJSON(
             {"object": "response.input_tokens", "input_tokens": tokens}, headers=stream.headers
         )
+
+    async def compact(self, request: Request) -> Response:
+        """`POST /v1/responses/compact`."""
+        keys = compactions.check(request.url.path, self._seal_keys)
+        principal, _, stream = await self._created(request, responses_api.parse_compact)
+        asked = records.decode_request(stream.request)
+        await self._whole(principal, stream, request)
+        final = stream.final
+        assert final is not None
+        if final["status"] not in ("completed", "incomplete"):
+            raise failures.error_of(final, INPUT)
+        if asked is None:
+            raise errors.server_error()
+        owner = access.owner_of(principal)
+        # Without the question for the summary.
+        try:
+            said = await self._files.whole(owner, asked.messages[:-1])
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(stream.rid, error) from error
+        body = compactions.body(final, said, owner, keys)
+        return encoded_json.EncodedJSON(body, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""

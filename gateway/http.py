@@ -21,7 +21,6 @@ from gateway import (
     create_routes,
     file_routes,
     list_routes,
-    not_offered,
     response_routes,
     revocation_routes,
     session_routes,
@@ -85,8 +84,7 @@ class Api:
         for method, path, handler in (
             ("POST", "/v1/responses", self._create.create),
             ("POST", "/v1/responses/input_tokens", self._create.count),
-            # Without this route the path would look like an id that takes no POST.
-            ("POST", "/v1/responses/compact", not_offered.answer),
+            ("POST", "/v1/responses/compact", self._create.compact),
             ("POST", "/v1/responses/{response_id}/cancel", self._responses.cancel),
             ("DELETE", "/v1/responses/{response_id}", self._responses.delete),
             ("GET", "/v1/responses/{response_id}/input_items", self._responses.input_items),

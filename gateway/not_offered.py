@@ -18,7 +18,6 @@ GENERATES: Final = (
 )
 # By the path below /v1.
 INSTEAD: Final = {
-    "responses/compact": "Continue a response by 'previous_response_id', or send fewer items.",
     "uploads": "Upload a file in one piece: POST /v1/files.",
     "containers": GENERATES,
     "images": GENERATES,
@@ -64,8 +63,6 @@ def routes() -> list[BaseRoute]:
         WebSocketRoute("/v1/realtime", _refuse),
     ]
     for name in INSTEAD:
-        if name.startswith("responses/"):
-            continue
         paths = (f"/v1/{name}", f"/v1/{name}/{{rest:path}}")
         out += [Route(path, answer, methods=_METHODS) for path in paths]
     return out

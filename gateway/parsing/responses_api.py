@@ -135,6 +135,27 @@ def parse_count(body: Body, pools: Sequence[Pool]) -> Create:
     return parse({**body, "background": None, "stream": None, "store": False}, pools, counts=True)
 
 
+# What the model is asked behind the conversation.
+SUM_UP: Final = (
+    "Sum up our conversation so far, so that you could go on with it from your summary alone. Keep "
+    "what was decided, what is still open, names, numbers, and what tools returned. Write only the "
+    "summary."
+)
+
+
+def parse_compact(body: Body, pools: Sequence[Pool]) -> Create:
+    """The command that `POST /v1/responses/compact` is: the model sums the conversation up. Raises
+    like `parse`."""
+    if body.get("input") in (None, [], "") and body.get("previous_response_id") is None:
+        raise errors.missing_required_parameter("input")
+    named = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+    asked = {name: body[name] for name in named if body.get(name) is not None}
+    create = parse({**asked, "store": False}, pools)
+    turn = (*create.turn, conversation.Message("user", SUM_UP, "input"))
+    items = [*create.items, conversation.shown(turn[-1])]
+    return dataclasses.replace(create, turn=turn, input=conversation.messages(turn), items=items)
+
+
 def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
     if body.get("prompt") is not None:
         raise errors.unsupported_parameter("prompt")

@@ -51,6 +51,11 @@ class Archived:
         """Whether the deployment has an archive."""
         return self._reader is not None
 
+    def require(self, what: str) -> None:
+        """Raise ApiError where the deployment has no archive, which `what` need."""
+        if self._reader is None:
+            raise _no_archive(what)
+
     async def find(self, rid: str, owner: records.Owner) -> history.History | None:
         """A response of `owner`. One of another principal costs what an unknown one does. Raises
         also log.LogUnavailable."""
@@ -99,8 +104,8 @@ class Archived:
         Raises:
             reader.UnknownPlace, log.LogUnavailable
         """
-        if self._reader is None:
-            raise _no_archive("lists")
+        self.require("lists")
+        assert self._reader is not None
         try:
             await self._wait_folded()
             groups = await self._reader.listed(wanted)
@@ -112,8 +117,8 @@ class Archived:
         self, name: str, partition: int, *, contents: bool = False
     ) -> tuple[conversations.Conversation, int | None]:
         """A conversation of anybody as the archive has it (`reader.Reader.conversation`)."""
-        if self._reader is None:
-            raise _no_archive("conversations")
+        self.require("conversations")
+        assert self._reader is not None
         try:
             return await self._reader.conversation(name, self._log, partition, contents=contents)
         except reader.ArchiveUnavailable as error:
@@ -128,8 +133,8 @@ class Archived:
         Raises:
             reader.UnknownPlace, log.LogUnavailable
         """
-        if self._reader is None:
-            raise _no_archive("conversations")
+        self.require("conversations")
+        assert self._reader is not None
         partition = conversations.partition(owner)
         try:
             ends = await self._offsets.ends(topics.CONVERSATIONS, [partition])

@@ -687,7 +687,7 @@ class TestErrors:
             ("GET", "/nothing", 404),
             ("POST", "/v1/responses/input_tokens", 400),
             ("POST", "/v1/responses/compact", 404),
-            ("POST", "/v1/conversations", 404),
+            ("POST", "/v1/conversations", 503),
             ("GET", "/v1/responses", 503),  # this one has no archive
             ("PUT", "/v1/responses", 405),
             ("GET", "/v1/chat/completions", 503),
