@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 import aiokafka
 import aiokafka.admin
 import aiokafka.errors
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tailrace.log import address, clients, compacted, moved_deletions
 from tailrace.protocol import ids, log_words, records, topics
 from tailrace.retry import retry_until
 
 _TOPIC_EXISTS = 36
+_NOT_AUTHORIZED = 29
+_OF_TOPIC = 1  # where a setting is from: it was given for this topic
 
 # How long another process may take to name the log after it made the topics.
 NAMED_S = 3.0
@@ -49,8 +52,8 @@ async def apply_topics(
     min_insync: int = 1,
 ) -> list[str]:
     """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's
-    incarnation when `llm.tokens` is new. Copies deletions that an older version wrote. Returns what
-    was created.
+    incarnation when `llm.tokens` is new. Copies deletions that an older version wrote, and lets
+    `llm.conversations` of an older version keep its records for ever. Returns what was created.
 
     The token topic comes first: a request partition without its token partition would have nowhere
     to put its answer (log rule P9).
@@ -79,6 +82,8 @@ async def apply_topics(
             ):
                 created.append(row.name)
         await _known(admin, created)
+        if topics.CONVERSATIONS in existing:
+            await _keep_for_ever(admin, topics.CONVERSATIONS)
     except (
         aiokafka.errors.KafkaError,
         OSError,
@@ -112,6 +117,31 @@ async def _create(
         if code not in (0, _TOPIC_EXISTS):
             raise log_words.LogUnavailable(f"topic {name}: error {code} {message or ''}".strip())
     return all(topic_error[1] == 0 for topic_error in answer.topic_errors)
+
+
+async def _keep_for_ever(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -> None:
+    """Give a topic that an older version made with an end of its records the settings of the table.
+    Other settings of a topic that exists are its operator's. Where this user may not see them,
+    somebody else manages topics (`k8s/base/topics.yaml`)."""
+    [row] = [row for row in topics.table(()) if row.name == name]
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
+    [answer] = await admin.describe_configs([resource])
+    [(code, message, _, _, entries)] = answer.resources
+    if code == _NOT_AUTHORIZED:
+        return
+    if code:
+        raise log_words.LogUnavailable(f"settings of {name}: error {code} {message or ''}".strip())
+    found = {entry[0]: entry[1] for entry in entries}
+    if found["cleanup.policy"] == row.config["cleanup.policy"]:
+        return
+    # All at once: what is not named here falls back to the broker's default.
+    given = {entry[0]: entry[1] for entry in entries if entry[3] == _OF_TOPIC}
+    given.pop("retention.ms", None)
+    wanted = ConfigResource(ConfigResourceType.TOPIC, name, {**given, **row.config})
+    [changed] = await admin.alter_configs([wanted])
+    [(code, message, *_)] = changed.resources
+    if code:
+        raise log_words.LogUnavailable(f"settings of {name}: error {code} {message or ''}".strip())
 
 
 async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import aiokafka
 import aiokafka.admin
 import pytest
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tailrace import log
 from tailrace.cli import record_keys
@@ -37,7 +39,40 @@ def old() -> Iterator[local.LocalKafka]:
     """A broker with the topics of the older version."""
     with local.LocalKafka() as broker:
         broker.apply_topics(partitions=2)
+        asyncio.run(make_old_topic(broker.bootstrap))
         yield broker
+
+
+OLD = {"cleanup.policy": "compact,delete", "retention.ms": "172800000", "segment.bytes": "2000000"}
+
+
+async def make_old_topic(bootstrap: str) -> None:
+    """`llm.conversations` as version 0.1 had it, and a setting of its operator's."""
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics([topics.CONVERSATIONS])
+
+        async def gone() -> bool:
+            return topics.CONVERSATIONS not in await admin.list_topics()
+
+        await waiting.eventually(gone, "the topic is deleted")
+        new = aiokafka.admin.NewTopic(topics.CONVERSATIONS, 6, 1, topic_configs=OLD)
+        answer = await admin.create_topics([new])
+        assert [error[1] for error in answer.topic_errors] == [0], answer
+    finally:
+        await admin.close()
+
+
+async def settings_of(bootstrap: str) -> dict[str, str]:
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topics.CONVERSATIONS)
+        [answer] = await admin.describe_configs([resource])
+        return {entry[0]: entry[1] for entry in answer.resources[0][4]}
+    finally:
+        await admin.close()
 
 
 async def remove_topic(bootstrap: str) -> None:
@@ -116,6 +151,11 @@ async def test_an_upgrade_undoes_no_deletion(
     )
 
     assert await log.apply_topics(at, ["default"]) == [topics.DELETIONS]
+    kept = await settings_of(at)
+    assert kept["cleanup.policy"] == "compact"
+    assert kept["retention.ms"] != OLD["retention.ms"]
+    assert kept["message.timestamp.type"] == "LogAppendTime"
+    assert kept["segment.bytes"] == OLD["segment.bytes"], "an operator's"
     assert await deletions(at) == sorted(before, key=lambda each: each.rid)
 
     assert await log.apply_topics(at, ["default"]) == []
