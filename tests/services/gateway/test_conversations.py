@@ -355,11 +355,14 @@ async def test_a_gateway_that_is_killed_leaves_no_lock(
                 turn(elsewhere, name, "lost", tokens=100, pace_ms=20, stream=True)
             )
 
-            async def there() -> bool:
+            async def answers() -> bool:
                 nodes = (await client.get(f"/v1/conversations/{name}/nodes")).json()["data"]
-                return bool(nodes)
+                if not nodes:
+                    return False
+                shown = await client.get(f"/v1/responses/{nodes[0]['id']}")
+                return shown.status_code == 200 and bool(shown.json()["output"])
 
-            await waiting.eventually(there, "the turn of the gateway that will be killed")
+            await waiting.eventually(answers, "the turn of the gateway that will be killed")
             second.kill()
             with contextlib.suppress(httpx.HTTPError):
                 await running
