@@ -21,6 +21,8 @@ from tailrace.delivery import archived
 from tailrace.log import interfaces
 from tailrace.protocol import conversations, errors, ids, records, topics
 
+# Records behind what is remembered of a conversation that are read sooner than the archive.
+NEAR: Final = 500
 REMEMBERED: Final = 256  # conversations; a long one takes a megabyte
 # Of the archive's lag, in records. More takes longer to read than a client waits.
 MAX_BEHIND: Final = 20_000
@@ -78,12 +80,13 @@ class Conversations:
         return found
 
     async def find(
-        self, name: str, owner: records.Owner, *, contents: bool = False
+        self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
     ) -> Conversation:
         """The owner's conversation with all that was acknowledged before.
 
         Args:
             contents: with those of its added items.
+            end: what lies below this offset of its partition is enough; -1: all that there is.
 
         Raises:
             errors.ApiError: 404, there is none of this name that is the owner's; 503, the archive
@@ -91,15 +94,16 @@ class Conversations:
             log.LogUnavailable
         """
         partition = self._partition(name, owner)
-        end = (await self._offsets.ends(topics.CONVERSATIONS, [partition]))[partition]
+        if end < 0:
+            end = (await self._offsets.ends(topics.CONVERSATIONS, [partition]))[partition]
         found, start = await self._read(name, partition, end, contents=contents)
         try:
             await self._fold(found, partition, start, end)
         except log.HistoryLost as error:
             raise log.LogUnavailable("the topic of conversations was cut") from error
-        self._remember(found, max(start, end))
         if found.owner != owner:
             raise errors.conversation_not_found(name)
+        self._remember(found, max(start, end))
         return found
 
     async def listed(
@@ -126,8 +130,8 @@ class Conversations:
     async def add(self, found: Conversation, act: conversations.Turn | conversations.Added) -> bool:
         """Append a node. Returns whether it was accepted. Raises like `find`, and
         log.AppendFailed."""
-        await self.append(act)
-        now = await self.find(found.id, act.by)
+        end = await self.append(act)
+        now = await self.find(found.id, act.by, end=end)
         return act.node in now.nodes
 
     async def add_items(
@@ -193,13 +197,17 @@ class Conversations:
         self, name: str, partition: int, end: int, *, contents: bool
     ) -> tuple[Conversation, int]:
         """A state, and the offset below which it is."""
+        remembered = self._remembered.get(name)
+        if remembered is not None and contents and not remembered[0].complete:
+            remembered = None
+        if remembered is not None and end - remembered[1] <= NEAR:
+            return remembered[0].copy(), remembered[1]
         try:
             found, start = await self._archive.conversation(name, partition, contents=contents)
         except errors.ApiError:
-            found, start = self._remembered.get(name, (Conversation(name), None))
-            if start is None or end - start > MAX_BEHIND or (contents and not found.complete):
+            if remembered is None or end - remembered[1] > MAX_BEHIND:
                 raise
-            return found.copy(), start
+            return remembered[0].copy(), remembered[1]
         if start is None:
             begin = await self._offsets.beginnings(topics.CONVERSATIONS, [partition])
             start = begin[partition]
