@@ -280,7 +280,9 @@ class Gateway:
             completions,
             list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
-            conversation_routes.ConversationRoutes(gate, known, items, resolved, kept_files),
+            conversation_routes.ConversationRoutes(
+                *(gate, known, items, resolved, kept_files, rates, self.delivery.kept)
+            ),
             session_routes.SessionRoutes(gate, sessions),
             file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
             self.delivery,

@@ -8,12 +8,21 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway import conversation_items, conversations, files, references, request_body
+from gateway import (
+    admission,
+    conversation_items,
+    conversations,
+    files,
+    rate_limits,
+    references,
+    request_body,
+)
 from gateway.parsing import conversation, conversations_api, json_body
 from gateway.response_routes import limit_of
 from tailrace import log
 from tailrace.archive import reader
 from tailrace.auth.principal import CredentialScope
+from tailrace.delivery import kept_bytes
 from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, images, records
 from tailrace.web import access, encoded_json
@@ -34,17 +43,21 @@ class ConversationRoutes:
         items: conversation_items.Items,
         refs: references.References,
         kept_files: files.Files,
+        rates: rate_limits.RateLimiter,
+        kept: kept_bytes.KeptBytes,
     ) -> None:
         self._gate = gate
         self._known = known
         self._items = items
         self._references = refs
         self._files = kept_files
+        self._rates = rates
+        self._kept = kept
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        asked = conversations_api.created(await _body(request))
+        asked = conversations_api.created(await self._body(request, owner))
         shown = await self._shown(asked.items, owner)
         made = await _written(
             self._known.create(owner, asked.metadata or {}, asked.title or "", shown)
@@ -72,7 +85,7 @@ class ConversationRoutes:
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: other metadata; extensions: title, pin, head."""
         found, owner = await self._found(request, CredentialScope.CREATE)
-        asked = conversations_api.changed(await _body(request))
+        asked = conversations_api.changed(await self._body(request, owner))
         if asked.head and asked.head not in found.nodes:
             raise errors.invalid_value("head", "Invalid 'head': no such node.")
         acts: list[tree.Act] = []
@@ -141,7 +154,7 @@ class ConversationRoutes:
     async def add(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         found, owner = await self._found(request, CredentialScope.CREATE)
-        given = conversations_api.added(await _body(request))
+        given = conversations_api.added(await self._body(request, owner))
         shown = await self._shown(given, owner)
         named = await _written(self._known.add_items(found, shown))
         rows = [{**item, "id": name} for name, item in named]
@@ -188,12 +201,18 @@ class ConversationRoutes:
 
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
-        return access.owner_of(await self._gate.principal(request, scope))
+        owner = access.owner_of(await self._gate.principal(request, scope))
+        if scope is CredentialScope.CREATE:  # what is written is kept for ever
+            await self._rates.charge_request(owner.key)
+        return owner
 
-
-async def _body(request: Request) -> json_body.Body:
-    raw = await request_body.arrived(request, MAX_BODY_BYTES)
-    return json_body.decode(raw) if raw else {}
+    async def _body(self, request: Request, owner: records.Owner) -> json_body.Body:
+        """The body. What it says is charged like the input of a response."""
+        with self._kept.account(owner.key) as account:
+            raw = await request_body.arrived(request, MAX_BODY_BYTES, account)
+            charge = rate_limits.Charge(owner.key)
+            await self._rates.charge_tokens(charge, len(raw) / admission.CHARS_PER_TOKEN_GUESS)
+            return json_body.decode(raw) if raw else {}
 
 
 async def _read(asked: Awaitable[T]) -> T:

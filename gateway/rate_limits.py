@@ -61,6 +61,12 @@ class RateLimiter:
         Raises:
             errors.ApiError: 429, with the seconds until the bucket allows the request.
         """
+        charge = await self.charge_request(principal)
+        await self.charge_tokens(charge, admission.cost(create))
+        return charge
+
+    async def charge_request(self, principal: str) -> Charge:
+        """Charge one request, of which nothing is known yet. Raises like `charge`."""
         bounds, charge = self._limits, Charge(principal)
         if bounds.requests_rate:
             taken = await self._consume(
@@ -68,7 +74,6 @@ class RateLimiter:
             )
             charge.headers = admission.headers(bounds, taken.remaining)
             _require(taken, "requests", charge.headers)
-        await self.charge_tokens(charge, admission.cost(create))
         return charge
 
     async def charge_tokens(self, charge: Charge, tokens: float) -> None:

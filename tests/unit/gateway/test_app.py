@@ -883,6 +883,21 @@ class TestSocket:
             assert int(found[-1].headers["retry-after"]) > 1
             assert (await client.get("/v1/models")).status_code == 200
 
+    async def test_what_is_done_to_conversations_has_the_rates_of_requests(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        limits = (
+            '{"requests_burst":3,"requests_rate":0.001,"tokens_burst":2000,"tokens_rate":0.001}'
+        )
+        async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
+            small: dict[str, object] = {"title": "x"}
+            large = {"items": [{"role": "user", "content": "x" * 9_000}]}
+            found = [
+                (await client.post("/v1/conversations", json=body)).status_code
+                for body in (small, large, small, small)
+            ]
+            assert found == [503, 429, 503, 429]  # this one has no archive
+
     async def test_reads_and_tickets_have_rates(self, keys: gateway_process.Keys) -> None:
         limits = '{"reads_burst":3,"reads_rate":0.001,"tickets_burst":1,"tickets_rate":0.001}'
         async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
