@@ -552,7 +552,7 @@ class TestStreams:
             said = "".join(e["delta"] for e in answer.events if e["type"] == ARGUMENTS)
             assert said == answer.whole["output"][2]["arguments"]
             assert set(json.loads(said)) == {"city", "days"}
-            assert kinds.count("function_call_arguments.delta") > 3
+            assert kinds.count("function_call_arguments.delta") > 1  # frames depend on load
             replay = await client.get(f"/v1/responses/{answer.whole['id']}?stream=true")
             assert events_of(replay.text) == answer.events
 
