@@ -180,3 +180,26 @@ async def test_few_may_wait(archive: reader.Reader, monkeypatch: pytest.MonkeyPa
         for rid in (first, second):
             parts.answer(rid, "x")
         await asyncio.wait_for(waits, 5)
+
+
+async def test_one_that_continues_a_response_waits_for_it_or_ends_it() -> None:
+    async with gateway_parts.running() as parts:
+        first = await parts.submission.submit(create("one"), ALICE)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create("two", previous_response_id=first.rid), ALICE)
+        assert refused.value.param == "previous_response_id"
+        asked = create("two", previous_response_id=first.rid, if_busy="queue")
+        waits = asyncio.ensure_future(parts.submission.submit(asked, ALICE))
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        parts.answer(first.rid, "first")
+        second = await asyncio.wait_for(waits, 5)
+        assert [m["content"] for m in parts.requests()[1].messages] == ["one", "first", "two"]
+
+        asked = create("three", previous_response_id=second.rid, if_busy="interrupt")
+        third = await asyncio.wait_for(parts.submission.submit(asked, ALICE), 5)
+        [cancel] = parts.tokens(records.Cancel)
+        assert cancel.rid == second.rid
+        parts.answer(third.rid, "third")
+        for stream in (first, second, third):
+            stream.release()
