@@ -120,9 +120,14 @@ class Subscription:
             self.task.cancel()
         self._on_close(self)
 
+    @property
+    def full(self) -> bool:
+        """Whether its reader has to take something before more is read for it."""
+        return self._size >= FULL_BYTES
+
     async def room(self) -> None:
         """Return when its reader has taken enough for more."""
-        while self._size >= FULL_BYTES:
+        while self.full:
             self._room.clear()
             await self._room.wait()
 
@@ -276,11 +281,16 @@ class Feeds:
             for index in behind:
                 start = made.position.offsets[index]
                 stop = min(start + STRETCH, targets[index])
+                # Outside of the turn: a slow reader must not hold up the others.
+                await made.room()
                 async with self._turns.take(flow_of(made.owner), stop - start):
-                    await persist(functools.partial(self._read, made, index, start, stop))
-                made.passed(index, stop)
+                    read = functools.partial(self._read, made, index, start, stop)
+                    whole = await persist(read)
+                if whole:
+                    made.passed(index, stop)
 
-    async def _read(self, made: Subscription, index: int, start: int, stop: int) -> None:
+    async def _read(self, made: Subscription, index: int, start: int, stop: int) -> bool:
+        """Read a stretch. Returns whether all of it was read; not where `made` is full."""
         begin = max(start, made.position.offsets[index])
         async with contextlib.aclosing(
             self._ranges.read(feed.TOPICS[index], made.partition, begin, stop)
@@ -288,7 +298,9 @@ class Feeds:
             async for batch in batches:
                 for record in batch:
                     made.take(index, record)
-                    await made.room()
+                    if made.full:
+                        return False
+        return True
 
     async def _tail(self, index: int) -> None:
         reader = self._readers[index]

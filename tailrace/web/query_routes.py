@@ -112,11 +112,11 @@ class QueryRoutes:
         )
 
     async def feed(self, request: Request) -> Response:
-        """The owner's feed: all behind the position `after` (or the header `last-event-id`), then
+        """The owner's feed: all behind the position `last-event-id` (a header) or `after`, then
         what comes."""
         self._gate.check_origin(request)
         principal = await self._gate.principal(request, CredentialScope.READ)
-        text = request.query_params.get("after") or request.headers.get("last-event-id")
+        text = request.headers.get("last-event-id") or request.query_params.get("after")
         try:
             after = positions.position(text) if text else None
         except positions.InvalidPosition:

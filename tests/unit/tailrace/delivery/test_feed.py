@@ -132,6 +132,25 @@ async def test_one_that_takes_nothing_is_cut_off_and_one_that_catches_up_waits(
     behind.close()
 
 
+async def test_one_that_takes_nothing_holds_up_no_other_that_catches_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "FULL_BYTES", 2_000)
+    first = world.feeds.watch(ALICE, None)
+    [ready] = await taken(first, 1)
+    first.close()
+    for n in range(100):
+        world.title(str(n))
+    world.title("mine", OTHER)
+    at = positions.position(ready["position"])
+    stuck, other = world.feeds.watch(ALICE, at), world.feeds.watch(OTHER, at)
+    assert [e["type"] for e in await taken(other, 2)] == ["conversation.updated", "feed.ready"]
+    found = await taken(stuck, 101)
+    assert [e["title"] for e in found if "title" in e] == [str(n) for n in range(100)]
+    stuck.close()
+    other.close()
+
+
 async def test_a_partition_is_followed_while_somebody_needs_it(world: World) -> None:
     readers = world.feeds._readers
     one, two = world.feeds.watch(ALICE, None), world.feeds.watch(OTHER, None)
