@@ -9,7 +9,7 @@ import msgspec
 from gateway.parsing import forks
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, fold, history, records
+from tailrace.protocol import errors, events, fold, history, records, truncation
 
 # A worker finds younger ones in the log: answers stay for an hour longer than this, and a request
 # that waits for longer than ten minutes is not served.
@@ -28,11 +28,13 @@ _OF_THE_PROMPT: Final = (
 
 
 class Source(NamedTuple):
-    """The request of the response that is forked; and the fork, which has the source's ids if
-    workers may not find them in the log."""
+    """The request of the response that is forked, with the messages that its prompt was made of;
+    and the fork, which has the source's ids if workers may not find them in the log. `dropped`: how
+    many messages of the request the prompt lacks."""
 
     request: records.Request
     fork: records.Fork
+    dropped: int
 
 
 async def source(
@@ -69,10 +71,16 @@ async def source(
     if found.archived or found.response["created_at"] < now_s - SURELY_LOGGED_S:
         kept = await deliver.archived.find(fork.rid, owner)
         if kept is not None:
-            return Source(request, msgspec.structs.replace(fork, source=_beginning(kept, fork.at)))
+            fork = msgspec.structs.replace(fork, source=_beginning(kept, fork.at))
+            return _of(request, fork, found.claim)
         if found.archived:
             raise errors.previous_response_not_found(fork.rid, forks.SOURCE)  # erased meanwhile
-    return Source(request, fork)
+    return _of(request, fork, found.claim)
+
+
+def _of(request: records.Request, fork: records.Fork, claim: records.Claim) -> Source:
+    messages = truncation.prompt(request, claim.dropped)
+    return Source(msgspec.structs.replace(request, messages=messages), fork, claim.dropped)
 
 
 def _beginning(kept: history.History, at: int) -> records.ForkSource:
@@ -102,10 +110,11 @@ def prompt(request: records.Request) -> dict[str, Any]:
     }
 
 
-def echo(request: records.Request, fork: records.Fork) -> dict[str, Any]:
+def echo(of: Source) -> dict[str, Any]:
     """The members of the Response object that a fork has of its source, and its own."""
-    of_source: dict[str, Any] = {
-        name: request.echo[name] for name in _OF_THE_PROMPT if name in request.echo
-    }
-    said = {"response_id": fork.rid, "at": fork.at, "replace": fork.replace or None}
-    return {**of_source, "fork": said}
+    echoed, fork = of.request.echo, of.fork
+    found: dict[str, Any] = {name: echoed[name] for name in _OF_THE_PROMPT if name in echoed}
+    found["fork"] = {"response_id": fork.rid, "at": fork.at, "replace": fork.replace or None}
+    if of.dropped:
+        found[events.DROPPED] = of.dropped
+    return found

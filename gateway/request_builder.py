@@ -163,7 +163,8 @@ class RequestBuilder:
     ) -> tuple[records.Request, int]:
         """Like `build`. The prompt is that of the source's record, so that this record is whole by
         itself; everything else is as the client says now."""
-        source, fork = await forks.source(self._delivery, fork, create.model, owner, self._clock())
+        found = await forks.source(self._delivery, fork, create.model, owner, self._clock())
+        source = found.request
         if source.format is not None:
             what = "the format of the response that is forked"
             sampling.check_beside_format(create.sampling, what)
@@ -176,13 +177,13 @@ class RequestBuilder:
             owner=owner,
             model=create.model,
             sampling=create.sampling,
-            echo={**self._echo(rid, create, owner), **forks.echo(source, fork)},
+            echo={**self._echo(rid, create, owner), **forks.echo(found)},
             store=create.store,
             ttl_ms=TTL_MS,
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,
-            fork=fork,
+            fork=found.fork,
             conversation=create.conversation,
             **forks.prompt(source),
         )
@@ -209,6 +210,8 @@ class RequestBuilder:
             }
         if create.raw:
             found["raw"] = True
+        if create.truncate:
+            found["truncate"] = True
         if create.format is not None:
             found["format"] = create.format.engine
         if create.reasoning is not None and self._records_version >= records.VERSION_2:

@@ -107,6 +107,8 @@ def _later(create: command.Create, request: records.Request) -> Iterator[str]:
         yield "fork"
     if request.raw:
         yield "prompt"
+    if request.truncate:
+        yield "truncation"
     if request.tools:
         yield "tools"
     if create.format is not None:

@@ -108,9 +108,10 @@ def claim_record(
     me: takeover.Self,
     fencing_token: str,
     copied: int = 0,
+    dropped: int = 0,
 ) -> records.Claim:
-    """The CLAIM. Only a first one carries the static part of the response object. `copied`: by
-    `copied_by`."""
+    """The CLAIM. Only a first one carries the static part of the response object, and `dropped`:
+    how many messages the prompt lacks. `copied`: by `copied_by`."""
     return records.Claim(
         request.rid,
         fencing_token,
@@ -125,6 +126,7 @@ def claim_record(
         echo=request.echo if plan.prev is None else {},
         parser=me.parser,
         copied=copied,
+        dropped=dropped if plan.prev is None else 0,
     )
 
 

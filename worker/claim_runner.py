@@ -9,7 +9,7 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records
-from worker import claim_plan, fork_sources, generation, takeover, visible
+from worker import claim_plan, fork_sources, generation, takeover, truncation, visible
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
@@ -93,6 +93,7 @@ class ClaimRunner:
             me,
             self.fencing_token,
             self._copied,
+            self._response.dropped,
         )
         kind = claim_plan.kind_of(self._plan, self._entry.fold, me.worker)
         _note_claim(self._response, self._entry.fold, kind)
@@ -210,7 +211,7 @@ class ClaimRunner:
             with telemetry.span("generate", so_far=len(so_far)):
                 last = self._plan.last or self._plan.alone
                 job = base.GenerationInput(
-                    request,
+                    truncation.shortened(request, self._response.dropped),
                     self.fencing_token,
                     self._plan.prompt_ids,
                     so_far,

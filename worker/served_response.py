@@ -30,6 +30,7 @@ class ServedResponse:
         fencing_tokens: every token this process has claimed it with.
         abandoned: those of them that write nothing more.
         prompt_ids: None before the prompt was encoded.
+        dropped: how many messages the prompt lacks (log rule §21).
         inputs: what is to be embedded, as ids; empty for every other request.
         copied: ids that it begins with (log rule §19), once they were looked for.
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
@@ -44,6 +45,7 @@ class ServedResponse:
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
     prompt_ids: Sequence[int] | None = None
+    dropped: int = 0
     inputs: Sequence[Sequence[int]] = ()
     copied: Sequence[int] | None = None
     cached_tokens: int = 0

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tailrace import log, telemetry
 from tailrace.protocol import fold, history, ids, records
 from tailrace.retry import retry_until
-from worker import claim_plan, slots, takeover
+from worker import claim_plan, slots, takeover, truncation
 from worker.attempt import Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.claim_runner import ClaimRunner
@@ -198,19 +198,21 @@ class Serving:
                 "model_not_found", f"The model `{response.request.model}` is not served here."
             )
         base.check_features(response.request, context.engine.features)
-        if response.prompt_ids is None:
+        said = state.first.dropped if state.first is not None else None
+        if response.prompt_ids is None or said not in (None, response.dropped):
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                 if response.request.embed is None:
                     whole = await context.whole(response.request)
-                    response.prompt_ids = await context.engine.encode(whole)
+                    prompt = await truncation.encode(context.engine, whole, said)
+                    response.prompt_ids, response.dropped = prompt
                 else:
                     response.inputs = await context.engine.encode_inputs(response.request)
                     response.prompt_ids = list(itertools.chain(*response.inputs))
         if response.request.fork is not None and _lacks_beginning(state):
             if response.copied is None:
                 response.copied = await context.forks.beginning(response.request, context.engine)
-            prompt = len(response.prompt_ids) + len(response.copied)
-            base.check_length(prompt, context.engine.max_model_len)
+            length = len(response.prompt_ids) + len(response.copied)
+            base.check_length(length, context.engine.max_model_len)
 
     def _copied(self, state: fold.Fold) -> Sequence[int] | None:
         return self.response.copied if _lacks_beginning(state) else None

@@ -53,6 +53,7 @@ class Create:
         sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
         embed: what is to be embedded; nothing is generated then.
+        truncate: older messages may be left out where the prompt is too long.
         body_digest: of what the client sent; None without an idempotency key.
     """
 
@@ -87,6 +88,7 @@ class Create:
     sealed: bool = False
     raw: bool = False
     embed: records.Embed | None = None
+    truncate: bool = False
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None
@@ -112,6 +114,11 @@ class Create:
     @property
     def echo(self) -> dict[str, Any]:
         """Members of the Response object that are not as they are when nothing is said of them."""
+        truncation = {"truncation": "auto"} if self.truncate else {}
+        return {**truncation, **self._extended_echo}
+
+    @property
+    def _extended_echo(self) -> dict[str, Any]:
         logprobs = self.sampling.logprobs
         spoken = (self.format, self.reasoning, self.verbosity, logprobs)
         if self.tools is NO_TOOLS and spoken == (None, None, None, None):

@@ -59,6 +59,10 @@ def of(body: Body, pool: Pool) -> records.Fork | None:
             raise errors.invalid_value(
                 name, f"'{name}' cannot be used with 'fork': the prompt is that of its source."
             )
+    if body.get("truncation") == "auto":
+        raise errors.invalid_value(
+            "truncation", "A fork has the prompt of its source: 'truncation' cannot be 'auto'."
+        )
     if body.get("generate") is False:
         raise errors.invalid_value("generate", "A fork generates: 'generate' cannot be false.")
     try:

@@ -107,6 +107,7 @@ def parse(
             formats.of_responses(body),
             logprobs,
             "input",
+            truncate=_truncates(body),
         ),
         instructions=instructions,
         previous=previous,
@@ -163,8 +164,18 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
         raise errors.unsupported_parameter(
             "background", "Background responses are not supported over WebSocket."
         )
-    if body.get("truncation") not in (None, "disabled"):
-        raise errors.unsupported_value("truncation", "Only the truncation 'disabled' is supported.")
+
+
+def _truncates(body: Body) -> bool:
+    """Whether older messages may be left out where the input is too long."""
+    found = body.get("truncation")
+    if found not in (None, "auto", "disabled"):
+        if not isinstance(found, str):
+            raise errors.invalid_type("truncation", "a string")
+        raise errors.invalid_value(
+            "truncation", "Invalid 'truncation': expected 'auto' or 'disabled'."
+        )
+    return found == "auto"
 
 
 def _logprobs(body: Body, top: int | None) -> tuple[int | None, str]:

@@ -12,7 +12,7 @@ from gateway.parsing.command import Create
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.scalars import Label, or_default
-from tailrace.protocol import errors, records
+from tailrace.protocol import errors, records, truncation
 from tailrace.settings.shapes import Pool
 
 MAX_METADATA_PAIRS: Final = 16
@@ -69,6 +69,8 @@ def create(
     form: Format | None,
     logprobs: int | None,
     param: str,
+    *,
+    truncate: bool = False,
 ) -> Create:
     """The command, as far as both APIs ask alike.
 
@@ -76,12 +78,14 @@ def create(
         turn: what the model is given, by the field `param`.
         max_tokens: as asked; None for the default.
         logprobs: how many likely tokens each token comes with; None: no log probabilities.
+        truncate: older messages may be left out where it is too long.
 
     Raises:
         errors.ApiError: 400 naming the field.
     """
     said = conversation.messages(turn)
-    messages.check_length(said, pool, param)
+    least = truncation.kept(said, truncation.counts(said)[-1]) if truncate else said
+    messages.check_length(least, pool, param)
     bound = max_tokens or pool.default_output_tokens
     stops = sampling.stops(body)
     min_tokens = sampling.min_tokens(fields.min_tokens, bound)
@@ -120,6 +124,7 @@ def create(
         user=fields.user,
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
+        truncate=truncate,
     )
 
 

@@ -124,6 +124,8 @@ def is_echo(found: dict[str, Any], rid: str) -> bool:
     return found.get("id") == rid and found.keys() >= ESSENTIAL
 
 
+DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
+
 EMBEDDINGS: Final = "embeddings"  # `object` in the echo of an embeddings request
 
 
@@ -191,7 +193,7 @@ class Series:
     Feed it the effects of the fold in order; each call returns the events that follow from it.
 
     Attributes:
-        base: the request's echo; never changed.
+        base: the request's echo, and from the first claim on how many messages the prompt lacks.
         next: the next sequence_number.
         output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
@@ -254,6 +256,8 @@ class Series:
         if self.claimed:
             return []
         self.claimed = True
+        if effect.claim.dropped:
+            self.base = {**self.base, DROPPED: effect.claim.dropped}
         return [self._lifecycle("response.in_progress", "in_progress")]
 
     def _tokens(self, effect: fold.Accepted) -> list[Event]:

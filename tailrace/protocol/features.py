@@ -23,6 +23,7 @@ Feature = Literal[
     "tool_images",  # in the output of a tool
     "raw_prompts",
     "forks",
+    "truncation",
     "embeddings",
     "dimensions",  # fewer than the model has, of embeddings
     "text",  # generates it, although it makes embeddings (`generates_text`)
@@ -65,6 +66,8 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("raw_prompts", "prompt"))
     if request.fork is not None:
         found.append(Need("forks", "fork"))
+    if request.truncate:
+        found.append(Need("truncation", "truncation"))
     if images.any_in(request.messages):
         found.append(Need("images", "input"))
     if images.any_in(m for m in request.messages if m.get("role") == "tool"):

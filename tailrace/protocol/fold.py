@@ -197,6 +197,11 @@ class Fold:
         return max(0, self.next - self.copied)
 
     @property
+    def dropped(self) -> int:
+        """How many messages were left out of the prompt (log rule §21)."""
+        return self.first.dropped if self.first is not None else 0
+
+    @property
     def open_kind(self) -> str:
         """The kind of the item that the next character belongs to (log rule §16)."""
         return "m" if self.last_mark is None else self.last_mark.kind

@@ -74,7 +74,8 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     """One response that has ended.
 
     `claims`, `frames`, `ids`, `text`: what was accepted, in order; `text` is without the end's.
-    `marks` and `lp`: only of frames that have some, by frame. `end`: the record that ended it, a
+    `marks` and `lp`: only of frames that have some, by frame. `dropped`: messages that its prompt
+    lacks (log rule §21). `end`: the record that ended it, a
     CANCEL without its `echo`. `ended_ms`: broker time of that record.
     """
 
@@ -89,6 +90,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     ended_ms: records.Count
     marks: list[FrameMarks] = []
     lp: list[FrameLp] = []
+    dropped: records.Count = 0
     v: int = records.VERSION
 
     @property
@@ -145,6 +147,7 @@ class Draft:
     Attributes:
         end: the END or CANCEL that took effect; None before.
         ended_ms: broker time of it.
+        dropped: messages that its prompt lacks.
         size: what it takes, in bytes, by estimate.
     """
 
@@ -156,6 +159,7 @@ class Draft:
     lp: list[FrameLp] = field(default_factory=list)
     end: records.End | records.Cancel | None = None
     ended_ms: int = 0
+    dropped: int = 0
     size: int = 0
 
     def add(self, record: records.TokenRecord, timestamp: int) -> None:
@@ -187,6 +191,7 @@ class Draft:
     def _claim(self, record: records.Claim) -> None:
         # A first CLAIM shows that a CANCEL before it was a stranger's.
         self.end = None
+        self.dropped = self.dropped if self.claims else record.dropped
         self.claims.append(
             Claimed(
                 len(self.ids),
@@ -216,6 +221,7 @@ class Draft:
             self.ended_ms,
             self.marks,
             self.lp,
+            self.dropped,
         )
 
 
@@ -280,6 +286,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             history.request.echo if prev is None else {},
             each.parser,
             each.copied,
+            history.dropped if prev is None else 0,
         )
         yield each.at, claim
         prev = each.own

@@ -185,7 +185,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
     generated: the inputs become vectors (log rule §17), and there are no messages. With `fork` the
     answer begins with tokens of another one, to whose prompt it is an answer too; `max_tokens`
-    counts what follows them.
+    counts what follows them. With `truncate` the worker leaves older messages out where the prompt
+    is too long (log rule §21).
     """
 
     rid: str
@@ -214,6 +215,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     raw: bool = False
     embed: Embed | None = None
     fork: Fork | None = None
+    truncate: bool = False
     v: int = VERSION
 
     @property
@@ -235,6 +237,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and not self.raw
             and self.embed is None
             and self.fork is None
+            and not self.truncate
             and not images.any_in(self.messages)
             and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )
@@ -249,7 +252,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     """A worker with fencing token `own` takes the response over from `prev` (null: no owner yet).
 
     `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
-    response. `copied` of them are the ids that the response begins with (log rule §19). `parser` is
+    response. `copied` of them are the ids that the response begins with (log rule §19). `dropped`
+    messages were left out of the prompt (log rule §21); only a first claim says so. `parser` is
     equal where the same ids make the same text and marks: names of parsers
     and the version of what runs them; empty for a plain response (log rule §16).
     """
@@ -267,12 +271,13 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     echo: dict[str, Any] = {}
     parser: str = ""
     copied: Count = 0
+    dropped: Count = 0
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        return VERSION_2 if self.parser or self.copied else VERSION
+        return VERSION_2 if self.parser or self.copied or self.dropped else VERSION
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):

@@ -19,6 +19,7 @@ from tailrace.verify import (
     kept_checks,
     reference_fold,
     response_checks,
+    truncation_checks,
 )
 from tailrace.verify.outcome import Outcome, outcome_of
 from tailrace.verify.report import Counterexample, Report
@@ -99,6 +100,7 @@ def _response(
     embedding_checks.check_embeddings(out, response, account)
     conversation_checks.check_turn(out, response, found)
     fork_checks.check_fork(out, response, account, found.responses)
+    truncation_checks.check_truncation(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

@@ -28,6 +28,7 @@ _MEMBERS: Final = {
     "text": "it has another text",
     "marks": "it has other marks",
     "lp": "it has other log probabilities",
+    "dropped": "it has another number of messages left out",
     "end": "it has another end",
     "ended_ms": "it ended at another time",
 }
@@ -165,6 +166,7 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
         "end": end,
         "ended_ms": last.timestamp,
         **{name: value for name, value in sparse.items() if value},
+        **({"dropped": account.dropped} if account.dropped else {}),
     }
 
 

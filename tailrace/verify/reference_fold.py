@@ -170,6 +170,11 @@ class Account:
         return said[-1] if said else 0
 
     @property
+    def dropped(self) -> int:
+        """How many messages its prompt lacks, as the first owner said."""
+        return self.epochs[0].claim.dropped if self.epochs else 0
+
+    @property
     def made(self) -> int:
         """How many ids were generated for it."""
         return max(0, self.total - self.copied)

@@ -223,12 +223,16 @@ def put_answer(
     *texts: str,
     end: bool = True,
     error: tuple[str, str] | None = None,
+    dropped: int = 0,
 ) -> None:
-    """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed."""
+    """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed.
+    `dropped`: so many messages were left out."""
     rid, partition = request.rid, ids.parse(request.rid).partition
     topic = topics.requests("default", "interactive")
     claim = records.Claim(
-        rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok", echo=request.echo
+        *(rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok"),
+        echo=request.echo,
+        dropped=dropped,
     )
     broker.put_record(topics.TOKENS, partition, claim, rid)
     digest = fold.H0

@@ -7,7 +7,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tailrace.protocol import ids, records
+import msgspec
+
+from tailrace.protocol import ids, records, truncation
 from tailrace.verify import history, reference_fold
 from tailrace.verify.reference_fold import Begun
 from worker import stop_strings
@@ -23,6 +25,8 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     if request.embed is not None:
         yield from _vectors(request.embed, account)
         return
+    shown = truncation.prompt(request, account.dropped)
+    request = msgspec.structs.replace(request, messages=shown)
     cues = request.echo.get("metadata") or {}
     most = request.sampling.max_tokens + account.copied
     if request.fork is not None:

@@ -387,7 +387,13 @@ class VLLM:
         )
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
-        found: set[Feature] = {"logprobs", "formats", "raw_prompts", "forks"}
+        found: set[Feature] = {
+            "logprobs",
+            "formats",
+            "raw_prompts",
+            "forks",
+            "truncation",
+        }
         if self._names.tools and self._template.takes_tools:
             found |= {"tools", "custom_tools"}
         if self._names.reasoning:

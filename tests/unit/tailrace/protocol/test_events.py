@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -526,3 +527,26 @@ def test_the_echo_is_never_changed() -> None:
     for effect in PLAIN:
         series.apply(effect)
     assert json.dumps(base) == before
+
+
+def test_a_response_tells_how_many_messages_its_prompt_lacks() -> None:
+    """From the first claim on, in every Response object; a takeover changes nothing."""
+    series = events.Series(events.echo(RID, 1, "m", truncation="auto"))
+    created = series.open()[0]
+    claim = msgspec.structs.replace(CLAIM, dropped=4)
+    (begun,) = series.apply(fold.Claimed(claim, 1))
+    assert series.apply(fold.Claimed(msgspec.structs.replace(claim, own="b", prev="a"), 2)) == []
+    ended = series.apply(fold.Ended("stop", "completed", "hi", USAGE, None, 5))[-1]
+    assert created.response is not None
+    assert "dropped_messages" not in created.response
+    for event in (begun, ended):
+        assert event.response is not None
+        assert event.response["dropped_messages"] == 4
+    assert series.snapshot()["dropped_messages"] == 4
+
+
+def test_a_response_with_its_whole_prompt_tells_nothing() -> None:
+    series = events.Series(events.echo(RID, 1, "m", truncation="auto"))
+    series.open()
+    series.apply(FIRST)
+    assert "dropped_messages" not in series.snapshot()

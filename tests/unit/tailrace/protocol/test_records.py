@@ -200,6 +200,7 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
     (records.decode_token, msgspec.structs.replace(END, vectors=(b"\0" * 8,)), ("vectors",)),
     (records.decode_token, msgspec.structs.replace(CLAIM, parser="p"), ("parser",)),
     (records.decode_token, msgspec.structs.replace(CLAIM, copied=3), ("copied",)),
+    (records.decode_token, msgspec.structs.replace(CLAIM, dropped=3), ("dropped",)),
     *(
         (records.decode_request, msgspec.structs.replace(REQUEST, **fields), tuple(fields))
         for fields in (
@@ -213,6 +214,7 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
             {"embed": records.Embed(["a", "b"])},
             {"embed": records.Embed([[1, 2]], 8, 32)},
             {"fork": records.Fork("resp_x", 0)},
+            {"truncate": True},
         )
     ),
     *(
@@ -255,7 +257,7 @@ def test_a_record_is_of_version_2_exactly_if_it_uses_a_member_of_it(
 def test_every_member_of_version_2_has_its_test() -> None:
     """What `version_of` looks at is what the members behind those of version 1 are."""
     tested = {name for *_, members in USES_VERSION_2 for name in members} - {"sampling"}
-    known = {"marks", "lp", "parser", "copied", "vectors"} | set(
+    known = {"marks", "lp", "parser", "copied", "dropped", "vectors"} | set(
         records.Request.__struct_fields__[records.Request.__struct_fields__.index("tools") : -1]
     )
     assert tested == known

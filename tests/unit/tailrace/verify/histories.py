@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 
 from tailrace import log
-from tailrace.protocol import activity, conversations, events, ids, records, topics
+from tailrace.protocol import (
+    activity,
+    conversations,
+    events,
+    ids,
+    records,
+    topics,
+    truncation,
+)
 from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -111,9 +119,16 @@ class World:
         accepted: Sequence[int] = (),
         held: int = 0,
         copied: int = 0,
+        dropped: int = 0,
     ) -> Writer:
-        own = self.claim(request, worker, prev.own if prev else None, copied=copied)
-        return Writer(self, request, own, worker, list(accepted), held, copied)
+        own = self.claim(
+            request,
+            worker,
+            prev.own if prev else None,
+            copied=copied,
+            dropped=0 if prev else dropped,
+        )
+        return Writer(self, request, own, worker, list(accepted), held, copied, dropped)
 
     def claim(
         self,
@@ -122,6 +137,7 @@ class World:
         prev: str | None,
         parser: str = "",
         copied: int = 0,
+        dropped: int = 0,
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -138,6 +154,7 @@ class World:
             {} if prev else request.echo,
             parser,
             copied,
+            dropped,
         )
         self.token(claim)
         return own
@@ -327,11 +344,13 @@ class Writer:
     ids: list[int]
     held: int = 0
     copied: int = 0
+    dropped: int = 0
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
         for _ in range(0, n, size):
-            step = list(itertools.islice(scripted.tokens(self.request.messages, self.ids), size))
+            shown = truncation.prompt(self.request, self.dropped)
+            step = list(itertools.islice(scripted.tokens(shown, self.ids), size))
             text = scripted.Detokenizer().push([*self.ids, *step])
             self.world.token(
                 records.Tok(
@@ -372,7 +391,7 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     if response.asked[0].request.tools:
         yield from items_content(response, account)
         return
-    messages = response.asked[0].request.messages
+    messages = truncation.prompt(response.asked[0].request, account.dropped)
     whole = scripted.expected_ids(messages, account.total)
     if account.ids != whole:
         at = next(i for i, (a, b) in enumerate(itertools.zip_longest(account.ids, whole)) if a != b)
@@ -475,6 +494,23 @@ class Good:
     items: records.Request  # reasoning, messages and calls; taken over in the middle of a call
     fork: records.Request  # begins with 7 tokens of `plain`; taken over in the middle of these
     turn: records.Request  # the second of a conversation
+    shortened: records.Request  # its prompt lacks two turns; taken over
+
+
+def with_messages_left_out(w: World) -> records.Request:
+    """A response that is taken over and whose prompt lacks two of three turns."""
+    said = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "one"},
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "second"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "third"},
+    ]
+    request = w.ask("third", "bob", wants={"messages": said, "truncate": True})
+    first = w.writer(request, "worker-1/a", dropped=4).frames(8)
+    w.writer(request, "worker-2/b", first, first.ids, first.held, dropped=4).frames(12).end()
+    return request
 
 
 def good() -> Good:
@@ -545,7 +581,11 @@ def good() -> Good:
         13
     ).end()
     turn = with_turns(w)
-    for request in (plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn):
+    shortened = with_messages_left_out(w)
+    for request in (
+        *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
+        shortened,
+    ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
         w.watch(
@@ -576,4 +616,5 @@ def good() -> Good:
     return Good(
         *(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items, fork),
         turn,
+        shortened,
     )

@@ -1018,6 +1018,55 @@ def a_turn_is_asked_for_while_the_one_before_it_runs(g: worlds.Good, _: random.R
     w.log[at] = w.log[at]._replace(timestamp=worlds.T0)
 
 
+def asks(g: worlds.Good, **changes: Any) -> None:
+    """Change the request whose prompt lacks messages."""
+    at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.shortened.rid}"')
+    g.world.replace(at, msgspec.structs.replace(g.shortened, **changes))
+
+
+def leaves_out(g: worlds.Good, count: int, claim: int = 0) -> None:
+    edit(g.world, g.world.find(g.shortened.rid, records.Claim, claim), dropped=count)
+
+
+@planted("L13")
+def messages_are_left_out_that_must_not_be(g: worlds.Good, _: random.Random) -> None:
+    asks(g, truncate=False)
+
+
+@planted("L13")
+def half_a_turn_is_left_out(g: worlds.Good, _: random.Random) -> None:
+    leaves_out(g, 3)
+
+
+@planted("L13")
+def the_last_question_is_left_out(g: worlds.Good, _: random.Random) -> None:
+    leaves_out(g, 5)
+
+
+@planted("L13")
+def a_call_is_left_out_without_its_output(g: worlds.Good, _: random.Random) -> None:
+    said = [dict(message) for message in g.shortened.messages]
+    said[1]["tool_calls"] = [{"id": "c", "type": "function"}]
+    said[4] = {"role": "tool", "tool_call_id": "c", "content": "out"}
+    asks(g, messages=said)
+    leaves_out(g, 2)
+
+
+@planted("L13")
+def a_takeover_says_what_is_left_out(g: worlds.Good, _: random.Random) -> None:
+    leaves_out(g, 4, claim=1)
+
+
+@planted("L2")
+def a_takeover_has_the_whole_prompt(g: worlds.Good, _: random.Random) -> None:
+    leaves_out(g, 0)
+
+
+@planted("L9")
+def the_history_has_another_number_of_messages_left_out(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.shortened, dropped=2)
+
+
 @planted("L10")
 def a_fork_copies_a_token_too_many(g: worlds.Good, _: random.Random) -> None:
     copied(g, g.fork, 8)
@@ -1116,7 +1165,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 8
+    assert out.results["L9"].judged == 9
 
 
 def test_the_good_history_passes() -> None:

@@ -1,0 +1,75 @@
+"""The prompt of a request, without older messages where it is too long for the model (log rule
+§21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tailrace.protocol import records, truncation
+from worker.engines import base
+
+# An answer needs room too. At most this share of the model's length is kept free for it.
+ANSWER_SHARE: Final = 4
+
+
+class Prompt(NamedTuple):
+    """A prompt's ids, and how many messages it lacks."""
+
+    ids: list[int]
+    dropped: int = 0
+
+
+async def encode(engine: base.Engine, request: records.Request, said: int | None) -> Prompt:
+    """The prompt of a request, with as few messages left out as possible.
+
+    Args:
+        request: with its files.
+        said: how many the first claim leaves out; None if there is no claim yet.
+
+    Raises:
+        Refused: it is too long also without all that may be left out, or cannot be served.
+    """
+    if not request.truncate:
+        return Prompt(await engine.encode(request))
+    if said is not None:
+        return Prompt(await engine.encode(shortened(request, said)), said)
+    wanted = min(request.sampling.max_tokens, engine.max_model_len // ANSWER_SHARE)
+    counts: Sequence[int] = truncation.counts(request.messages)
+    # The last one that was found to fit. Fewer messages never make a longer prompt.
+    best = await _fitting(engine, request, 0, wanted)
+    if best is not None:
+        return best
+    least = await engine.encode(shortened(request, counts[-1]))  # says how long it is still
+    best = Prompt(least, counts[-1])
+    low, high = 0, len(counts) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = await _fitting(engine, request, counts[middle], wanted)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return best
+
+
+def shortened(request: records.Request, dropped: int) -> records.Request:
+    """The request as the engine is asked: without what is left out."""
+    if not dropped:
+        return request
+    return msgspec.structs.replace(request, messages=truncation.prompt(request, dropped))
+
+
+async def _fitting(
+    engine: base.Engine, request: records.Request, dropped: int, wanted: int
+) -> Prompt | None:
+    """The prompt if it leaves room for `wanted` tokens, else None."""
+    try:
+        ids = await engine.encode(shortened(request, dropped))
+    except base.Refused as error:
+        if error.code != "context_length_exceeded":
+            raise
+        return None
+    return Prompt(ids, dropped) if len(ids) + wanted <= engine.max_model_len else None
