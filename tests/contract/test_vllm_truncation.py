@@ -1,0 +1,189 @@
+"""Prompts that are too long, on real vLLM: a worker's serving on a log in memory, with the real
+engine.
+
+The last test runs this module again in the engine environment (tests/contract/test_engines.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tailrace.protocol import records, truncation
+from tests.support import engine_environment, memory_worker, toy_tools
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import Foreign, answer, new_request
+from worker import truncation as worker_truncation
+from worker.engines import base
+from worker.outcome import Outcome
+
+if TYPE_CHECKING:
+    from worker.engines import vllm
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+REAL, TOY = "SmolLM2", "toy"  # the toy knows tools
+LENGTH, NEW = 512, 24
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks something up.",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
+    },
+}
+
+if engine_environment.HERE:
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[REAL, TOY])
+    async def engine(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[vllm.VLLM]:
+        from worker.engines import vllm
+
+        folder = Path(engine_environment.MODEL)
+        if request.param == TOY:
+            folder = tmp_path_factory.mktemp("model") / "toy-tools"
+            toy_tools.build(engine_environment.MODEL, folder)
+        made = vllm.VLLM(
+            model=str(folder),
+            capacity=16,
+            max_model_len=LENGTH,
+            cpu_dtype="float32",  # prefill and decode round alike
+        )
+        await made.start()
+        yield made
+        await made.shutdown()
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def worker(engine: vllm.VLLM) -> AsyncIterator[memory_worker.Worker]:
+        time = memory_worker.Time()
+        memory = MemoryLog(clock=time)
+        context = memory_worker.make_context(memory, time, engine=engine, capacity=16)
+        made = memory_worker.Worker(memory, time, engine, context)  # type: ignore[arg-type]
+        made.tasks.append(asyncio.create_task(context.tail.run()))
+        context.tail.follow(0, 0, 0)
+        yield made
+        for task in made.tasks:
+            task.cancel()
+        await asyncio.gather(*made.tasks, return_exceptions=True)
+
+    def chat(turns: int) -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
+        for n in range(turns):
+            said.append({"role": "user", "content": f"Name fruit number {n}, 果物 🍎, please."})
+            said.append({"role": "assistant", "content": f"Fruit number {n} is an apple. " * 2})
+        return [*said, {"role": "user", "content": "Which fruit did you name last?"}]
+
+    def work(rounds: int) -> list[dict[str, Any]]:
+        """One question, and many calls for it."""
+        said: list[dict[str, Any]] = [{"role": "user", "content": "Look the fruits up."}]
+        for n in range(rounds):
+            function = {"name": "look", "arguments": f'{{"what": "fruit {n}"}}'}
+            call = {"id": f"call_{n}", "type": "function", "function": function}
+            said.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            said.append({"role": "tool", "tool_call_id": f"call_{n}", "content": f"apple {n}"})
+        return said
+
+    def ask(memory: MemoryLog, messages: list[dict[str, Any]], **more: Any) -> records.Request:
+        sampling = records.Sampling(NEW, temperature=0.0, ignore_eos=True)
+        return new_request(memory, messages=messages, sampling=sampling, truncate=True, **more)
+
+    async def done(worker: memory_worker.Worker, request: records.Request) -> memory_worker.Answer:
+        assert await worker.serve(request).outcome(300) is Outcome.DONE
+        return answer(worker.memory, request.rid)
+
+    async def length(engine: vllm.VLLM, request: records.Request, dropped: int) -> int:
+        try:
+            return len(await engine.encode(worker_truncation.shortened(request, dropped)))
+        except base.Refused:
+            return LENGTH
+
+    @pytest.mark.parametrize("turns", [0, 4, 16, 60])
+    async def test_the_answer_is_that_to_the_rest_of_the_conversation(
+        engine: vllm.VLLM, worker: memory_worker.Worker, turns: int
+    ) -> None:
+        request = ask(worker.memory, chat(turns))
+        found = await done(worker, request)
+        counts = truncation.counts(request.messages)
+        at = counts.index(found.fold.dropped)
+        print(f"{turns} turns: {found.fold.dropped} messages left out")
+        assert bool(at) == (turns >= 16)
+        assert await length(engine, request, counts[at]) + NEW <= LENGTH
+        assert not at or await length(engine, request, counts[at - 1]) + NEW > LENGTH
+
+        rest = truncation.kept(request.messages, found.fold.dropped)
+        assert rest[0] == request.messages[0]
+        assert rest[-1] == request.messages[-1]
+        plain = msgspec.structs.replace(ask(worker.memory, rest), truncate=False)
+        expected = await done(worker, plain)
+        assert found.fold.ids == expected.fold.ids
+        assert found.ended.usage.input_tokens == expected.ended.usage.input_tokens
+        assert found.ended.usage.output_tokens == NEW
+
+    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    async def test_calls_go_with_their_outputs(
+        engine: vllm.VLLM, worker: memory_worker.Worker
+    ) -> None:
+        request = ask(worker.memory, work(40), tools=[TOOL])
+        found = await done(worker, request)
+        dropped = found.fold.dropped
+        assert 0 < dropped < 80
+        assert dropped % 2 == 0
+        rest = [request.messages[0], *request.messages[1 + dropped :]]
+        plain = msgspec.structs.replace(ask(worker.memory, rest, tools=[TOOL]), truncate=False)
+        assert found.fold.ids == (await done(worker, plain)).fold.ids
+
+    @pytest.mark.parametrize("cut", [0, 1, 10])
+    async def test_a_takeover_continues_the_same_prompt(
+        engine: vllm.VLLM, worker: memory_worker.Worker, cut: int
+    ) -> None:
+        whole = await done(worker, ask(worker.memory, chat(30)))
+        # Another worker would have left out two messages more.
+        request = ask(worker.memory, chat(30))
+        dropped = whole.fold.dropped + 2
+        plain = ask(worker.memory, truncation.kept(request.messages, dropped))
+        expected = (await done(worker, plain)).fold.ids
+        model = (engine.model_rev, engine.tokenizer_digest)
+        parser = engine.parser_name(request)
+        other = Foreign(worker.memory, request)
+        claim = records.Claim(
+            *(request.rid, "a", None, request.owner, other.name, memory_worker.REQUESTS, 0),
+            *model,
+            echo=request.echo,
+            parser=parser,
+            dropped=dropped,
+        )
+        other.write(claim)
+        if cut:
+            detokenizer = engine.detokenizer()
+            text = detokenizer.push(expected[:cut])
+            other.write(records.Tok(request.rid, "a", 0, expected[:cut], text, "0" * 16))
+        await worker.caught_up()
+        served = worker.serve(request)
+        worker.time.advance(90)
+        assert await served.outcome(300) is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.fold.epoch == 2
+        assert found.fold.ids == expected
+        assert found.fold.dropped == dropped
+
+    async def test_what_must_stay_may_be_too_long(
+        engine: vllm.VLLM, worker: memory_worker.Worker
+    ) -> None:
+        said = chat(3)
+        said[0]["content"] = "Never name a pear. " * 200
+        found = await done(worker, ask(worker.memory, said))
+        assert found.ended.error is not None
+        assert found.ended.error[0] == "context_length_exceeded"
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
+async def test_vllm_truncation_in_its_own_environment() -> None:
+    await engine_environment.run_again("tests/contract/test_vllm_truncation.py")
