@@ -49,6 +49,7 @@ class Outcome:
         whole: the log still has every record of it.
         ignored: records that had no effect.
         dead: dead letters with different content.
+        dropped: messages that its prompt lacks.
     """
 
     rid: str
@@ -69,6 +70,7 @@ class Outcome:
     dead: int = 0
     claimed: bool = False
     items: tuple[tuple[str, str, str, str], ...] = ()
+    dropped: int = 0
 
     @property
     def withdrawn(self) -> bool:
@@ -114,6 +116,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
         claimed=bool(account.epochs),
         items=tuple(_items(account)),
+        dropped=account.dropped,
     )
 
 

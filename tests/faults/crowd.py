@@ -166,14 +166,16 @@ class Crowd:
         gateways: Sequence[str] = (),
         commands: str = "",
         shown: Sequence[bytes] = (),
+        before: int = 0,
         fork: dict[str, Any] | None = None,
         **cues: Any,
     ) -> Asked | None:
         """Submit once (`key`: until the outcome is known; `gateways`: at these in turn); None
         if it was refused or the outcome is unknown. `commands`: lines for the scripted engine,
         where the request has tools, a format or reasoning (`tests.faults.wants`). `shown`: image
-        files that the question shows. `fork`: of another response of the same user, whose question
-        it is too."""
+        files that the question shows. `before`: turns before the question, of 1,000 tokens each, of
+        which older ones may be left out. `fork`: of another response of the same user, whose
+        question it is too."""
         user = user or self.rng.choice(USERS)
         mark = f"{self.name}-{next(self._names)}"
         fields: dict[str, Any] = {k: cues.pop(k) for k in FIELDS if k in cues}
@@ -191,6 +193,11 @@ class Crowd:
             "metadata": metadata,
             **fields,
         }
+        if before:
+            question = body["input"]
+            if isinstance(question, str):
+                question = [{"role": "user", "content": question}]
+            body |= {"input": [*_turns(mark, before), *question], "truncation": "auto"}
         if fork is not None:
             body |= {"fork": fork}
             del body["input"]
@@ -569,6 +576,15 @@ class Watcher:
                 if line.startswith("data: "):
                     self._record(n, [json.loads(line[6:])])
         return "cut"
+
+
+def _turns(mark: str, count: int) -> list[dict[str, Any]]:
+    roles = ("user", "assistant")
+    return [
+        {"role": role, "content": f"{mark} {role} {n}\n" + "word " * 400}
+        for n in range(count)
+        for role in roles
+    ]
 
 
 def _question(text: str, shown: Sequence[bytes]) -> str | list[dict[str, Any]]:

@@ -24,6 +24,7 @@ PAUSE_S = (1.0, 4.0)
 WITH_ITEMS = 0.45  # of the requests: tools, reasoning, a format, log probabilities
 WITH_IMAGES = 0.15  # of the requests, with items or without
 EMBEDDINGS = 0.12  # of the requests
+LONG = 0.15  # of the requests: a conversation that may be too long for the model
 TURNS = 0.2  # of the requests, of a few conversations
 FORKS = 0.2  # of the requests, of responses that run or have ended
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
@@ -36,9 +37,7 @@ class Round:
     seed: int
     report: report.Report
     takeovers: int = 0
-    of_items: int = 0  # takeovers of responses with calls or reasoning
-    of_images: int = 0  # takeovers of responses to images
-    of_forks: int = 0  # takeovers of forks
+    of: Counter[str] = field(default_factory=Counter)  # of these, by what was asked for
     inconclusive: str = ""
     compared: int = 0  # responses whose events the archive gave too
     differing: list[str] = field(default_factory=list)  # of them
@@ -59,9 +58,7 @@ class Totals:
     report: report.Report = field(default_factory=report.Report)
     words: Counter[str] = field(default_factory=Counter)
     takeovers: int = 0
-    of_items: int = 0
-    of_images: int = 0
-    of_forks: int = 0
+    of: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     bad: list[int] = field(default_factory=list)
 
@@ -71,9 +68,7 @@ class Totals:
             return  # not in N
         self.report.absorb(one.report)
         self.takeovers += one.takeovers
-        self.of_items += one.of_items
-        self.of_images += one.of_images
-        self.of_forks += one.of_forks
+        self.of += one.of
         self.compared += one.compared
         if one.word != "pass":
             self.bad.append(one.seed)
@@ -87,13 +82,13 @@ class Totals:
             if name.startswith("fault: ")
         )
         failed = sum(r.failed for r in self.report.results.values())
+        kinds = ", ".join(f"{n} of {what}" for what, n in sorted(self.of.items()))
         bound = f", so < {3 / self.takeovers:.2%} at 95 %" if self.takeovers and not failed else ""
         out = [
             "",
             (
                 f"rounds: {dict(self.words)}; anomalies {failed} in {self.takeovers} takeovers "
-                f"with k > 0, of which {self.of_items} of responses with calls or reasoning, "
-                f"{self.of_images} of responses to images, {self.of_forks} of forks{bound}"
+                f"with k > 0 ({kinds}){bound}"
             ),
         ]
         out += [
@@ -184,7 +179,8 @@ async def follow(d: drill.Drill, asked: crowd.Asked | None) -> None:
 
 async def load(d: drill.Drill, until: float) -> None:
     """Keep OPEN responses under way: some sampled, some with a key, some cancelled, some with
-    tools, a format or images, some forks, most watched; and some requests for embeddings."""
+    tools, a format or images, some long, some forks, most watched; and some requests for
+    embeddings."""
 
     async def one() -> None:
         rng = d.rng
@@ -203,6 +199,8 @@ async def load(d: drill.Drill, until: float) -> None:
         wanted = wants.draw(rng, tokens) if rng.random() < WITH_ITEMS else {}
         if rng.random() < WITH_IMAGES:
             wanted["shown"] = wants.images(rng)
+        if rng.random() < LONG:
+            wanted["before"] = rng.randrange(1, 30)
         asked = await d.crowd.ask(
             tokens=tokens,
             pace_ms=rng.choice((5, 10, 20)),
@@ -245,24 +243,26 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 await loading
             found = await d.judge(settle_s=120.0, final_reads=30)
             takeovers = len(d.takeovers())
-            of_items = sum(
-                len([t for t in o.takeovers if t.k])
-                for o in d.outcomes.values()
-                if any(kind != "message" for kind, *_ in o.items)
-            )
-            seeing = {a.rid for a in d.crowd.asked if isinstance(a.body.get("input"), list)}
-            forked = {a.rid for a in d.crowd.asked if "fork" in a.body}
+            asked = d.crowd.asked
+            of = {
+                "images": {a.rid for a in asked if "input_image" in str(a.body.get("input"))},
+                "forks": {a.rid for a in asked if "fork" in a.body},
+                "prompts without older messages": {
+                    rid for rid, o in d.outcomes.items() if o.dropped
+                },
+                "calls or reasoning": {
+                    rid
+                    for rid, o in d.outcomes.items()
+                    if any(kind != "message" for kind, *_ in o.items)
+                },
+            }
+            counts = {
+                what: sum(
+                    t.k > 0 for rid in rids & d.outcomes.keys() for t in d.outcomes[rid].takeovers
+                )
+                for what, rids in of.items()
+            }
             turns = found.results["L11"].judged
-            of_forks = sum(
-                len([t for t in o.takeovers if t.k])
-                for rid, o in d.outcomes.items()
-                if rid in forked
-            )
-            of_images = sum(
-                len([t for t in o.takeovers if t.k])
-                for rid, o in d.outcomes.items()
-                if rid in seeing
-            )
             missing = [
                 what
                 for what, bit in (
@@ -270,15 +270,15 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                     ("ignored records", d.ignored()),
                     ("unknown outcomes", d.unknown()),
                     ("embeddings", d.crowd.embedded),
-                    ("forks", forked),
+                    ("forks", of["forks"]),
+                    ("prompts without older messages", of["prompts without older messages"]),
                     ("turns of conversations", turns),
                 )
                 if not bit
             ]
             compared, differing = await archived.compare(d)
-        counts = takeovers, of_items, of_images, of_forks
         return Round(
-            *(seed, found, *counts),
+            *(seed, found, takeovers, Counter(counts)),
             inconclusive=", ".join(missing),
             compared=compared,
             differing=differing,

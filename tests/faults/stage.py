@@ -27,9 +27,17 @@ from tests.support import cluster, gateway_process, local, waiting
 ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
 POOL = "default"
+MODEL_LENGTH = 20_000
 SESSION_MS = 2_000
 MODULES = {"archive": "tailrace.archiver"}  # of roles that are not called like theirs
 READY_S = 150.0  # seconds on an idle machine; others may use this one too
+
+
+def _pool(role: str, number: int) -> dict[str, Any]:
+    """The pool as a service knows it. Each worker has another length, so that a successor would
+    leave other messages out of a prompt than its predecessor did."""
+    length = MODEL_LENGTH + (500 * number if role == "worker" else 0)
+    return {"models": [MODEL], "max_model_len": length, "max_output_tokens": MODEL_LENGTH}
 
 
 @dataclass
@@ -270,9 +278,7 @@ class Stage:
             "TAILRACE_PORT": str(port),
             "TAILRACE_ADMIN_PORT": str(admin),
             "TAILRACE_ISSUERS": str(self.keys.issuers),
-            "TAILRACE_POOLS": json.dumps(
-                {POOL: {"models": [MODEL], "max_model_len": 100_000, "max_output_tokens": 20_000}}
-            ),
+            "TAILRACE_POOLS": json.dumps({POOL: _pool(role, number)}),
             "TAILRACE_POOL": POOL,
             "TAILRACE_ENGINE": "scripted",
             "TAILRACE_MODEL_NAME": MODEL,
