@@ -46,6 +46,7 @@ from gateway import (
     session_routes,
     stream_keeper,
     submission,
+    token_counts,
     turns,
     uploads,
     withdrawals,
@@ -141,6 +142,7 @@ class Gateway:
         cached = cache.Cache(self.redis, clients.redis_cache)
         self.redis_cache = clients.redis_cache
         self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
+        self.token_counts = token_counts.TokenCounts(config.pools, self.workers)
         self.delivery = delivery.Delivery(
             clients.delivery,
             layout=layout,
@@ -242,6 +244,7 @@ class Gateway:
             kept_files,
             turns.Turns(known, items, self.delivery, resolver),
             busy.BusyTurns(self.delivery, operations),
+            self.token_counts,
         )
         self.sockets = endpoint.Sockets(
             config,
@@ -336,7 +339,7 @@ class Gateway:
         )
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
-            *(self.key_sets, self.uploads, self.feeds),
+            *(self.key_sets, self.uploads, self.feeds, self.token_counts),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))
@@ -365,6 +368,7 @@ class Gateway:
             pass
         finally:
             self._group = None
+            self.token_counts.close()
             await self.redis.aclose()
             if self.redis_cache is not None:
                 await self.redis_cache.aclose()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -45,6 +45,7 @@ Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
 GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
 
 E = TypeVar("E")
+T = TypeVar("T")
 E_co = TypeVar("E_co", covariant=True)
 
 
@@ -145,16 +146,29 @@ class CreateRoutes:
         return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
 
     async def count(self, request: Request) -> Response:
-        """`POST /v1/responses/input_tokens`: a worker counts, which has the model's tokenizer."""
-        principal, _, stream = await self._created(request, responses_api.parse_count)
-        await self._whole(principal, stream, request)
-        final = stream.final
-        assert final is not None
-        if final["status"] != "completed":
-            raise failures.error_of(final, INPUT)
-        tokens = final["usage"]["input_tokens"]
+        """`POST /v1/responses/input_tokens`: counted here, or by a worker where this process has no
+        tokenizer of the model."""
+        headers: dict[str, str] = {}
+
+        async def submit(
+            create: command.Create, principal: Principal
+        ) -> int | response_stream.ResponseStream:
+            headers.update(create.headers)
+            tokens = await self._submit.count(create, principal)
+            return await self._submit.submit(create, principal) if tokens is None else tokens
+
+        principal, tokens = await self._asked(request, responses_api.parse_count, submit)
+        if not isinstance(tokens, int):
+            stream = tokens
+            await self._whole(principal, stream, request)
+            headers.update(stream.headers)
+            final = stream.final
+            assert final is not None
+            if final["status"] != "completed":
+                raise failures.error_of(final, INPUT)
+            tokens = final["usage"]["input_tokens"]
         return encoded_json.EncodedJSON(
-            {"object": "response.input_tokens", "input_tokens": tokens}, headers=stream.headers
+            {"object": "response.input_tokens", "input_tokens": tokens}, headers=headers
         )
 
     async def compact(self, request: Request) -> Response:
@@ -288,6 +302,26 @@ class CreateRoutes:
         prompts: Callable[[command.Create], Sequence[command.Create]] = lambda create: (create,),
     ) -> tuple[Principal, command.Create, choices.Choices]:
         """Parse and submit, where there may be several choices, or several prompts."""
+
+        async def submit(
+            create: command.Create, principal: Principal
+        ) -> tuple[command.Create, choices.Choices]:
+            asked = choices.split(create, prompts(create))
+            chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
+            for headers in (chosen.headers, chosen.streams[0].headers):
+                headers.update(create.headers)
+            return create.submitted, chosen
+
+        principal, (create, chosen) = await self._asked(request, parse, submit)
+        return principal, create, chosen
+
+    async def _asked(
+        self,
+        request: Request,
+        parse: Parse,
+        submit: Callable[[command.Create, Principal], Awaitable[T]],
+    ) -> tuple[Principal, T]:
+        """Parse and submit."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
         with self._kept.account(principal.key) as account:
@@ -305,11 +339,7 @@ class CreateRoutes:
                     body,
                     lambda given: command.with_key(parse(given, self._config.pools), key, given),
                 )
-                asked = choices.split(create, prompts(create))
-                chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
-        for headers in (chosen.headers, chosen.streams[0].headers):
-            headers.update(create.headers)
-        return principal, create.submitted, chosen
+                return principal, await submit(create, principal)
 
     async def _whole(
         self,

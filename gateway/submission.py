@@ -30,6 +30,7 @@ from gateway import (
     request_writer,
     response_stream,
     stream_keeper,
+    token_counts,
     turns,
     withdrawals,
     worker_registry,
@@ -73,6 +74,7 @@ class Submission:
         kept_files: files.Files,
         taken: turns.Turns,
         waits: busy.BusyTurns,
+        tokens: token_counts.TokenCounts,
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
@@ -87,6 +89,7 @@ class Submission:
         self._files = kept_files
         self._turns = taken
         self._busy = waits
+        self._tokens = tokens
         self.streams = streams
         self.leaving = False
         self.refusing = False
@@ -121,6 +124,28 @@ class Submission:
         """
         with telemetry.span("submit", pool=create.pool, priority=create.priority):
             return await self._submit(create, principal, recall)
+
+    async def count(self, create: command.Create, principal: Principal) -> int | None:
+        """How many tokens the prompt of a request is; None where a worker has to say.
+
+        Raises:
+            errors.ApiError: as of `submit`, and 400 where it is too long.
+        """
+        if not self._tokens.able(create.pool):
+            return None
+        self._admit(create, principal)
+        charge = await self._rates.charge(create, principal.key)
+        try:
+            async with asyncio.timeout(PREPARE_DEADLINE_S):
+                _, before = await self._place(create, principal)
+                request, _ = await self._builder.build(create, principal, before=before)
+                return await self._tokens.count(create, request)
+        except busy.Busy:
+            return None  # as long as it runs, nobody knows what it will say
+        except (log.LogUnavailable, TimeoutError) as error:
+            raise errors.unavailable("The log cannot be read right now.") from error
+        finally:
+            self._rates.settle(charge.principal, charge.tokens, 0.0)
 
     async def _submit(
         self,
@@ -187,6 +212,7 @@ class Submission:
                 charge = await charged
                 if looks_up:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
+                await self._tokens.check(create, request)
                 request = await self._files.apart(request)
                 self._permit(principal)  # what came before may have taken seconds
                 appended = await self._append(

@@ -19,6 +19,7 @@ PACKAGES = (
         f"tailrace/{room}"
         for room in (
             "protocol",
+            "prompts",
             "log",
             "store",
             "auth",
@@ -30,6 +31,7 @@ PACKAGES = (
             "local",
             "verify",
             "settings",
+            "archive",
         )
     ),
     "bench",

@@ -101,6 +101,8 @@ class Heartbeat:
             "detail": self._status.detail,
             "model": self._settings.model_name,
             "features": sorted(self._engine.features),
+            "counting_digest": self._engine.counting_digest,
+            "max_model_len": self._engine.max_model_len,
             "capacity": self._engine.capacity,
             "running": running,
             "queued": queued,

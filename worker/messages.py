@@ -6,20 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from tailrace.prompts.chat_template import text_of
 from tailrace.protocol import images
-
-
-def text_of(content: Any) -> str:
-    """A message's text: a string, or the text parts of a list of parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(
-            part["text"]
-            for part in content
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        )
-    return ""
 
 
 def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -170,12 +170,14 @@ def ports(options: Options) -> tuple[list[int], list[int]]:
 
 
 def pools(model: Model) -> str:
-    """TAILRACE_POOLS for one pool with this model."""
+    """TAILRACE_POOLS for one pool with this model. Gateways count with the files of a model that is
+    a folder."""
     served = {
         "models": [model.name],
         "max_model_len": model.max_len,
         "temperature": model.temperature,
         "top_p": model.top_p,
+        **({"tokenizer": model.source} if model.source.startswith("/") else {}),
     }
     return json.dumps({POOL: served})
 

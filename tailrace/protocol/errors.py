@@ -485,7 +485,8 @@ def response_failed(code: str | None, message: str) -> ApiError:
 def wrong_request(
     code: str, message: str, param: str | None, headers: Mapping[str, str] = _NO_HEADERS
 ) -> ApiError:
-    """A request that a worker refused: the gateway could not know. Nothing was generated."""
+    """A request that its model cannot serve, as a worker found, or a gateway that can count like
+    one. Nothing was generated."""
     return ApiError(400, INVALID_REQUEST, code, message, param, headers)
 
 

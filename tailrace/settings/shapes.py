@@ -35,6 +35,7 @@ class Pool:
     default_temperature: float = 1.0
     default_top_p: float = 1.0
     if_busy: IfBusy = "reject"
+    tokenizer: str = ""
 
 
 ModelName = Annotated[str, msgspec.Meta(min_length=1)]
@@ -74,6 +75,13 @@ class PoolShape(msgspec.Struct, frozen=True):
             description="what becomes of a turn that follows one that runs, if it does not say"
         ),
     ] = "reject"
+    tokenizer: Annotated[
+        str,
+        msgspec.Meta(
+            description="folder with the model's `tokenizer.json`, `tokenizer_config.json` and "
+            "template, by which gateways count prompts; without one, workers do"
+        ),
+    ] = ""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,4 +238,5 @@ def _pool(name: str, shape: PoolShape) -> Pool:
         shape.temperature,
         shape.top_p,
         shape.if_busy,
+        shape.tokenizer,
     )

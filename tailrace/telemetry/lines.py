@@ -51,6 +51,8 @@ class Action(enum.StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library
 
+    COUNTING_LEFT_TO_WORKERS = "counting_left_to_workers"  # the gateway's tokenizer is another
+
     PARTITIONS_ASSIGNED = "partitions_assigned"
     PARTITIONS_REVOKED = "partitions_revoked"
     PRODUCER_REPLACED = "producer_replaced"
@@ -74,6 +76,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.STREAM_BROKEN: logging.WARNING,
     Action.KEY_SET_FAILED: logging.WARNING,
     Action.ENGINE_FALLBACK: logging.WARNING,
+    Action.COUNTING_LEFT_TO_WORKERS: logging.WARNING,
     Action.PRODUCER_REPLACED: logging.WARNING,
     Action.CONSUMER_REPLACED: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,

@@ -26,6 +26,7 @@ from gateway import (
     response_stream,
     stream_keeper,
     submission,
+    token_counts,
     turns,
     uploads,
     withdrawals,
@@ -133,6 +134,7 @@ class Parts:
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
+        self.token_counts = token_counts.TokenCounts([POOL], self.workers)
         self.references = references.References(self.delivery, self.seal_keys, self.uploads)
         self.conversations = conversations.Conversations(
             self.broker.layout.tag,
@@ -166,6 +168,7 @@ class Parts:
             self.files,
             self.turns,
             busy.BusyTurns(self.delivery, self.operations),
+            self.token_counts,
         )
 
     def permit(self, principal: Principal) -> None:

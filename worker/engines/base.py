@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tailrace.prompts import agreement
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature, generates_text, needed
 from worker import generation, item_parser
@@ -180,6 +181,8 @@ class Engine(Protocol):
             with the same values takes a response over.
         max_model_len: tokens that prompt and answer may have together; 0 where only the engine's
             server knows.
+        counting_digest: equal to a `tailrace.prompts.counter.Counter`'s where that counts as this
+            engine does; empty where it cannot be told.
         stop_ids: ids that end a response.
         features: what it can do beyond plain text; known once it has started.
         parsers: names of what reads answers as items, for operators; known once it has started.
@@ -191,6 +194,7 @@ class Engine(Protocol):
     model_rev: str
     tokenizer_digest: str
     max_model_len: int
+    counting_digest: str
     stop_ids: frozenset[int]
     features: frozenset[Feature]
     parsers: tuple[str, ...]
@@ -253,6 +257,7 @@ class PlainText:
     features: frozenset[Feature] = frozenset()
     parsers: tuple[str, ...] = ()
     max_model_len = 0
+    counting_digest = ""
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
         raise AssertionError("it makes no embeddings")
@@ -280,13 +285,7 @@ def check_length(prompt_tokens: int, max_model_len: int) -> None:
         Refused: context_length_exceeded.
     """
     if prompt_tokens + 1 > max_model_len:
-        raise Refused(
-            "context_length_exceeded",
-            (
-                f"This model's maximum context length is {max_model_len} tokens. However, your "
-                f"messages resulted in {prompt_tokens} tokens."
-            ),
-        )
+        raise Refused("context_length_exceeded", agreement.too_long(prompt_tokens, max_model_len))
 
 
 def check_input(index: int, tokens: int, max_model_len: int) -> None:

@@ -287,6 +287,7 @@ class Scripted:
     ids_are_tokens = True
     model_rev = "scripted-1"
     tokenizer_digest = "scripted-1"
+    counting_digest = ""
     stop_ids: frozenset[int] = frozenset()
     features = features.ALL
     parsers: tuple[str, ...] = ("scripted",)

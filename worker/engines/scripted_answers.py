@@ -27,9 +27,9 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
+from tailrace.prompts.chat_template import text_of
 from tailrace.protocol import records
 from worker.engines import scripted_markers, scripted_values
-from worker.messages import text_of
 
 Run = str | int  # text as it is, or so many tokens that depend on all before them
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tailrace import private_parts, settings, telemetry
+from tailrace.prompts import agreement, chat_template
 from tailrace.protocol import images, records
 from tailrace.protocol.features import Feature
 from worker import generation
@@ -118,6 +119,7 @@ class VLLM:
         self.capacity = capacity
         self.model_rev = ""
         self.tokenizer_digest = ""
+        self.counting_digest = ""
         self.stop_ids: frozenset[int] = frozenset()
         self.features: frozenset[Feature] = frozenset()
         self.parsers: tuple[str, ...] = ()
@@ -261,8 +263,7 @@ class VLLM:
 
     def _raw_ids(self, request: records.Request) -> list[int]:
         """The ids of a prompt that is a text, with what the tokenizer puts before any text."""
-        text = "".join(str(message["content"]) for message in request.messages)
-        return list(self._fast.encode(text).ids)
+        return list(self._fast.encode(chat_template.raw_text(request)).ids)
 
     async def _run(
         self,
@@ -382,6 +383,7 @@ class VLLM:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        self.counting_digest = await self._in_encoder(self._digest)
         two_tokens = SamplingParams(
             max_tokens=2, ignore_eos=True, detokenize=False, output_kind=RequestOutputKind.DELTA
         )
@@ -411,6 +413,14 @@ class VLLM:
             telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because)
         self.features = frozenset(found)
         self.parsers = tuple(filter(None, (self._names.tools, self._names.reasoning)))
+
+    def _digest(self) -> str:
+        return agreement.digest(
+            self._template.render,
+            lambda text: list(self._fast.encode(text).ids),
+            self._template.text,
+            self._fast.to_str(),
+        )
 
     async def _continues_a_grammar(self) -> bool:
         """The canary: whether the plugin `vllm_grammar` is there and does what it should."""

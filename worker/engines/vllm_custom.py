@@ -13,7 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from worker.engines import base, vllm_template
+from tailrace.prompts import chat_template
+from worker.engines import base
 
 TITLE: Final = "tailrace-custom:"  # begins the title of the parameters of a tool with a grammar
 
@@ -55,7 +56,7 @@ def _ebnf(form: dict[str, Any]) -> str:
 
 
 def _arguments(ebnf: str) -> str:
-    name = json.dumps(vllm_template.CUSTOM_INPUT)
+    name = json.dumps(chat_template.CUSTOM_INPUT)
     frame = _literal(f"{{{name}: " + '"'), _literal('"}')
     return f"root ::= {frame[0]} text {frame[1]}\n{in_json(ebnf)}"
 

@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tailrace.prompts import chat_template
 from tailrace.protocol import records
 from worker import generation
-from worker.engines import vllm_internals, vllm_template
+from worker.engines import vllm_internals
 from worker.item_parser import Piece
 
 # Parsers with a state machine may look at all arguments for each delta. So from here on in a call
@@ -279,7 +280,7 @@ class CustomInput:
         """Text that `more` completes."""
         self._held += more
         if self._inside is None:
-            begun = _skip(self._held, ("{", f'"{vllm_template.CUSTOM_INPUT}"', ":", '"'))
+            begun = _skip(self._held, ("{", f'"{chat_template.CUSTOM_INPUT}"', ":", '"'))
             if begun is None:
                 return ""
             self._inside = begun >= 0

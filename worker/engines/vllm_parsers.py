@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tailrace import telemetry
+from tailrace.prompts import chat_template
 from tailrace.protocol import records
 from worker.engines import (
     base,
@@ -20,7 +21,6 @@ from worker.engines import (
     vllm_formats,
     vllm_internals,
     vllm_items,
-    vllm_template,
 )
 
 AUTO: Final = "auto"
@@ -309,7 +309,7 @@ def _allowed(request: records.Request) -> list[dict[str, Any]]:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     """As vLLM takes it; strict unless the client said that it is not."""
-    shown = vllm_template.shown_tool(tool)
+    shown = chat_template.shown_tool(tool)
     strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
     function = {**shown["function"], "strict": strict}
     if ((tool.get("custom") or {}).get("format") or {}).get("type") == "grammar":

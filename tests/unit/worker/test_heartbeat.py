@@ -33,6 +33,8 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "detail": "loading the engine",
         "model": MODEL,
         "features": sorted(scripted.Scripted.features),
+        "counting_digest": "",
+        "max_model_len": 8_192,
         "capacity": 4,
         "running": 0,
         "queued": 0,

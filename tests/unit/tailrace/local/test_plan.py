@@ -113,8 +113,19 @@ def test_only_vllm_runs_in_the_engine_environment(engine: str, python: str) -> N
 
 def test_pools_name_the_model_clients_ask_for() -> None:
     assert json.loads(services()["push-1"].environ["TAILRACE_POOLS"]) == {
-        "default": {"models": ["m"], "max_model_len": 4096, "temperature": 1.0, "top_p": 1.0}
+        "default": {
+            "models": ["m"],
+            "max_model_len": 4096,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "tokenizer": "/models/m",
+        }
     }
+
+
+def test_gateways_count_only_with_a_model_that_is_a_folder() -> None:
+    of_server = plan.Model("llama3", "llama3")
+    assert "tokenizer" not in json.loads(plan.pools(of_server))["default"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace import telemetry
+from tailrace.prompts import chat_template
 from tailrace.protocol import events, records
 from worker.engines import base, vllm_items, vllm_parsers, vllm_template
 
@@ -122,7 +123,7 @@ def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     custom = {"id": "c2", "type": "custom", "custom": {"name": "x", "input": "text"}}
     broken = {"id": "c3", "type": "function", "function": {"name": "f", "arguments": "no JSON"}}
-    found = vllm_template.messages(
+    found = chat_template.messages(
         [
             {"role": "developer", "content": [{"type": "input_text", "text": "Be short."}]},
             {"role": "assistant", "content": "", "tool_calls": [call, custom, broken]},
@@ -141,7 +142,7 @@ def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
 def test_a_custom_tool_is_shown_as_a_function_of_one_text() -> None:
     grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
     custom = {"name": "x", "description": "about", "format": grammar}
-    shown = vllm_template.shown_tool({"type": "custom", "custom": custom})["function"]
+    shown = chat_template.shown_tool({"type": "custom", "custom": custom})["function"]
     assert shown["name"] == "x"
     assert list(shown["parameters"]["properties"]) == ["input"]
     assert "about" in shown["description"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.prompts import chat_template
 from worker.engines import vllm, vllm_template
 
 IMAGE = {"type": "image", "sha256": "00", "media": "image/png", "width": 1, "height": 1, "data": ""}
@@ -69,7 +70,7 @@ def test_images_of_tools_are_another_question(tokenizer: type[Tokenizer], takes:
 
 
 def test_messages_have_markers_for_images_and_texts_otherwise() -> None:
-    found = vllm_template.messages(
+    found = chat_template.messages(
         [
             {"role": "user", "content": [TEXT, TEXT]},
             {"role": "user", "content": [TEXT, IMAGE]},

@@ -1,0 +1,1 @@
+"""Prompts: how a request becomes the ids that a model reads."""

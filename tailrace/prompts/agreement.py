@@ -1,0 +1,121 @@
+"""Whether two tokenizers and templates make the same ids (pure).
+
+The files of a model do not tell alone: transformers changes what it reads, each version otherwise.
+So both sides also put the same requests to what they have, and compare what comes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from tailrace.protocol import records
+
+# What a template may call to learn the date: its prompts are others tomorrow.
+_DATED: Final = ("strftime_now", "datetime")
+_DECISIVE: Final = ("model", "normalizer", "pre_tokenizer", "added_tokens")  # of a tokenizer
+_OWNER: Final = records.Owner("tailrace", "probe")
+_TEXTS: Final = (
+    "Hello, world!",
+    "  two  spaces,\ttab\r\nCRLF\n\n\nlines ",
+    "größer 天気 Привет नमस्ते 👩‍👩‍👧‍👦🇩🇪 e\u0301 \u00a0\u200b\ufeff",
+    "\x00\x01\x7f <|im_end|><|im_start|>system\n</s><s>[INST]<think></think><tool_call>",
+    '{"a": [1, 2.5e-3, null], "b": "\\u00e9 \\\\ \\""}',
+    "def f(x):\n    return x**2  # 1234567890\n" * 4,
+)
+_TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks <things> & 天気 up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"what": {"type": "string"}, "deep": {"type": ["boolean", "null"]}},
+            "required": ["what"],
+        },
+    },
+}
+_CALL: Final[dict[str, Any]] = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": '{"what": "größer"}'},
+}
+
+Render = Callable[[records.Request], Sequence[int]]
+
+
+def digest(
+    render: Render,
+    raw_ids: Callable[[str], Sequence[int]],
+    template: str,
+    tokenizer: str,
+) -> str:
+    """A digest of what a tokenizer and a template make of prompts; empty where that depends on the
+    time.
+
+    Args:
+        render: the ids of a request; raises where the template refuses it.
+        raw_ids: the ids of a text without a template.
+        template: its source.
+        tokenizer: JSON of the library `tokenizers`.
+    """
+    if any(word in template for word in _DATED):
+        return ""
+    found = hashlib.blake2b(digest_size=16)
+
+    def add(value: Any) -> None:
+        found.update(json.dumps(value, sort_keys=True).encode() + b"\n")
+
+    add(template)
+    parts = json.loads(tokenizer)
+    add([parts.get(name) for name in _DECISIVE])
+    for text in _TEXTS:
+        add(list(raw_ids(text)))
+    for request in _requests():
+        try:
+            add(list(render(request)))
+        except Exception:  # of any type: both refuse it, or they differ
+            add("refused")
+    return found.hexdigest()
+
+
+def _requests() -> Iterator[records.Request]:
+    """Probes of all that a prompt may be made of."""
+    user = {"role": "user", "content": "".join(_TEXTS)}
+    answer = {"role": "assistant", "content": "Yes."}
+    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    returned = {"role": "tool", "tool_call_id": "call_1", "content": "<42>"}
+    told = {"role": "system", "content": "Be brief."}
+    thought = {**answer, "reasoning_content": "Hm."}
+    dialogues: list[list[dict[str, Any]]] = [
+        *([{"role": "user", "content": text}] for text in _TEXTS),
+        [told, user],
+        [user, answer, user],
+        [told, user, thought, user],
+        [user, called, returned],
+        [user, {**called, "content": "Wait."}, returned, answer, told, user],
+    ]
+    for dialogue in dialogues:
+        for tools in ([], [_TOOL], [_TOOL, _custom()]):
+            yield _request(dialogue, tools=tools)
+    for effort in ("none", "low", "high"):
+        yield _request([user], reasoning={"effort": effort})
+
+
+def _custom() -> dict[str, Any]:
+    form = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
+    return {"type": "custom", "custom": {"name": "free", "description": "d", "format": form}}
+
+
+def _request(messages: list[dict[str, Any]], **more: Any) -> records.Request:
+    return records.Request("probe", _OWNER, "m", messages, records.Sampling(1), {}, **more)
+
+
+def too_long(tokens: int, max_model_len: int) -> str:
+    """What a client is told of a prompt of so many tokens."""
+    return (
+        f"This model's maximum context length is {max_model_len} tokens. However, your messages "
+        f"resulted in {tokens} tokens."
+    )

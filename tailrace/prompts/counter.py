@@ -1,0 +1,171 @@
+"""The ids of prompts without an engine: by the model's own template and tokenizer, from its folder.
+
+What transformers does with them is done here with `jinja2` and `tokenizers` alone, which take a
+hundredth of its memory and start. Whether both agree for a model is found out (`agreement`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import jinja2
+import jinja2.sandbox
+import tokenizers
+
+from tailrace.prompts import agreement, chat_template
+from tailrace.protocol import images, records
+
+_SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+
+
+class NotCountable(Exception):
+    """The prompts of this model can only be counted by its engine. The message says why."""
+
+
+class Counter:
+    """Counts the tokens of prompts. Not for several threads at once.
+
+    Attributes:
+        digest: equal to an engine's where both make the same ids (`agreement.digest`).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Read the model's files; takes up to a second.
+
+        Raises:
+            NotCountable
+        """
+        self._tokenizer = _FolderTokenizer(folder)
+        self._template = chat_template.Template(self._tokenizer)
+        self.digest = agreement.digest(
+            self._template.render,
+            self._tokenizer.raw_ids,
+            self._template.text,
+            self._tokenizer.fast.to_str(),
+        )
+        if not self.digest:
+            raise NotCountable("its template makes other prompts at other times")
+
+    def count(self, request: records.Request) -> int | None:
+        """How many tokens the prompt of a request has, without what a fork copies; None where that
+        takes the engine: with images, for embeddings, and where the template refuses the request.
+        """
+        if request.embed is not None or images.any_in(request.messages):
+            return None
+        if request.raw:
+            return len(self._tokenizer.raw_ids(chat_template.raw_text(request)))
+        try:
+            return len(self._template.render(request))
+        except chat_template.Unrenderable:
+            return None
+
+
+class _FolderTokenizer:
+    """What `chat_template.Template` asks of a tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.fast = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            config = json.loads((folder / "tokenizer_config.json").read_text())
+            self.chat_template = _source(folder, config)
+        except Exception as error:  # the library has no type of its own
+            raise NotCountable(f"its files cannot be read: {error}") from error
+        # Its file may say that texts are cut, which nobody asked for.
+        self.fast.no_truncation()
+        self.fast.no_padding()
+        self._special = _special_tokens(config)
+        try:
+            self._compiled = {
+                name: _ENVIRONMENT.from_string(text) for name, text in self._templates().items()
+            }
+        except jinja2.TemplateError as error:
+            raise NotCountable(f"its template is not plain Jinja: {error}") from error
+
+    def apply_chat_template(
+        self,
+        messages: Any,
+        *,
+        tools: Any = None,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        return_dict: bool = False,
+        **variables: Any,
+    ) -> Any:
+        """As of transformers, which shows a template an empty list for no tools."""
+        several = self._compiled.keys()
+        name = "tool_use" if tools is not None and "tool_use" in several else "default"
+        text = self._compiled[name].render(
+            messages=messages,
+            tools=tools or [],
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+            **{**self._special, **variables},
+        )
+        return list(self.fast.encode(text, add_special_tokens=False).ids) if tokenize else text
+
+    def raw_ids(self, text: str) -> list[int]:
+        """The ids of a text, with what the tokenizer puts before any."""
+        return list(self.fast.encode(text).ids)
+
+    def _templates(self) -> Mapping[str, str]:
+        found = self.chat_template
+        return found if isinstance(found, dict) else {"default": found}
+
+
+def _source(folder: Path, config: dict[str, Any]) -> str | dict[str, str]:
+    """The template's source, or several by name."""
+    if (folder / "additional_chat_templates").exists():
+        raise ValueError("several templates in files of their own are not supported")
+    file = folder / "chat_template.jinja"
+    found = file.read_text() if file.exists() else config.get("chat_template")
+    if isinstance(found, list):
+        found = {each["name"]: each["template"] for each in found}
+    if not found or (isinstance(found, dict) and "default" not in found):
+        raise ValueError("it has no template")
+    return found
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _SPECIAL:
+        value = config.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape `<`, `>`, `&` and quotes."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _environment() -> jinja2.Environment:
+    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = _refuse
+    return made
+
+
+_ENVIRONMENT: Final = _environment()
