@@ -412,6 +412,14 @@ def overloaded(retry_after_s: float) -> ApiError:
     )
 
 
+def too_many_feeds(most: int, retry_after_s: float) -> ApiError:
+    """The caller has as many feeds open here as it may."""
+    message = f"You have {most} feeds open here, which is the most. Please close some of them."
+    return ApiError(
+        429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
+    )
+
+
 def too_many_look_ups(retry_after_s: float) -> ApiError:
     """The caller looks up more responses at once than the log is read for one principal."""
     message = (

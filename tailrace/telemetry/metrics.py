@@ -53,6 +53,7 @@ CLIENTS_SLOWED: Final = Counter(
 )
 OPEN_SOCKETS: Final = Gauge("tailrace_open_sockets", "WebSockets open now", ["kind"])
 OPEN_STREAMS: Final = Gauge("tailrace_open_streams", "SSE streams open now")
+FEEDS: Final = Gauge("tailrace_feeds", "Feeds open now, over SSE and sockets")
 SOCKET_CLOSES: Final = Counter(
     "tailrace_socket_closes", "WebSockets closed, by close code or `client`", ["code"]
 )

@@ -13,6 +13,7 @@ from tailrace import log, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import delivery, feed
 from tailrace.protocol import close_codes, errors
+from tailrace.protocol import feed as positions
 from tailrace.web import (
     access,
     auth_messages,
@@ -183,25 +184,41 @@ class WatchConnection:
     def _obey(self, command: _Obeyed) -> None:
         match command:
             case watch_commands.Feed(after):
-                self._unwatch(feed.NAME)
-                # The one place where a subscription is there at once.
-                self._watches[feed.NAME] = self._feeds.watch(
-                    self._owner, after, lambda: self._ready(feed.NAME)
-                )
+                self._feed(after)
             case watch_commands.Unfeed():
                 self._unwatch(feed.NAME)
             case watch_commands.Invalid(rid, error):
                 self._refuse(rid, error)
+            case watch_commands.Watch(rid, _) if rid == feed.NAME:
+                self._refuse(rid, error_mapping.api_error(rid, delivery.NotFound(rid)))
             case watch_commands.Unwatch(rid):
-                self._unwatch(rid)
+                if rid != feed.NAME:  # which is no response
+                    self._unwatch(rid)
             case watch_commands.Watch(rid, after):
-                if len(self._watches) + len(self._starting) >= MAX_WATCHES:
+                if self._full:
                     self._refuse(rid, _too_many())
                     return
                 # A second watch of the same response replaces the first: the client chooses the
                 # position.
                 self._unwatch(rid)
                 self._starting[rid] = asyncio.create_task(self._watch(rid, after))
+
+    @property
+    def _full(self) -> bool:
+        return len(self._watches) + len(self._starting) >= MAX_WATCHES
+
+    def _feed(self, after: positions.Position | None) -> None:
+        self._unwatch(feed.NAME)
+        if self._full:
+            self._refuse(None, _too_many())
+            return
+        try:
+            # The one place where a subscription is there at once.
+            self._watches[feed.NAME] = self._feeds.watch(
+                self._owner, after, lambda: self._ready(feed.NAME)
+            )
+        except errors.ApiError as error:
+            self._refuse(None, error)
 
     async def _watch(self, rid: str, after: int) -> None:
         try:

@@ -7,11 +7,13 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from tests.services.gateway.test_conversations import answered, made, turn
 from tests.support import archive_parts
@@ -268,23 +270,97 @@ async def test_what_is_no_position_is_refused(push: gp.Listening, keys: gp.Keys)
         assert (await nobody.get("/v1/feed")).status_code == 401
 
 
-async def test_a_worker_that_dies_before_it_tells_is_made_up_for(
-    client: httpx.AsyncClient, push: gp.Listening, keys: gp.Keys, parts: archive_parts.Parts
+@pytest.fixture
+def own(tmp_path: Path, keys: gp.Keys) -> Iterator[archive_parts.Parts]:
+    """A deployment without a worker."""
+    with archive_parts.parts(tmp_path, keys, "feed-lost") as made_, made_.archive():
+        yield made_
+
+
+async def test_the_end_is_told_once_also_where_the_worker_that_began_is_killed(
+    own: archive_parts.Parts, keys: gp.Keys
 ) -> None:
-    name = await made(client)
-    async with over_sse(push, keys) as device:
-        await device.until("feed.ready")
-        with parts.worker("worker-2") as second:
-            running = [
-                asyncio.create_task(
-                    turn(client, name, "long", tokens=60, pace_ms=30, if_busy="queue")
-                )
-                for _ in range(1)
+    with own.gateway("gateway-1") as gateway, own.push("push-1") as push:
+        async with gateway.client() as client, over_sse(push, keys) as device:
+            name = await made(client)
+            await device.until("feed.ready")
+            with own.worker("worker-1") as first:
+                asked = asyncio.create_task(turn(client, name, "long", tokens=80, pace_ms=40))
+                begun = await device.until("response.started", conversation_id=name)
+                log_ = first.log.read_text()
+                first.kill()
+            assert "response_claimed" in log_
+            assert "response_ended" not in log_
+            with own.worker("worker-2") as second:
+                got = (await asked).json()
+                assert got["status"] == "completed"
+                ended = await device.until("response.ended", response_id=got["id"])
+                assert "response_taken_over" in second.log.read_text()
+            assert ended["status"] == "completed"
+            assert begun["response_id"] == got["id"]
+            kinds = [e["type"] for e in device.events if e.get("response_id") == got["id"]]
+            assert [k for k in kinds if k.startswith("response.")] == [
+                "response.started",
+                "response.ended",
             ]
-            await device.until("response.started", conversation_id=name)
-            second.kill()
-        got = (await running[0]).json()
-        assert got["status"] == "completed"
-        ended = await device.until("response.ended", response_id=got["id"])
-        assert ended["status"] == "completed"
-        assert [e["type"] for e in device.events].count("response.ended") == 1
+
+
+async def test_feeds_end_with_their_credential_their_revocation_and_their_service(
+    own: archive_parts.Parts, keys: gp.Keys
+) -> None:
+    """And go on elsewhere from their position, with nothing missing and nothing twice."""
+    with own.gateway("gateway-1") as gateway, own.push("push-2") as other:
+        with own.push("push-1") as push:
+            async with gateway.client() as client:
+                await made(client, title="before")
+                assert await ended_feeds(push, keys.token("alice", ttl=3)) == 4003
+                waiting_ = asyncio.create_task(ended_feeds(push, keys.token("mallory")))
+                await asyncio.sleep(1)
+                async with gateway.client("root", ("admin",)) as admin:
+                    body = {"subject": "mallory"}
+                    done = await admin.post("/v1/admin/revocations", json=body)
+                    assert done.status_code == 201
+                assert await waiting_ == 4500
+                async with over_sse(push, keys) as device:
+                    await device.until("feed.ready")
+                    name = await made(client, title="seen")
+                    await device.until("conversation.created", conversation_id=name)
+                    position = device.position
+                draining = asyncio.create_task(ended_feeds(push, keys.token("alice")))
+                await asyncio.sleep(1)
+                push.child.terminate()
+                assert await draining == 4002
+                missed = await made(client, title="missed")
+        async with over_sse(other, keys, after=position) as device:
+            await device.until("feed.ready")
+            created = [e for e in device.events if e["type"] == "conversation.created"]
+            assert [e["conversation_id"] for e in created] == [missed]
+
+
+async def ended_feeds(push: gp.Listening, credential: str) -> int:
+    """Follow a feed over SSE and over a socket until both end. Returns the socket's close code;
+    the body of the other was broken off."""
+    headers = {"authorization": f"Bearer {credential}"}
+
+    async def over_http() -> None:
+        async with (
+            httpx.AsyncClient(base_url=push.url, headers=headers, timeout=60) as client,
+            client.stream("GET", "/v1/feed") as stream,
+        ):
+            assert stream.status_code == 200
+            with pytest.raises(httpx.RemoteProtocolError):
+                async for _ in stream.aiter_lines():
+                    pass
+
+    async with asyncio.timeout(40):
+        body = asyncio.create_task(over_http())
+        url = push.url.replace("http", "ws") + "/v1/watch"
+        async with connect(url, additional_headers=headers) as socket:
+            await socket.send(json.dumps({"type": "feed"}))
+            with contextlib.suppress(ConnectionClosed):
+                while True:
+                    await socket.recv()
+            assert socket.close_code is not None
+            code = int(socket.close_code)
+        await body
+    return code

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tailrace import log
 from tailrace.delivery import feed, outbox
-from tailrace.protocol import activity, conversations, ids, records, topics
+from tailrace.protocol import activity, conversations, errors, ids, records, topics
 from tailrace.protocol import feed as positions
 from tests.support import memory_log, waiting
 
@@ -94,6 +95,18 @@ async def test_copies_of_a_notice_are_told_once(world: World) -> None:
     mine.close()
 
 
+def test_so_many_notices_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "REMEMBERED", 3)
+    of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None)
+    of.begin((0, 0))
+    for offset, rid in enumerate(("r1", "r2", "r3", "r1", "r4", "r2", "r1")):
+        notice = activity.encode(activity.Ended(rid, ALICE, "m", "completed"))
+        of.take(1, log.Record(topics.ACTIVITY, P, offset, 0, rid.encode(), notice, ()))
+    told = [json.loads(e.body).get("response_id") for e in of.pending()]
+    assert told == [None, "r1", "r2", "r3", "r4", "r1"], "r1 was forgotten for r4"
+    assert len(of._known) == 3
+
+
 async def test_everything_behind_a_position_comes_once_also_while_more_is_written(
     world: World,
 ) -> None:
@@ -117,6 +130,7 @@ async def test_one_that_takes_nothing_is_cut_off_and_one_that_catches_up_waits(
 ) -> None:
     monkeypatch.setattr(feed, "SLOW_BYTES", 20_000)
     monkeypatch.setattr(feed, "FULL_BYTES", 5_000)
+    monkeypatch.setattr(outbox, "SLOW_AFTER_S", 0.0)
     live = world.feeds.watch(ALICE, None)
     [ready] = await taken(live, 1)
     for n in range(400):
@@ -192,3 +206,173 @@ def test_what_is_no_position_is_none(text: str) -> None:
 def test_a_position_is_read_as_it_was_written() -> None:
     at = positions.Position(b"\x01\xff\x00\x10", (3, 2**40))
     assert positions.position(str(at)) == at
+
+
+def test_who_is_slow_is_so_for_a_time() -> None:
+    """What one fetch brings says nothing about the reader, nor does what came while it read."""
+    now = [0.0]
+    of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None, lambda: now[0])
+    of.begin((0, 0))
+    for n in range(3_000):
+        of.take(0, titled(n, "x" * 500))
+    assert len(of.pending()) == feed.BATCH
+    now[0] = outbox.SLOW_AFTER_S
+    of.take(0, titled(3_000))
+    of.pending()
+    now[0] += outbox.SLOW_AFTER_S
+    of.take(0, titled(3_001))
+    assert not of._slow, "it took something meanwhile"
+    now[0] += 0.1
+    of.take(0, titled(3_002))
+    with pytest.raises(outbox.Slow):
+        of.pending()
+
+
+def titled(offset: int, text: str = "t", by: records.Owner = ALICE) -> log.Record:
+    act = conversations.Changed(C, by, title=text)
+    value = conversations.encode(act)
+    key = conversations.key(act).encode()
+    return log.Record(topics.CONVERSATIONS, P, offset, 0, key, value, ())
+
+
+async def test_the_end_is_final(world: World) -> None:
+    """A worker that stalled tells late that it began."""
+    mine = world.feeds.watch(ALICE, None)
+    await taken(mine, 1)
+    world.ended("r1")
+    started = activity.Started("r1", ALICE, "m", 1)
+    world.broker.put(topics.ACTIVITY, P, b"r1", activity.encode(started))
+    world.ended("r2")
+    assert [(e["type"], e["response_id"]) for e in await taken(mine, 2)] == [
+        ("response.ended", "r1"),
+        ("response.ended", "r2"),
+    ]
+    mine.close()
+
+
+async def test_a_position_that_this_process_has_not_reached_is_no_loss(world: World) -> None:
+    """Another process told it, whose tail was faster."""
+    first = world.feeds.watch(ALICE, None)
+    [ready] = await taken(first, 1)
+    end = world.broker.partition(topics.CONVERSATIONS, P).end
+    world.broker.lag(topics.CONVERSATIONS, P, end)
+    world.title("told elsewhere")
+    log_tag, offsets = positions.position(ready["position"])
+    ahead = positions.Position(log_tag, (offsets[0] + 1, offsets[1]))
+    mine = world.feeds.watch(ALICE, ahead)
+    assert [e["type"] for e in await taken(mine, 1)] == ["feed.ready"]
+    world.broker.catch_up(topics.CONVERSATIONS, P)
+    world.title("new")
+    assert [e["title"] for e in await taken(mine, 1)] == ["new"], "and nothing twice"
+    beyond = positions.Position(log_tag, (offsets[0] + 9, offsets[1]))
+    lost = world.feeds.watch(ALICE, beyond)
+    assert [e["type"] for e in await taken(lost, 1)] == ["feed.reset"]
+
+
+async def test_a_feed_that_cannot_go_on_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.feeds.watch(ALICE, None)
+    [ready] = await taken(first, 1)
+    first.close()
+    world.title("a")
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(world.feeds._ranges, "read", broken)
+    woken: list[bool] = []
+    mine = world.feeds.watch(
+        ALICE, positions.position(ready["position"]), lambda: woken.append(True)
+    )
+    with pytest.raises(RuntimeError, match="a defect"):
+        await taken(mine, 1)
+    assert woken
+    mine.close()
+
+
+async def test_feeds_of_one_owner_share_what_they_are_told(world: World) -> None:
+    many = [world.feeds.watch(ALICE, None) for _ in range(5)]
+    theirs = world.feeds.watch(OTHER, None)
+    for each in (*many, theirs):
+        await taken(each, 1)
+    world.title("shared")
+    world.ended("r1", OTHER)
+    told = [(await each.next_events())[0] for each in many]
+    assert len({id(event) for event in told}) == 1
+    assert json.loads(told[0].body)["title"] == "shared"
+    assert (await taken(theirs, 1))[0]["response_id"] == "r1"
+
+
+async def test_an_owner_has_so_many_feeds_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST", 3)
+    many = [world.feeds.watch(ALICE, None) for _ in range(3)]
+    with pytest.raises(errors.ApiError) as error:
+        world.feeds.watch(ALICE, None)
+    assert (error.value.status, error.value.code) == (429, "rate_limit_exceeded")
+    world.feeds.watch(OTHER, None).close()
+    many[0].close()
+    many[0].close()  # which gives one place back, not two
+    world.feeds.watch(ALICE, None)
+    with pytest.raises(errors.ApiError):
+        world.feeds.watch(ALICE, None)
+
+
+async def test_who_is_told_nothing_for_long_learns_how_far_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "QUIET", 10)
+    mine = world.feeds.watch(ALICE, None)
+    [ready] = await taken(mine, 1)
+    for n in range(25):
+        world.title(str(n), OTHER)
+    [moved] = await taken(mine, 1)
+    assert moved["type"] == "feed.position"
+    before, after = (positions.position(e["position"]).offsets[0] for e in (ready, moved))
+    assert after >= before + 10
+    mine.close()
+    world.title("mine")
+    again = world.feeds.watch(ALICE, positions.position(moved["position"]))
+    assert (await taken(again, 1))[0]["title"] == "mine"
+
+
+async def test_nothing_is_followed_for_a_feed_that_was_closed_meanwhile(world: World) -> None:
+    """While the log is asked where it ends, after the tail was cut."""
+    mine = world.feeds.watch(ALICE, None)
+    await taken(mine, 1)
+    asked, answer = asyncio.Event(), asyncio.Event()
+    real = world.feeds._end
+
+    async def slow(index: int, partition: int) -> int:
+        asked.set()
+        await answer.wait()
+        return await real(index, partition)
+
+    world.feeds._end = slow  # type: ignore[method-assign]
+    for n in range(3):
+        world.ended(f"x{n}", OTHER)
+    end = world.broker.partition(topics.ACTIVITY, P).end
+    world.feeds._readers[1].follow(P, 0)
+    world.broker.delete_below(topics.ACTIVITY, P, end)
+    async with asyncio.timeout(5):
+        await asked.wait()
+    mine.close()
+    answer.set()
+    await asyncio.sleep(0.1)
+    assert not any(reader.follows(P) for reader in world.feeds._readers)
+
+
+def test_forged_records_and_records_of_nobody_are_passed_over() -> None:
+    of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None)
+    of.begin((0, 0))
+    of.pending()
+    of.take(0, titled(0)._replace(forged="unsigned"))
+    of.take(0, titled(1)._replace(value=None))
+    of.take(0, titled(2)._replace(value=b"{"))
+    assert not of.ready
+    of.take(0, titled(3))
+    of.take(0, titled(3))
+    of.take(0, titled(2))
+    assert [json.loads(e.body)["position"] for e in of.pending()] == ["00000000-4-0"]
