@@ -199,8 +199,8 @@ class TestLosses:
             worker("second")
             while seen[-1]["type"] not in TERMINAL_TYPES:
                 seen.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
+            assert events_of((await watched).text) == seen, "the second device"
         shown = seen[-1]["response"]
         assert dense(seen)
         assert shown["dropped_messages"] == 6
         assert text_of(shown) == scripted.expected_text(said[6:], 100)
-        assert events_of((await watched).text) == seen, "the second device"
