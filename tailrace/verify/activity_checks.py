@@ -41,12 +41,15 @@ def _problems(
         yield "it has ended, and its owner's feed does not say so"
     if response.asked:
         request = response.asked[0].request
-        if not (request.store and request.generate):
+        embedding = request.echo.get("object") == events.EMBEDDINGS
+        if embedding or not (request.store and request.generate):
             yield "the feed tells of a response that nobody can read later"
-        of_request = (request.owner, request.model, request.conversation, request.previous)
+        created = request.echo.get("created_at")
+        of_request = (request.owner, request.model, created, request.conversation, request.previous)
         for told in response.told:
-            if (told.owner, told.model, told.conversation, told.previous) != of_request:
-                yield "the feed names another owner, model, conversation or previous response"
+            of = (told.owner, told.model, told.created_at, told.conversation, told.previous)
+            if of != of_request:
+                yield "the feed names another owner, model, time, conversation or previous response"
     if ends and account.reason in (None, "withdrawn"):
         yield "the feed says that it has ended"
     elif any(told.status != account.status for told in ends):

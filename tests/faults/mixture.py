@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.verify import report
-from tests.faults import archived, chaos, crowd, drill, stage, wants
+from tests.faults import archived, chaos, crowd, drill, feeds, stage, wants
 
 ROUND_S = 120.0  # of load and faults; starting, resting and judging come on top
 OPEN = 14  # responses under way
@@ -41,10 +41,13 @@ class Round:
     inconclusive: str = ""
     compared: int = 0  # responses whose events the archive gave too
     differing: list[str] = field(default_factory=list)  # of them
+    untold: list[str] = field(default_factory=list)  # what is wrong with the feeds
+    resumes: int = 0  # of feeds
+    told: int = 0  # ends of responses, on feeds
 
     @property
     def word(self) -> str:
-        if self.differing:
+        if self.differing or self.untold:
             return "fail"
         if self.report.verdict is not report.Verdict.PASS:
             return str(self.report.verdict.value)
@@ -60,6 +63,8 @@ class Totals:
     takeovers: int = 0
     of: Counter[str] = field(default_factory=Counter)
     compared: int = 0
+    resumes: int = 0
+    told: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -70,6 +75,8 @@ class Totals:
         self.takeovers += one.takeovers
         self.of += one.of
         self.compared += one.compared
+        self.resumes += one.resumes
+        self.told += one.told
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -96,7 +103,8 @@ class Totals:
                 f"responses {f['responses']}, of which {self.report.results['L11'].judged} turns "
                 f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
-                f"{self.compared}"
+                f"{self.compared}; ends told by feeds {self.told}, which resumed {self.resumes} "
+                "times"
             ),
             f"faults: {faults}",
             (
@@ -126,7 +134,7 @@ def fork_of(d: drill.Drill) -> dict[str, Any]:
     have."""
     rng = d.rng
     source = rng.choice(d.crowd.asked[-2 * OPEN :])
-    plain = not source.body.keys() & {"tools", "text", "reasoning"}
+    plain = _plain(d, source)
     of = {"response_id": source.rid, "at": rng.randrange(0, max(2, source.tokens // 2))}
     tokens = source.tokens
     if plain:  # only there does another text leave the rest what it must be
@@ -144,6 +152,15 @@ def fork_of(d: drill.Drill) -> dict[str, Any]:
         "sampling": rng.randrange(2),
         **more,
     }
+
+
+def _plain(d: drill.Drill, asked: crowd.Asked) -> bool:
+    """Whether an answer is nothing but text. A fork is what its source is."""
+    fork = asked.body.get("fork")
+    if fork is None:
+        return not asked.body.keys() & {"tools", "text", "reasoning"}
+    sources = [each for each in d.crowd.asked if each.rid == fork["response_id"]]
+    return bool(sources) and _plain(d, sources[0])
 
 
 async def turn_of(d: drill.Drill) -> dict[str, Any]:
@@ -236,12 +253,14 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
     try:
         async with drill.drill(on, "mixture", seed) as d:
             until = time.monotonic() + seconds
-            async with d.reviving():
-                loading = asyncio.create_task(load(d, until))
-                await chaos.rage(d, until, PAUSE_S)
-                await chaos.heal(d)
-                await loading
-            found = await d.judge(settle_s=120.0, final_reads=30)
+            async with feeds.following(d) as devices:
+                async with d.reviving():
+                    loading = asyncio.create_task(load(d, until))
+                    await chaos.rage(d, until, PAUSE_S)
+                    await chaos.heal(d)
+                    await loading
+                found = await d.judge(settle_s=120.0, final_reads=30)
+                untold = await feeds.problems(d, devices)
             takeovers = len(d.takeovers())
             asked = d.crowd.asked
             of = {
@@ -282,6 +301,9 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             inconclusive=", ".join(missing),
             compared=compared,
             differing=differing,
+            untold=untold,
+            resumes=sum(device.resumes for device in devices),
+            told=sum(len(device.told) for device in devices),
         )
     finally:
         on.close()
@@ -311,6 +333,8 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
         if one.word in ("fail", "unknown"):
             for rid in one.differing:
                 print(f"{rid}: the archive gives other events than the log did", flush=True)
+            for problem in one.untold:
+                print(f"feeds: {problem}", flush=True)
             print(
                 "\n".join(one.report.lines()), f"\nits logs and transcripts: {folder}", flush=True
             )

@@ -963,6 +963,18 @@ def the_feed_does_not_tell_of_an_end(g: worlds.Good, _: random.Random) -> None:
 
 
 @planted("L12")
+def the_feed_tells_another_time(g: worlds.Good, _: random.Random) -> None:
+    notice(g, g.plain, created_at=1)
+
+
+@planted("L12")
+def the_feed_tells_of_an_embedding(g: worlds.Good, _: random.Random) -> None:
+    at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.plain.rid}"')
+    echo = {**g.plain.echo, "object": "embeddings"}
+    g.world.replace(at, msgspec.structs.replace(g.plain, echo=echo))
+
+
+@planted("L12")
 def the_feed_says_that_a_withdrawn_one_ended(g: worlds.Good, _: random.Random) -> None:
     g.world.tell(g.unknown, "cancelled")
 
