@@ -89,6 +89,7 @@ class Deployment:
             traced=False,
             environ={"TAILRACE_LIMITS": "{}"},
             issuers=self.forge.settings()["issuers"],
+            archive=True,
             record_keys=True,
         )
         self._answers = folder / "bystander.txt"
