@@ -57,16 +57,8 @@ if engine_environment.HERE:
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def worker(engine: vllm.VLLM) -> AsyncIterator[memory_worker.Worker]:
-        time = memory_worker.Time()
-        memory = MemoryLog(clock=time)
-        context = memory_worker.make_context(memory, time, engine=engine, capacity=16)
-        made = memory_worker.Worker(memory, time, engine, context)  # type: ignore[arg-type]
-        made.tasks.append(asyncio.create_task(context.tail.run()))
-        context.tail.follow(0, 0, 0)
-        yield made
-        for task in made.tasks:
-            task.cancel()
-        await asyncio.gather(*made.tasks, return_exceptions=True)
+        async with memory_worker.worker(engine=engine, capacity=16) as made:
+            yield made
 
     def ask(memory: MemoryLog, text: str, max_tokens: int, **more: Any) -> records.Request:
         sampling = records.Sampling(max_tokens, temperature=0.0, **more.pop("sampling", {}))

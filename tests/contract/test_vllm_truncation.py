@@ -6,7 +6,6 @@ The last test runs this module again in the engine environment (tests/contract/t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,16 +61,8 @@ if engine_environment.HERE:
 
     @pytest_asyncio.fixture(loop_scope="module")
     async def worker(engine: vllm.VLLM) -> AsyncIterator[memory_worker.Worker]:
-        time = memory_worker.Time()
-        memory = MemoryLog(clock=time)
-        context = memory_worker.make_context(memory, time, engine=engine, capacity=16)
-        made = memory_worker.Worker(memory, time, engine, context)  # type: ignore[arg-type]
-        made.tasks.append(asyncio.create_task(context.tail.run()))
-        context.tail.follow(0, 0, 0)
-        yield made
-        for task in made.tasks:
-            task.cancel()
-        await asyncio.gather(*made.tasks, return_exceptions=True)
+        async with memory_worker.worker(engine=engine, capacity=16) as made:
+            yield made
 
     def chat(turns: int) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
