@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class Device:
         told: responses whose end it was told, by the first time.
         resumes: how often it came back with a position.
         resets: how often it was told that it lost something.
+        rng: its own, so that the drill's draws do not depend on when it comes back.
     """
 
     drill: drill.Drill
@@ -36,6 +38,7 @@ class Device:
     told: dict[str, str] = field(default_factory=dict)
     resumes: int = 0
     resets: int = 0
+    rng: random.Random = field(default_factory=random.Random)
 
     async def follow(self) -> None:
         """Until cancelled."""
@@ -45,7 +48,7 @@ class Device:
             await asyncio.sleep(PAUSE_S)
 
     async def _read(self) -> None:
-        on, rng = self.drill.stage, self.drill.rng
+        on, rng = self.drill.stage, self.rng
         url = rng.choice([*on.of("gateway"), *on.of("push")]).url
         headers = self.drill.crowd._headers(self.user)
         if self.position:
@@ -74,7 +77,7 @@ class Device:
 @contextlib.asynccontextmanager
 async def following(d: drill.Drill) -> Any:
     """A device of each user, connected before anything is asked, until the end of the block."""
-    devices = [Device(d, user) for user in crowd.USERS]
+    devices = [Device(d, user, rng=random.Random(f"feed of {user}")) for user in crowd.USERS]
     tasks = [asyncio.create_task(_persistent(device)) for device in devices]
     try:
         async with asyncio.timeout(TOLD_S):
