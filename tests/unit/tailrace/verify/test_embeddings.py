@@ -104,3 +104,11 @@ class Loses(fold.Fold):
 def test_a_fold_that_loses_a_vector_is_caught() -> None:
     out = history().judge(by_content=False, fold_class=Loses)
     assert out.results["L1"].counterexamples[0].what == "the folds differ in vectors"
+
+
+def test_embeddings_of_which_the_feed_tells() -> None:
+    w = worlds.World()
+    request = asked(w)
+    end(w, request, w.claim(request, "worker-1/a", None))
+    w.tell(request, "completed")
+    assert problems(w, "L12") == ["the feed tells of a response that nobody can read later"]
