@@ -11,14 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from gateway.backlog import Backlog
 from gateway.parsing import command, conversation
 from tailrace.protocol import errors, images, records
-from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits
+from tailrace.settings.shapes import Limits
 
 CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0
 RETRY_CROWDED_S: Final = 1.0
 BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactive requests
+
+NOTHING_KNOWN: Final = Backlog()
 
 K = TypeVar("K")
 
@@ -101,8 +104,8 @@ def check(
     *,
     refusing: bool,
     writable: bool,
-    workers: Sequence[Mapping[str, Any]] = (),
-    deadline_s: float,
+    work: Backlog = NOTHING_KNOWN,
+    lately: int = 0,
     elsewhere: int = 0,
 ) -> errors.ApiError | None:
     """Return the reason to refuse a request, or None.
@@ -110,10 +113,9 @@ def check(
     Args:
         refusing: this process drains and no longer takes requests.
         writable: the log can be appended to.
-        workers: heartbeats of the pool; none known means nothing is known, and the request may wait
-            in the log.
+        work: the pool's backlog. While nothing is known of it, the request may wait in the log.
+        lately: requests of the pool that `work` does not tell of yet.
         elsewhere: responses of the principal at other gateways.
-        deadline_s: how long the request may wait for its start.
     """
     if refusing:
         return errors.unavailable(
@@ -127,29 +129,11 @@ def check(
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
     if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
-    wait = waiting(workers)
-    if wait is not None and wait > deadline_s * (
-        BATCH_SHARE if create.priority == "batch" else 1.0
-    ):
-        return errors.overloaded(wait - deadline_s / 2)
+    own = running.of(principal) + elsewhere
+    wait_s = work.wait_s(create.priority, own, lately) if create.generate else 0.0
+    if wait_s is not None and wait_s > create.deadline_ms / 1000:
+        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
     return None
-
-
-def waiting(workers: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the seconds until a request that is queued now would start; None while unknown.
-
-    Every queued request counts as one response of the default length, because heartbeats do not
-    tell its true length.
-    """
-    rate = sum(_figure(w, "tokens_per_s") for w in workers)
-    if rate <= 0:
-        return None
-    return sum(_figure(w, "queued") for w in workers) * DEFAULT_OUTPUT_TOKENS / rate
-
-
-def _figure(worker: Mapping[str, Any], name: str) -> float:
-    value: Any = worker.get(name)
-    return float(value) if type(value) in (int, float) and value > 0 else 0.0
 
 
 def headers(limits: Limits, remaining: float) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gateway import (
     admission,
@@ -26,8 +26,6 @@ from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, ids, records, seals
 from tailrace.web import access
-
-TTL_MS: Final = 600_000  # a request that has not been started by then never is
 
 
 class RequestBuilder:
@@ -121,7 +119,7 @@ class RequestBuilder:
             previous=create.previous,
             store=create.store,
             generate=create.generate,
-            ttl_ms=TTL_MS,
+            ttl_ms=create.deadline_ms,
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,
@@ -146,7 +144,7 @@ class RequestBuilder:
             sampling=create.sampling,
             echo=events.embeddings_echo(rid, int(self._clock()), create.model, create.metadata),
             store=False,
-            ttl_ms=TTL_MS,
+            ttl_ms=create.deadline_ms,
             idempotency_key=key_digest(create.idempotency_key),
             body_digest=create.body_digest,
             embed=create.embed,
@@ -179,7 +177,7 @@ class RequestBuilder:
             sampling=create.sampling,
             echo={**self._echo(rid, create, owner), **forks.echo(found)},
             store=create.store,
-            ttl_ms=TTL_MS,
+            ttl_ms=create.deadline_ms,
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,

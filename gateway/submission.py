@@ -19,6 +19,7 @@ import msgspec
 
 from gateway import (
     admission,
+    backlog,
     busy,
     context,
     files,
@@ -91,6 +92,7 @@ class Submission:
         self._busy = waits
         self._tokens = tokens
         self.streams = streams
+        self._lately = backlog.Lately()
         self.leaving = False
         self.refusing = False
 
@@ -228,6 +230,7 @@ class Submission:
                 self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
+        self._lately.add(create.pool, time.monotonic())
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         telemetry.SUBMIT_SECONDS.observe(seconds)
@@ -270,8 +273,8 @@ class Submission:
             self._limits,
             refusing=self.refusing,
             writable=self._writer.ready,
-            workers=self._workers.workers(create.pool),
-            deadline_s=request_builder.TTL_MS / 1000,
+            work=self._workers.backlog(create.pool),
+            lately=self._lately.count(create.pool, time.monotonic()),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:

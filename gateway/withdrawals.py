@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from gateway import request_builder, response_operations
+from gateway import response_operations
+from gateway.parsing import command
 from tailrace import log, telemetry
 from tailrace.protocol import records
 from tailrace.retry import retry_until
@@ -56,7 +57,7 @@ class Withdrawals:
                 on=log.LogUnavailable,
                 pause_s=RETRY_S,
                 # A request that is not started by then has expired.
-                deadline_s=request_builder.TTL_MS / 1000,
+                deadline_s=command.MAX_DEADLINE_MS / 1000,
             )
             telemetry.log(telemetry.Action.RESPONSE_WITHDRAWN, response=rid)
         except log.LogUnavailable as error:

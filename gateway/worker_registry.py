@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway import cache
+from gateway import backlog, cache
 
 REFRESH_S: Final = 1.0
 
@@ -70,6 +70,10 @@ class WorkerRegistry:
     def served(self, pool: str) -> frozenset[int]:
         """See `served_partitions`."""
         return served_partitions(self.workers(pool))
+
+    def backlog(self, pool: str) -> backlog.Backlog:
+        """See `backlog.of`."""
+        return backlog.of(self.workers(pool))
 
     def state(self) -> dict[str, Any]:
         return engine_state([w for pool in self._pools for w in self.workers(pool)])

@@ -83,12 +83,16 @@ class FairQueue(Generic[T]):
     """Items that wait, each of one flow and with a cost of any unit.
 
     Attributes:
+        cost: of all items.
+        flows: number of principals with items.
         _now: virtual time among the tenants.
         _tenants: those with items, and those that are ahead of the virtual time.
     """
 
     def __init__(self, weight: Callable[[str], float] = lambda _tenant: 1.0) -> None:
         """`weight` of a tenant, above 0."""
+        self.cost = 0.0
+        self.flows = 0
         self._weight = weight
         self._now = 0.0
         self._tenants: dict[str, _Tenant[T]] = {}
@@ -118,9 +122,11 @@ class FairQueue(Generic[T]):
             principal = tenant.principals[flow.principal] = _Principal(tenant.now, flow)
         elif not principal.items:
             principal.start = max(principal.start, tenant.now)
+        self.flows += not principal.items
         principal.items.append((next(self._arrivals), cost, item))
         tenant.waiting += 1
         self._length += 1
+        self.cost += cost
 
     def pop(self, eligible: Callable[[Flow], bool] | None = None) -> tuple[Flow, T] | None:
         """The next item of an eligible flow, with its flow; None if there is none."""
@@ -144,7 +150,7 @@ class FairQueue(Generic[T]):
         tenant.now = max(tenant.now, principal.start)
         tenant.start += cost / tenant.weight
         principal.start += cost
-        self._left(tenant)
+        self._left(tenant, principal, cost)
         return principal.flow, item
 
     def remove(self, flow: Flow, item: T) -> bool:
@@ -156,7 +162,7 @@ class FairQueue(Generic[T]):
         for each in principal.items:
             if each[2] is item:
                 principal.items.remove(each)
-                self._left(tenant)
+                self._left(tenant, principal, each[1])
                 return True
         return False
 
@@ -170,9 +176,12 @@ class FairQueue(Generic[T]):
         tenant.start = max(self._now, tenant.start + difference / tenant.weight)
         principal.start = max(tenant.now, principal.start + difference)
 
-    def _left(self, tenant: _Tenant[T]) -> None:
+    def _left(self, tenant: _Tenant[T], principal: _Principal[T], cost: float) -> None:
+        """An item of this cost is gone."""
         tenant.waiting -= 1
         self._length -= 1
+        self.flows -= not principal.items
+        self.cost = self.cost - cost if self._length else 0.0  # no rounding stays behind
         if len(tenant.principals) > max(_KEPT, 2 * tenant.waiting):
             tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}
         if len(self._tenants) > max(_KEPT, 2 * self._length):

@@ -238,6 +238,7 @@ class App:
         context.drainers = lambda: self._heartbeat.drainers
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
+        self._heartbeat.unserved = consumer.unserved
         return context, consumer
 
     # ---- leaving ---------------------------------------------------------------------------------

@@ -85,20 +85,19 @@ class Assignment:
             for tracker, commit in due.values():
                 tracker.acknowledged(commit)
 
-    async def lags(self, offsets: interfaces.OffsetQueries, names: Sequence[str]) -> bool:
-        """Whether a partition holds records that were not read.
+    async def unread(self, offsets: interfaces.OffsetQueries, name: str) -> int:
+        """How many records the assigned partitions of a topic hold that were not read.
 
         Raises:
             LogUnavailable: no answer.
         """
-        for name in names:
-            trackers = {p: each.tracker for (t, p), each in self._partitions.items() if t == name}
-            beginnings = await offsets.beginnings(name, trackers)
-            ends = await offsets.ends(name, trackers)
-            for p, tracker in trackers.items():
-                if ends[p] > max(tracker.last + 1, tracker.start, beginnings[p]):
-                    return True
-        return False
+        trackers = {p: each.tracker for (t, p), each in self._partitions.items() if t == name}
+        beginnings = await offsets.beginnings(name, trackers)
+        ends = await offsets.ends(name, trackers)
+        return sum(
+            max(0, ends[p] - max(tracker.last + 1, tracker.start, beginnings[p]))
+            for p, tracker in trackers.items()
+        )
 
 
 async def find_fold_starts(

@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tailrace import telemetry
+from tailrace.protocol import topics
 from tailrace.settings import WorkerSettings
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.workers import Workers
 from worker.engines import base
+from worker.read_ahead import Unserved
+from worker.slots import STARTED
 from worker.status import State, Status
 from worker.worker_context import WorkerContext
+from worker.workload import Totals, Workload
 
 HEARTBEAT_S = 1.0
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
@@ -36,9 +40,12 @@ class Heartbeat:
     Attributes:
         context: the worker's parts; None until the engine is ready.
         partitions: gives the partitions assigned now; none until the engine is ready.
+        unserved: gives the requests of a class that were not taken.
         drainers: incarnations of the pool's workers that drain, as of the last heartbeat.
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
+        _workload: what lies ahead is computed from.
+        _waited: requests waited for a slot at the last measurement.
     """
 
     def __init__(
@@ -57,8 +64,11 @@ class Heartbeat:
         self.drainers: frozenset[str] = frozenset()
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
+        self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved(0.0, 0)
         self._due = asyncio.Event()
         self._tokens_per_s = 0.0
+        self._workload = Workload()
+        self._waited = False
 
     def tell_now(self) -> None:
         """Something changed that gateways should know before the next heartbeat is due."""
@@ -73,6 +83,7 @@ class Heartbeat:
             if now > before:
                 newest = (tokens - tokens_before) / (now - before)
                 self._tokens_per_s += _NEWEST_WEIGHT * (newest - self._tokens_per_s)
+                self.measure(now - before)
             tokens_before, before = tokens, now
             try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
@@ -87,6 +98,20 @@ class Heartbeat:
         """Remove this worker's entry at once, instead of when it expires."""
         with contextlib.suppress(StoreUnavailable):
             await self._workers.forget_worker(self._settings.pool, self._settings.name)
+
+    def measure(self, seconds: float) -> None:
+        """Account for the seconds since the last call."""
+        if self.context is None:
+            return
+        slots = self.context.engine_slots
+        totals = Totals(
+            self._tokens(),
+            slots.ended + slots.running / 2,
+            slots.ended_asked + slots.running_asked / 2,
+        )
+        waits = slots.queued > 0
+        self._workload.measure(totals, seconds, waited=waits and self._waited)
+        self._waited = waits
 
     def info(self) -> dict[str, Any]:
         """The heartbeat's content; updates the engine's metrics."""
@@ -108,6 +133,31 @@ class Heartbeat:
             "queued": queued,
             "tokens_per_s": round(self._tokens_per_s, 1),
             "partitions": self.partitions(),
+            **self._ahead(),
+        }
+
+    def _ahead(self) -> dict[str, Any]:
+        """The work that lies ahead, in tokens that the engine will make."""
+        work, running, waiting, flows = self._workload, 0.0, [0.0] * len(topics.CLASSES), 0
+        if self.context is not None:
+            slots = self.context.engine_slots
+            running = slots.running_asked * work.part / 2  # on average half of it is done
+            for rank in range(len(waiting)):
+                left = self.unserved(rank)
+                asked = slots.asked(rank) + left.asked
+                waiting[rank] = asked * work.part + left.unread * work.each
+            waiting[0] += slots.asked(STARTED) * work.part
+            flows = slots.flows(0)
+        telemetry.BACKLOG_TOKENS.labels(kind="running").set(running)
+        for name, tokens in zip(topics.CLASSES, waiting, strict=True):
+            telemetry.BACKLOG_TOKENS.labels(kind=name).set(tokens)
+        telemetry.DRAIN_RATE.set(work.rate)
+        return {
+            "running_tokens": round(running),
+            "waiting_tokens": [round(tokens) for tokens in waiting],
+            "waiting_principals": flows,
+            "request_tokens": round(work.each, 1),
+            "drain_rate": round(work.rate, 1),
         }
 
     def _tokens(self) -> int:

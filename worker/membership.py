@@ -96,6 +96,11 @@ class Membership:
             self._last_record_s = self._monotonic()
         return polled
 
+    @property
+    def pauses(self) -> bool:
+        """Whether anything is paused."""
+        return bool(self._paused)
+
     def pause(self, paused: set[interfaces.TopicPartition]) -> None:
         """Pause exactly these of the assigned partitions, and resume the others."""
         resumed = {tp for tp in self._paused - paused if self.assignment.get(tp) is not None}
@@ -192,7 +197,7 @@ class Membership:
             if self._monotonic() - self._last_record_s < QUIET_S:
                 continue
             try:
-                stuck = await self.assignment.lags(self._offsets, self._topics)
+                stuck = any([await self.assignment.unread(self._offsets, t) for t in self._topics])
             except log.LogUnavailable:
                 continue  # then it is not the member's fault
             if stuck:

@@ -43,12 +43,22 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A request of which only the place is known, and under which assignment it was read."""
+    """A request of which only the place is known, what it asks for in tokens, and under which
+    assignment it was read."""
 
     partition: int
     offset: int
     size: int
+    asked: float
     tracker: Tracker
+
+
+class Unserved(NamedTuple):
+    """Requests of one topic that were not taken. `asked`: what those that were set aside ask for,
+    in tokens; `unread`: number of those that were not even read."""
+
+    asked: float
+    unread: int
 
 
 @dataclass(slots=True)
@@ -119,6 +129,15 @@ class SetAside:
         """Behind the others of its key."""
         self._places.setdefault(key, collections.deque()).append(place)
         self._length += 1
+
+    def asked(self, topic: str) -> float:
+        """What the requests of a topic ask for, in tokens."""
+        return sum(
+            place.asked
+            for key, places in self._places.items()
+            if key.topic == topic
+            for place in places
+        )
 
     def drop_revoked(self) -> None:
         """Forget what belongs to assignments that ended: the present owner reads it."""

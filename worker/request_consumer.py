@@ -18,6 +18,7 @@ from worker.commit_tracker import Tracker
 from worker.connections import MakeGroupConsumer
 from worker.delivery import Delivery
 from worker.membership import Membership
+from worker.served_response import asked
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
 
@@ -25,6 +26,7 @@ from worker.worker_context import WorkerContext
 MAX_IN_FLIGHT_SPAN = 10_000
 POLL_RECORDS = 200
 AGAIN_RETRY_S = 0.5  # pause after requests that were set aside could not be read
+COUNT_S = 1.0  # between counts of what was not read
 
 
 class RequestConsumer:
@@ -36,6 +38,7 @@ class RequestConsumer:
         _again: reads requests that were set aside; None or done while none is due.
         _being_read: whose requests are being read again; later ones of the same wait.
         _assignment: the assignment to which those that are set aside may belong.
+        _unread: requests that were not read, by topic, as of the last count.
         _left: the group was left, or is being left; no more requests are taken.
     """
 
@@ -54,6 +57,7 @@ class RequestConsumer:
         self._context = context
         self._servings = servings
         self._replays = replays
+        self._offsets = offsets
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._partition_count = partitions
         self._membership = Membership(
@@ -64,7 +68,13 @@ class RequestConsumer:
         self._again: asyncio.Task[None] | None = None
         self._being_read: read_ahead.Key | None = None
         self._assignment: Assignment | None = None
+        self._unread = dict.fromkeys(self._topics, 0)
         self._left = False
+
+    def unserved(self, rank: int) -> read_ahead.Unserved:
+        """The requests of a class that lie in the assigned partitions and were not taken."""
+        topic = self._topics[rank]
+        return read_ahead.Unserved(self._aside.asked(topic), self._unread[topic])
 
     @property
     def partitions(self) -> list[int]:
@@ -76,10 +86,12 @@ class RequestConsumer:
         await self._membership.join()
         async with asyncio.TaskGroup() as tasks:
             maintaining = tasks.create_task(self._membership.maintain())
+            counting = tasks.create_task(self._count_unread())
             while not self._left:
                 await self._poll()
                 self._read_again(tasks)
             maintaining.cancel()
+            counting.cancel()
             if self._again is not None:
                 self._again.cancel()
 
@@ -138,7 +150,9 @@ class RequestConsumer:
         if not self._servings.serves(request.rid):
             behind = key in self._aside or key == self._being_read
             if behind or not self._room.admits(key, size):
-                place = read_ahead.Aside(r.partition, r.offset, size, assigned.tracker)
+                place = read_ahead.Aside(
+                    r.partition, r.offset, size, asked(request), assigned.tracker
+                )
                 self._aside.add(key, place)
                 return
             self._room.take(key, size)
@@ -163,6 +177,19 @@ class RequestConsumer:
             r.topic, r.partition, r.offset, r.timestamp, tracker, r.headers, len(r.value or b"")
         )
         self._servings.deliver(request, delivery)
+
+    async def _count_unread(self) -> None:
+        """Count while something is paused; everything else is read at once."""
+        while True:
+            for topic in self._topics:
+                counted = 0
+                if self._membership.pauses:
+                    try:
+                        counted = await self._membership.assignment.unread(self._offsets, topic)
+                    except log.LogUnavailable:
+                        continue
+                self._unread[topic] = counted
+            await asyncio.sleep(COUNT_S)
 
     # ---- what was set aside ----------------------------------------------------------------------
 

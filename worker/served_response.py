@@ -17,6 +17,16 @@ CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
 
+def asked(request: records.Request) -> float:
+    """Tokens that a request may take: its prompt, estimated, and its longest answer."""
+    said = characters(request.messages, request.tools)
+    if request.embed is not None:
+        said += request.embed.characters
+    if request.fork is not None:
+        said += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
+    return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+
+
 @dataclass(slots=True)
 class ServedResponse:
     """A response with its request.
@@ -68,14 +78,8 @@ class ServedResponse:
 
     @property
     def asked(self) -> float:
-        """Tokens that it may take: its prompt, estimated, and its longest answer."""
-        request = self.request
-        said = characters(request.messages, request.tools)
-        if request.embed is not None:
-            said += request.embed.characters
-        if request.fork is not None:
-            said += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
-        return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+        """See `asked`."""
+        return asked(self.request)
 
     @property
     def partition(self) -> int:

@@ -227,6 +227,7 @@ class Serving:
                 not turn.done()
                 and entry.fold.phase is not fold.Phase.DONE
                 and not self._context.leaving
+                and not self._expired(entry.fold)
             ):
                 changed = asyncio.ensure_future(entry.changed(1.0))
                 await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
@@ -236,6 +237,10 @@ class Serving:
         turn = pool.acquire(rank, response.flow, response.asked)
         with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
             await held.acquire(pool, turn, wait)
+
+    def _expired(self, state: fold.Fold) -> bool:
+        """Whether it may no longer be started. Then it is ended, and needs no slot for that."""
+        return state.owner is None and self._context.broker_now_ms() > self.response.expires_ms
 
     async def _carry_out(self, plan: ClaimPlan, entry: Entry) -> None:
         self._claim = claim = ClaimRunner(self._context, self.response, plan, entry)

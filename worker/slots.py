@@ -41,6 +41,8 @@ class Slots:
     Attributes:
         capacity: number of slots.
         running: slots in use.
+        running_asked: what their requests asked for.
+        ended, ended_asked: requests that used a slot and gave it back, and what they asked for.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
         _held: slots in use by principal.
@@ -58,6 +60,9 @@ class Slots:
         """`share` and `limit` are parts of the capacity; `weight` is that of a tenant."""
         self.capacity = capacity
         self.running = 0
+        self.running_asked = 0.0
+        self.ended = 0
+        self.ended_asked = 0.0
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
         self._weight = weight
@@ -68,6 +73,14 @@ class Slots:
     def queued(self) -> int:
         """Number of requests that wait for a slot."""
         return sum(map(len, self._waiting.values()))
+
+    def asked(self, rank: int) -> float:
+        """What the waiting requests of a rank ask for, in tokens."""
+        return self._waiting[rank].cost if rank in self._waiting else 0.0
+
+    def flows(self, rank: int) -> int:
+        """Number of principals with waiting requests of a rank."""
+        return self._waiting[rank].flows if rank in self._waiting else 0
 
     def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0) -> Turn:
         """Queue for a slot. The turn is done when the slot is granted; then `release` the slot.
@@ -80,6 +93,10 @@ class Slots:
     def release(self, turn: Turn, used: float | None = None) -> None:
         """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
+        self.running_asked = self.running_asked - turn.cost if self.running else 0.0
+        if used:
+            self.ended += 1
+            self.ended_asked += turn.cost
         self._held[turn.flow.principal] -= 1
         if not self._held[turn.flow.principal]:
             del self._held[turn.flow.principal]
@@ -103,6 +120,7 @@ class Slots:
     def _admit(self) -> None:
         while self.running < self.capacity and (turn := self._next()) is not None:
             self.running += 1
+            self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
             turn.set_result(None)
 

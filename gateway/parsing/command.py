@@ -18,6 +18,8 @@ from gateway.parsing.tools import NO_TOOLS, Tools
 from tailrace.protocol import errors, events, records, topics
 from tailrace.settings.shapes import IfBusy
 
+MAX_DEADLINE_MS: Final = 600_000
+
 LEFT_OUT: Final = "x-tailrace-tools-left-out"
 
 # The members as `events.echo` has them where nothing is said of them.
@@ -54,6 +56,7 @@ class Create:
         raw: `input` is one message, whose text is the prompt without any template.
         embed: what is to be embedded; nothing is generated then.
         truncate: older messages may be left out where the prompt is too long.
+        deadline_ms: a request that has not been started by then never is.
         body_digest: of what the client sent; None without an idempotency key.
     """
 
@@ -89,6 +92,7 @@ class Create:
     raw: bool = False
     embed: records.Embed | None = None
     truncate: bool = False
+    deadline_ms: int = MAX_DEADLINE_MS
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from gateway.parsing.command import MAX_DEADLINE_MS
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors, records
 from tailrace.settings.shapes import Pool
@@ -23,6 +24,7 @@ Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 MinP = Annotated[float, Meta(ge=0.0, le=1.0)]
 RepetitionPenalty = Annotated[float, Meta(gt=0.0, le=10.0)]
+Deadline = Annotated[int, Meta(ge=1, le=MAX_DEADLINE_MS)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 

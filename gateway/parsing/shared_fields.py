@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from gateway.parsing import conversation, messages, sampling
-from gateway.parsing.command import Create
+from gateway.parsing.command import MAX_DEADLINE_MS, Create
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.scalars import Label, or_default
@@ -40,6 +40,7 @@ class SharedFields(msgspec.Struct, frozen=True):
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
+    deadline_ms: sampling.Deadline | None = None
 
 
 def pool_and_model(body: Body, pools: Sequence[Pool]) -> tuple[Pool, str]:
@@ -124,6 +125,7 @@ def create(
         user=fields.user,
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
+        deadline_ms=or_default(fields.deadline_ms, MAX_DEADLINE_MS),
         truncate=truncate,
     )
 

@@ -412,6 +412,15 @@ def overloaded(retry_after_s: float) -> ApiError:
     )
 
 
+def deadline_not_met(wait_s: float, deadline_s: float) -> ApiError:
+    """A request would not start before its deadline. Nothing was queued."""
+    message = (
+        f"This request would start in about {_wait(wait_s):.1f}s, after its deadline of "
+        f"{deadline_s:g}s. Please try again in {_wait(wait_s):.1f}s."
+    )
+    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(wait_s))
+
+
 def too_many_feeds(most: int, retry_after_s: float) -> ApiError:
     """The caller has as many feeds open here as it may."""
     message = f"You have {most} feeds open here, which is the most. Please close some of them."

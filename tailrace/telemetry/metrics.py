@@ -166,6 +166,15 @@ ENGINE_CAPACITY: Final = Gauge(
 ENGINE_TOKENS_PER_SECOND: Final = Gauge(
     "tailrace_engine_tokens_per_second", "Output tokens per second over the last seconds"
 )
+BACKLOG_TOKENS: Final = Gauge(
+    "tailrace_backlog_tokens",
+    "Output tokens that this worker's requests will take: running, and waiting by class",
+    ["kind"],
+)
+DRAIN_RATE: Final = Gauge(
+    "tailrace_drain_tokens_per_second",
+    "Output tokens per second while requests wait; 0 before any waited",
+)
 ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
 PREFIX_LOOKUPS: Final = Counter(
     "tailrace_prefix_lookups",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway import admission
+from gateway.backlog import Backlog
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Limits, Pool
@@ -31,7 +32,8 @@ def check(
     *,
     refusing: bool = False,
     writable: bool = True,
-    workers: Any = (),
+    work: Backlog = admission.NOTHING_KNOWN,
+    lately: int = 0,
 ) -> errors.ApiError | None:
     return admission.check(
         create,
@@ -40,13 +42,16 @@ def check(
         LIMITS,
         refusing=refusing,
         writable=writable,
-        workers=workers,
-        deadline_s=600,
+        work=work,
+        lately=lately,
     )
 
 
-def worker(queued: float, rate: float) -> dict[str, Any]:
-    return {"state": "ready", "queued": queued, "tokens_per_s": rate}
+def asking(**fields: Any) -> command.Create:
+    return responses_api.parse({"input": "x", **fields}, POOLS)
+
+
+WORK = Backlog(waiting=(30_000.0, 30_000.0), rate=1_000.0, principals=1, each=100.0)
 
 
 class TestCheck:
@@ -75,28 +80,38 @@ class TestCheck:
         assert check(INTERACTIVE, running(bob=9)) is None
         assert check(INTERACTIVE, running(bob=10)) is not None
 
-    def test_a_queue_longer_than_the_deadline(self) -> None:
-        assert check(workers=[worker(500, 1024)]) is None
-        refused = check(workers=[worker(700, 1024)])
+    def test_a_wait_longer_than_the_deadline_is_told(self) -> None:
+        assert check(BATCH, work=WORK) is None, "60 s of 600"
+        batch = asking(service_tier="flex", deadline_ms=59_000)
+        refused = check(batch, work=WORK)
         assert refused is not None
-        assert refused.status == 429
-        assert int(refused.headers["retry-after"]) == 400
+        assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
+        assert int(refused.headers["retry-after"]) == 60
+        assert "60.0s, after its deadline of 59s" in refused.message
 
-    def test_batch_gives_way_at_seventy_percent(self) -> None:
-        assert check(BATCH, workers=[worker(500, 1024)]) is not None
+    def test_who_has_few_requests_is_not_refused_for_who_has_many(self) -> None:
+        hasty = asking(deadline_ms=250)
+        assert check(hasty, work=WORK) is None
+        assert check(hasty, running(alice=1), work=WORK) is None
+        more = Limits(responses_per_principal=200, responses=400)
+        refused = admission.check(
+            hasty, "alice", running(alice=100), more, refusing=False, writable=True, work=WORK
+        )
+        assert refused is not None
+        assert refused.headers["retry-after"] == "11"
 
-    @pytest.mark.parametrize(
-        "workers",
-        [
-            [],
-            [worker(1000, 0)],
-            [{"state": "loading"}],
-            [worker(float("-inf"), -5)],
-            [{"queued": "x", "tokens_per_s": True}],
-        ],
-    )
-    def test_where_nothing_is_known_a_request_may_wait_in_the_log(self, workers: Any) -> None:
-        assert check(workers=workers) is None
+    def test_requests_of_the_last_moment_count(self) -> None:
+        batch = asking(service_tier="flex", deadline_ms=61_000)
+        assert check(batch, work=WORK) is None
+        assert check(batch, work=WORK, lately=11) is not None
+
+    def test_a_warm_up_waits_for_no_engine(self) -> None:
+        body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}
+        assert check(responses_api.parse(body, POOLS, websocket=True), work=WORK) is None
+
+    @pytest.mark.parametrize("work", [Backlog(), Backlog(waiting=(1e9, 1e9))])
+    def test_where_nothing_is_known_a_request_may_wait_in_the_log(self, work: Backlog) -> None:
+        assert check(asking(deadline_ms=1), work=work) is None
 
 
 class TestRunning:

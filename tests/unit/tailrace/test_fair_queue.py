@@ -32,8 +32,11 @@ def test_a_newcomer_goes_before_all_that_another_one_has_queued() -> None:
     for _ in range(400):
         queue.push(A, "flood", 1500)
     assert drain(queue, 3) == ["flood"] * 3
+    assert (queue.cost, queue.flows) == (397 * 1500, 1)
     queue.push(B, "ordinary", 60)
+    assert (queue.cost, queue.flows) == (397 * 1500 + 60, 2)
     assert drain(queue, 1) == ["ordinary"]
+    assert (queue.cost, queue.flows) == (397 * 1500, 1)
 
 
 def test_a_flow_that_rested_has_saved_nothing_up() -> None:

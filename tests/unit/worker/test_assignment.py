@@ -104,16 +104,19 @@ async def test_a_commit_that_the_group_refused_is_due_again() -> None:
     assert memory.committed_offsets.get(GROUP, {}) == {}
 
 
-async def test_an_assignment_lags_while_it_holds_records_that_were_not_read() -> None:
+async def test_records_of_assigned_partitions_that_were_not_read_are_counted() -> None:
     memory = MemoryLog(partitions=1)
     made = assigned()
     each = made.get((BATCH, 0))
     assert each is not None
-    assert not await made.lags(memory.offsets(), NAMES)
-    memory.put(BATCH, 0, b"k", b"v")
-    assert await made.lags(memory.offsets(), NAMES)
+    assert await made.unread(memory.offsets(), BATCH) == 0
+    for _ in range(3):
+        memory.put(BATCH, 0, b"k", b"v")
+    assert await made.unread(memory.offsets(), BATCH) == 3
+    assert await made.unread(memory.offsets(), INTERACTIVE) == 0
     each.tracker.begin(0)
-    assert not await made.lags(memory.offsets(), NAMES)
+    assert await made.unread(memory.offsets(), BATCH) == 2
+    assert await Assignment().unread(memory.offsets(), BATCH) == 0
 
 
 def test_an_ended_assignment_holds_no_more_and_its_trackers_are_invalid() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace import settings
+from tailrace.fair_queue import Flow
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support.memory_log import MemoryLog
@@ -15,6 +16,8 @@ from tests.support.memory_worker import MODEL, Time, make_context
 from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.heartbeat import Heartbeat
+from worker.read_ahead import Unserved
+from worker.slots import STARTED
 from worker.status import State, Status
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -40,6 +43,11 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "queued": 0,
         "tokens_per_s": 0.0,
         "partitions": [],
+        "running_tokens": 0,
+        "waiting_tokens": [0, 0],
+        "waiting_principals": 0,
+        "request_tokens": 0.0,
+        "drain_rate": 0.0,
     }
 
 
@@ -55,6 +63,38 @@ async def test_a_ready_worker_tells_its_load_and_partitions() -> None:
     told = heartbeat.info()
     assert (told["state"], told["detail"]) == ("ready", "")
     assert (told["running"], told["queued"], told["partitions"]) == (1, 2, [2, 3])
+
+
+async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done() -> None:
+    heartbeat = make(Status())
+    time = Time()
+    heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
+    heartbeat.unserved = lambda rank: Unserved([1_000.0, 3_000.0][rank], [0, 5][rank])
+    slots = context.engine_slots
+    for n in range(11):  # each asks for 1,000 tokens and makes 100; requests wait all the time
+        turn = slots.acquire(0, Flow(f"t{n}", f"p{n}"), 1_000.0)
+        waiting = slots.acquire(0, Flow("w", "w"), 1_000.0)
+        heartbeat.measure(1.0)
+        context.stall_detector.record_output(100, time.now)
+        slots.withdraw(waiting)
+        slots.release(turn, used=130)
+    slots.acquire(0, Flow("a", "a"), 1_000.0)
+    slots.acquire(0, Flow("b", "b"), 2_000.0)
+    slots.acquire(0, Flow("c", "c"), 1_000.0)
+    slots.acquire(STARTED, Flow("c", "c"), 500.0)
+    slots.acquire(1, Flow("c", "c"), 400.0)
+    heartbeat.measure(1.0)
+    told = heartbeat.info()
+    assert told["drain_rate"] == pytest.approx(100, rel=0.01)
+    part = heartbeat._workload.part
+    assert part == pytest.approx(0.1, rel=0.1)
+    assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
+    assert told["running_tokens"] == pytest.approx(1_000 * part / 2, abs=1)
+    assert told["waiting_tokens"] == [
+        pytest.approx((3_000 + 500 + 1_000) * part, abs=1),
+        pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
+    ]
+    assert told["waiting_principals"] == 2
 
 
 async def test_a_change_is_told_before_the_next_heartbeat_is_due(

@@ -10,7 +10,7 @@ FLOOD, ALICE = Key("t", "flood"), Key("t", "alice")
 
 
 def places(tracker: Tracker, *offsets: int, size: int = 10, partition: int = 0) -> list[Aside]:
-    return [Aside(partition, offset, size, tracker) for offset in offsets]
+    return [Aside(partition, offset, size, 10.0, tracker) for offset in offsets]
 
 
 def set_aside(key: Key, *requests: Aside, into: SetAside | None = None) -> SetAside:

@@ -25,7 +25,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from worker import membership, serving
+from worker import membership, served_response, serving
 from worker.request_consumer import RequestConsumer, read_request
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
@@ -238,6 +238,23 @@ async def test_what_was_set_aside_is_served_in_its_order_and_committed() -> None
     assert sorted(claimed) == sorted(request.rid.encode() for request in many)
     place = {request.rid.encode(): i for i, request in enumerate(many)}
     assert all(abs(place[key] - i) < 4 for i, key in enumerate(claimed))
+
+
+async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.request_consumer.COUNT_S", 0.005)
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        running, many = await full(it, 20)
+        each = served_response.asked(many[0])
+        batch = [ask(memory, BATCH, metadata=cues(1)) for _ in range(7)]
+        await eventually(lambda: it.consumer.unserved(1).unread == 7, "batch is not read")
+        assert it.consumer.unserved(0) == (18 * each, 0)
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in [*many, *batch]:
+            await done(memory, request)
+        await eventually(lambda: it.consumer.unserved(1) == (0, 0), "all are read")
+        assert it.consumer.unserved(0) == (0, 0)
 
 
 async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:

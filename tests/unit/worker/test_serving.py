@@ -560,6 +560,22 @@ async def test_an_expired_request_is_claimed_only_to_be_ended(known: bool) -> No
         assert dead_letters(worker.memory) == []
 
 
+async def test_a_request_that_expires_while_it_waits_for_a_slot_is_ended_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        holder = worker.context.engine_slots.acquire(0)
+        request = new_request(worker.memory, metadata=cues(20), ttl_ms=5_000)
+        served = worker.serve(request, worker.deliver(request))
+        await eventually(lambda: worker.context.engine_slots.queued == 1, "it waits")
+        worker.time.advance(6)
+        worker.context.clock.acknowledged(int(worker.time.now * 1000), worker.time.now)
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert (found.ended.reason, found.ended.usage.output_tokens) == ("expired", 0)
+        assert (holder.done(), worker.context.engine_slots.queued) == (True, 0)
+
+
 async def test_a_warm_up_ends_at_once_without_the_engine() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(20), generate=False)

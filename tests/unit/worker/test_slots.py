@@ -132,3 +132,20 @@ async def test_slots_above_the_limit_of_one_principal_stay_free_for_others() -> 
 async def test_responses_that_had_begun_elsewhere_are_not_held_to_the_share() -> None:
     pool = slots.Slots(4, share=0.25, limit=0.25)
     assert all(pool.acquire(slots.STARTED, FLOOD).done() for _ in range(4))
+
+
+async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() -> None:
+    pool = slots.Slots(1)
+    first = pool.acquire(0, FLOOD, 100.0)
+    gone = pool.acquire(0, FLOOD, 20.0)
+    other = pool.acquire(0, ALICE, 3.0)
+    pool.acquire(1, BOB, 5.0)
+    assert (pool.running_asked, pool.asked(0), pool.asked(1), pool.asked(7)) == (100, 23, 5, 0)
+    assert (pool.flows(0), pool.flows(1), pool.flows(7)) == (2, 1, 0)
+    pool.withdraw(gone)
+    assert (pool.asked(0), pool.flows(0), pool.ended) == (3, 1, 0)
+    pool.release(first, used=40.0)
+    assert (pool.running_asked, pool.asked(0), pool.flows(0)) == (3, 0, 0)
+    assert (pool.ended, pool.ended_asked) == (1, 100)
+    pool.release(other, used=0)
+    assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"

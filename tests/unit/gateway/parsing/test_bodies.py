@@ -275,6 +275,9 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"top_p": 1.5}, "top_p", "invalid_value"),
     ({"presence_penalty": 2.5}, "presence_penalty", "invalid_value"),
     ({"frequency_penalty": -3}, "frequency_penalty", "invalid_value"),
+    ({"deadline_ms": 0}, "deadline_ms", "invalid_value"),
+    ({"deadline_ms": 600_001}, "deadline_ms", "invalid_value"),
+    ({"deadline_ms": "60000"}, "deadline_ms", "invalid_type"),
     ({"store": "yes"}, "store", "invalid_type"),
     ({"store": 1}, "store", "invalid_type"),
     ({"stream": "true"}, "stream", "invalid_type"),
@@ -414,6 +417,7 @@ class TestMessages:
         sampling = create.sampling
         assert (sampling.temperature, sampling.top_p, sampling.seed) == (2.0, 1.0, -(2**63))
         assert responses({"seed": 2**63 - 1}).sampling.seed == 2**63 - 1
+        assert (create.deadline_ms, responses({"deadline_ms": 1}).deadline_ms) == (600_000, 1)
 
 
 class TestRefused:

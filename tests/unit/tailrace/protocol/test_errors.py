@@ -62,6 +62,7 @@ EVERY_ERROR = [
     (errors.payload_too_large(131072), 413, "payload_too_large", None),
     (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
+    (errors.deadline_not_met(12.0, 9.5), 429, "rate_limit_exceeded", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
     (errors.too_many_feeds(32, 1.0), 429, "rate_limit_exceeded", None),
     (errors.too_much_kept(1.0), 429, "rate_limit_exceeded", None),

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from gateway import admission, cache, context, worker_registry
+from gateway import backlog, cache, context, worker_registry
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.store import (
@@ -124,14 +124,16 @@ async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) ->
 
 
 @hypothesis.given(st.lists(anything, max_size=8) | anything)
-@hypothesis.example([b"w", b'{"state":"ready","queued":1000,"tokens_per_s":1e-200}'])
-@hypothesis.example([b"w", b'{"queued":%d,"tokens_per_s":1}' % 10**200])
+@hypothesis.example(
+    [b"w", b'{"state":"ready","waiting_tokens":[1000,"x"],"drain_rate":1e-200,"capacity":[1]}']
+)
+@hypothesis.example([b"w", b'{"state":"ready","waiting_tokens":[1000],"drain_rate":true}'])
 async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(answer: Any) -> None:
     beats = await workers.Workers(store_of(answer)).list_workers("p")
     msgspec.json.encode(worker_registry.engine_state(beats))
-    wait = admission.waiting(beats)
+    wait = backlog.of(beats).wait_s("batch", 1, 1)
     if wait is not None:
-        told = errors.overloaded(wait)
+        told = errors.deadline_not_met(wait, 600)
         assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
         assert len(told.message) < 200
 

@@ -1,0 +1,116 @@
+"""How long a request would wait, by the heartbeats of its pool's workers (pure).
+
+The backlog of a pool is the work that its workers have not done yet, in tokens that their engines
+will make: what runs, and what waits of each class, read or not (`worker.workload`). Divided by the
+rate at which the workers make tokens while requests wait, it is a time.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tailrace.protocol import topics
+
+# Between an append and the heartbeat that tells of it here, on average: half a second until the
+# worker measures, and half a second until this process reads it.
+UNTOLD_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The work ahead of one pool.
+
+    Attributes:
+        running: tokens left of what runs.
+        waiting: tokens of what waits, by class.
+        rate: tokens per second while requests wait; 0 while it is not known.
+        free: places in the engines that nothing waits for.
+        principals: how many have interactive requests that wait; each gets the same share.
+        each: tokens of one request; 0 while it is not known.
+    """
+
+    running: float = 0.0
+    waiting: tuple[float, ...] = (0.0,) * len(topics.CLASSES)
+    rate: float = 0.0
+    free: int = 0
+    principals: int = 0
+    each: float = 0.0
+
+    def wait_s(self, priority: topics.PriorityClass, own: int = 0, lately: int = 0) -> float | None:
+        """Seconds until a request that is appended now would start; None while unknown.
+
+        Args:
+            own: unfinished requests of the same principal. A principal with few of them overtakes
+                those with many.
+            lately: requests that the heartbeats do not tell of yet.
+        """
+        lately = max(0, lately - self.free)
+        rank = topics.CLASSES.index(priority)
+        ahead = sum(self.waiting[: rank + 1]) + lately * self.each
+        if ahead <= 0:
+            return 0.0
+        if self.rate <= 0:
+            return None
+        if rank == 0 and self.each > 0:
+            # At most one request of each principal goes before each of its own.
+            ahead = min(ahead, (own + 1) * max(1, self.principals) * self.each)
+        return ahead / self.rate
+
+
+def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
+    """The backlog that heartbeats tell of."""
+    ready = [w for w in workers if w.get("state") == "ready"]
+    waiting = [0.0] * len(topics.CLASSES)
+    free = 0.0
+    for worker in workers:
+        told = worker.get("waiting_tokens")
+        for rank, tokens in enumerate(told[: len(waiting)] if isinstance(told, list) else ()):
+            waiting[rank] += _number(tokens)
+    for worker in ready:
+        if not _figure(worker, "queued"):
+            free += max(0.0, _figure(worker, "capacity") - _figure(worker, "running"))
+    rates = [(_figure(w, "drain_rate"), _figure(w, "request_tokens")) for w in ready]
+    known = [(rate, each) for rate, each in rates if rate > 0]
+    rate = sum(each for each, _ in known)
+    if known:  # a worker that nothing has waited for yet is as quick as the others
+        rate *= len(rates) / len(known)
+    sizes = [each for _, each in rates if each > 0]
+    return Backlog(
+        running=sum(_figure(w, "running_tokens") for w in workers),
+        waiting=tuple(waiting),
+        rate=rate,
+        free=int(free),
+        principals=int(max((_figure(w, "waiting_principals") for w in ready), default=0)),
+        each=sum(sizes) / len(sizes) if sizes else 0.0,
+    )
+
+
+@dataclass(slots=True)
+class Lately:
+    """When requests were appended, as far as the heartbeats may not tell of them, by pool."""
+
+    _at: dict[str, collections.deque[float]] = field(default_factory=dict)
+
+    def add(self, pool: str, now: float) -> None:
+        """One more. `now`: monotonic seconds."""
+        self._at.setdefault(pool, collections.deque()).append(now)
+
+    def count(self, pool: str, now: float) -> int:
+        """How many the heartbeats may not tell of."""
+        times = self._at.get(pool)
+        if times is None:
+            return 0
+        while times and times[0] < now - UNTOLD_S:
+            times.popleft()
+        return len(times)
+
+
+def _figure(worker: Mapping[str, Any], name: str) -> float:
+    return _number(worker.get(name))
+
+
+def _number(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and value > 0 else 0.0

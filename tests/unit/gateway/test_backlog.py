@@ -1,0 +1,91 @@
+"""How long a request would wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import backlog
+from gateway.backlog import Backlog, Lately
+
+
+def beat(
+    interactive: float = 0, batch: float = 0, rate: float = 100, **more: Any
+) -> dict[str, Any]:
+    return {
+        "state": "ready",
+        "capacity": 4,
+        "running": 4,
+        "queued": 9,
+        "running_tokens": 200,
+        "waiting_tokens": [interactive, batch],
+        "waiting_principals": 1,
+        "request_tokens": 50,
+        "drain_rate": rate,
+        **more,
+    }
+
+
+class TestWait:
+    def test_a_class_waits_for_itself_and_for_those_before_it(self) -> None:
+        work = backlog.of([beat(1_000, 5_000), beat(2_000, 5_000)])
+        assert work.wait_s("interactive", own=1_000) == 3_000 / 200
+        assert work.wait_s("batch") == 13_000 / 200
+
+    def test_nothing_waits(self) -> None:
+        assert backlog.of([beat()]).wait_s("interactive") == 0
+
+    def test_where_something_waits_and_no_rate_is_known_nothing_is(self) -> None:
+        assert backlog.of([]).wait_s("batch") == 0
+        assert backlog.of([beat(1_000, rate=0)]).wait_s("interactive") is None
+
+    def test_a_worker_that_nothing_waited_for_is_as_quick_as_the_others(self) -> None:
+        beats = [beat(900, rate=0), beat(900, rate=90), beat(900, rate=110)]
+        assert backlog.of(beats).rate == 300
+
+    @pytest.mark.parametrize("state", ["loading", "draining", "failed"])
+    def test_a_worker_that_takes_nothing_drains_nothing_but_its_work_is_there(
+        self, state: str
+    ) -> None:
+        work = backlog.of([beat(1_000), beat(1_000, state=state, running=0, queued=0)])
+        assert (work.rate, sum(work.waiting), work.free) == (100, 2_000, 0)
+
+    def test_a_principal_with_few_requests_overtakes_one_with_many(self) -> None:
+        work = backlog.of([beat(60_000, waiting_principals=3)])
+        assert work.wait_s("interactive", own=0) == 1 * 3 * 50 / 100
+        assert work.wait_s("interactive", own=3) == 4 * 3 * 50 / 100
+        assert work.wait_s("interactive", own=5_000) == 600
+        assert work.wait_s("batch", own=0) == 600
+
+    def test_requests_that_no_heartbeat_tells_of_yet_count(self) -> None:
+        work = backlog.of([beat(1_000)])
+        assert work.wait_s("interactive", own=100, lately=20) == 20
+        free = backlog.of([beat(running=1, queued=0)])
+        assert free.free == 3
+        assert free.wait_s("interactive", own=5, lately=3) == 0
+        assert free.wait_s("interactive", own=5, lately=5) == 1
+
+    @pytest.mark.parametrize(
+        "strange",
+        [
+            {"waiting_tokens": None, "drain_rate": "x"},
+            {"waiting_tokens": ["x", True, 5], "drain_rate": True},
+            {"state": "loading"},
+            {},
+        ],
+    )
+    def test_what_no_worker_says_is_not_known(self, strange: dict[str, Any]) -> None:
+        assert backlog.of([strange]).wait_s("batch") == 0
+        assert backlog.of([strange]) == Backlog()
+
+
+def test_requests_are_told_of_after_a_while() -> None:
+    lately = Lately()
+    assert lately.count("p", 10.0) == 0
+    lately.add("p", 10.0)
+    lately.add("p", 10.4)
+    lately.add("q", 10.4)
+    assert (lately.count("p", 10.5), lately.count("q", 10.5)) == (2, 1)
+    assert lately.count("p", 10.2 + backlog.UNTOLD_S) == 1
+    assert lately.count("p", 10.6 + backlog.UNTOLD_S) == 0

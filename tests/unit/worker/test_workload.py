@@ -1,0 +1,54 @@
+"""What a worker has measured of its work."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker.workload import RATE_MEMORY_S, Totals, Workload
+
+
+def after(*steps: tuple[int, float, float, bool]) -> Workload:
+    """Seconds in each of which so much was made, begun and asked for; whether requests waited."""
+    work, made, begun, asked = Workload(), 0, 0.0, 0.0
+    for more, newly, newly_asked, waited in steps:
+        made, begun, asked = made + more, begun + newly, asked + newly_asked
+        work.measure(Totals(made, begun, asked), 1.0, waited=waited)
+    return work
+
+
+def test_nothing_is_known_at_first_and_a_request_counts_as_all_it_asks_for() -> None:
+    work = Workload()
+    assert (work.rate, work.part, work.each) == (0.0, 1.0, 0.0)
+
+
+def test_the_rate_counts_only_seconds_in_which_requests_waited() -> None:
+    assert after(*[(5, 0.1, 100.0, False)] * 50).rate == 0.0
+    assert after(*[(5, 0.1, 100.0, False)] * 50, *[(400, 8, 8_000.0, True)] * 3).rate == (
+        pytest.approx(400)
+    )
+
+
+def test_a_new_rate_replaces_the_old_one_within_its_memory() -> None:
+    seconds = round(3 * RATE_MEMORY_S)
+    work = after(*[(400, 8, 8_000.0, True)] * seconds, *[(100, 2, 2_000.0, True)] * seconds)
+    assert work.rate == pytest.approx(100, rel=0.2)
+
+
+def test_requests_make_a_part_of_what_they_ask_for() -> None:
+    work = after(*[(50, 1, 1_000.0, True)] * 20)
+    assert work.part == pytest.approx(0.05)
+    assert work.each == pytest.approx(50)
+
+
+def test_long_answers_count_with_their_share_and_before_they_end() -> None:
+    """Of 100 requests 3 make 2,000 tokens, the others 20; all ask for 2,000."""
+    work = after(*[(97 * 20 + 3 * 2_000, 100, 200_000.0, True)] * 10)
+    assert work.each == pytest.approx(79.4)
+    assert work.part == pytest.approx(0.0397)
+    half_done = after((1_000, 0.5, 1_000.0, True))
+    assert half_done.part == 1.0
+
+
+@pytest.mark.parametrize("made", [10, 10_000])
+def test_the_part_is_at_most_all(made: int) -> None:
+    assert after((made, 1, 5.0, True)).part == 1.0

@@ -1,0 +1,79 @@
+"""How much work lies ahead of this worker, and how fast it is done (pure).
+
+Work is counted in tokens that the engine will make. A request says only what it may take: its
+prompt and the bound of its answer (`served_response.asked`). What requests make of that is
+measured here, and so is the rate, which counts only while requests wait: otherwise it says how much
+was asked for, not how much could be done.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+# Seconds until an old measurement counts e times less. Long answers end rarely, so what requests
+# make of what they ask needs more of them than the rate needs seconds.
+RATE_MEMORY_S: Final = 30.0
+PART_MEMORY_S: Final = 300.0
+
+
+class Totals(NamedTuple):
+    """Since the worker's start.
+
+    `made`: tokens the engine made. `begun` and `asked`: requests begun in the engine, and what they
+    asked for; one that still runs counts by half, because on average it is half done.
+    """
+
+    made: int
+    begun: float
+    asked: float
+
+
+_AT_START: Final = Totals(0, 0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Workload:
+    """Measurements of one worker, the newer the heavier.
+
+    Attributes:
+        _last: the totals of the last measurement.
+        _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
+        _made, _begun, _asked: what came to the totals.
+    """
+
+    _last: Totals = _AT_START
+    _busy_s: float = 0.0
+    _busy_made: float = 0.0
+    _made: float = 0.0
+    _begun: float = 0.0
+    _asked: float = 0.0
+
+    def measure(self, now: Totals, seconds: float, *, waited: bool) -> None:
+        """Account for the `seconds` since the last call. `waited`: requests waited all the time."""
+        made = now.made - self._last.made
+        if waited:
+            kept = math.exp(-seconds / RATE_MEMORY_S)
+            self._busy_s = self._busy_s * kept + seconds
+            self._busy_made = self._busy_made * kept + made
+        kept = math.exp(-seconds / PART_MEMORY_S)
+        self._made = self._made * kept + made
+        self._begun = self._begun * kept + now.begun - self._last.begun
+        self._asked = self._asked * kept + now.asked - self._last.asked
+        self._last = now
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second while requests wait; 0 before any waited."""
+        return self._busy_made / self._busy_s if self._busy_s else 0.0
+
+    @property
+    def part(self) -> float:
+        """The part of what is asked for that is made, at most 1; 1 while nothing is known."""
+        return min(1.0, self._made / self._asked) if self._asked > 0 and self._made > 0 else 1.0
+
+    @property
+    def each(self) -> float:
+        """Tokens that one request makes; 0 while nothing is known."""
+        return self._made / self._begun if self._begun > 0 else 0.0
