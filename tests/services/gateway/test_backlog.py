@@ -14,13 +14,14 @@ from tests.support import gateway_process as gp
 from tests.support import waiting
 
 POOL = "backlog-tests"
-TOKENS, PACE_MS = 20, 20  # 0.4 s of one of four places
+PLACES = 4
+TOKENS, PACE_MS = 20, 20  # 0.4 s of one place
 
 
 @pytest.fixture
 def busy(folder: Path, kafka: str, redis_url: str, keys: gp.Keys) -> Iterator[gp.Gateway]:
     asyncio.run(log.apply_topics(kafka, [POOL]))
-    few = {"TAILRACE_MAX_NUM_SEQS": "4"}
+    few = {"TAILRACE_MAX_NUM_SEQS": str(PLACES)}
     with (
         gp.worker(folder, kafka, redis_url, POOL, "backlog-worker", **few),
         gp.gateway(folder, kafka, redis_url, POOL, keys, "backlog-gateway") as running,
@@ -37,10 +38,12 @@ async def test_who_would_wait_too_long_is_told_how_long_and_others_are_served(
     busy: gp.Gateway,
 ) -> None:
     async with busy.client() as alice, busy.client("bob") as bob:
-        first = [await ask(alice) for _ in range(100)]
-        assert {each.status_code for each in first} == {200}
-        # No rate is known yet, so it may wait in the log; there it expires.
+        # Nothing has waited yet, so no rate is known: it may wait in the log, where it expires.
+        long = {"metadata": gp.cues(10 * TOKENS, PACE_MS)}
+        places = await asyncio.gather(*(ask(alice, **long) for _ in range(PLACES)))
         hopeless = (await ask(alice, deadline_ms=300)).json()["id"]
+        first = [await ask(alice) for _ in range(100)]
+        assert {each.status_code for each in (*places, *first)} == {200}
 
         async def refused() -> bool:
             found = await ask(alice, deadline_ms=1_000)
