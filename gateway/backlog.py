@@ -30,6 +30,7 @@ class Backlog:
         free: places in the engines that nothing waits for.
         principals: how many have interactive requests that wait; each gets the same share.
         each: tokens of one request; 0 while it is not known.
+        batch_share: part of the rate that batch requests get at least while they wait.
     """
 
     running: float = 0.0
@@ -38,6 +39,7 @@ class Backlog:
     free: int = 0
     principals: int = 0
     each: float = 0.0
+    batch_share: float = 0.0
 
     def wait_s(self, priority: topics.PriorityClass, own: int = 0, lately: int = 0) -> float | None:
         """Seconds until a request that is appended now would start; None while unknown.
@@ -54,9 +56,15 @@ class Backlog:
             return 0.0
         if self.rate <= 0:
             return None
-        if rank == 0 and self.each > 0:
-            # At most one request of each principal goes before each of its own.
-            ahead = min(ahead, (own + 1) * max(1, self.principals) * self.each)
+        if rank == 0:
+            if self.each > 0:
+                # At most one request of each principal goes before each of its own.
+                ahead = min(ahead, (own + 1) * max(1, self.principals) * self.each)
+            # Batch requests have their share of what is made meanwhile.
+            batch = ahead * self.batch_share / (1 - self.batch_share)
+            ahead += min(sum(self.waiting[1:]), batch)
+        elif self.batch_share > 0:
+            ahead = min(ahead, (ahead - self.waiting[0]) / self.batch_share)
         return ahead / self.rate
 
 
@@ -78,6 +86,7 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
     if known:  # a worker that nothing has waited for yet is as quick as the others
         rate *= len(rates) / len(known)
     sizes = [each for _, each in rates if each > 0]
+    shares = [share for w in ready if (share := _figure(w, "batch_share")) < 1]
     return Backlog(
         running=sum(_figure(w, "running_tokens") for w in workers),
         waiting=tuple(waiting),
@@ -85,6 +94,7 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
         free=int(free),
         principals=int(max((_figure(w, "waiting_principals") for w in ready), default=0)),
         each=sum(sizes) / len(sizes) if sizes else 0.0,
+        batch_share=min(shares, default=0.0),
     )
 
 

@@ -202,6 +202,7 @@ class App:
             self._engine.capacity,
             share=s.principal_share,
             limit=s.principal_limit,
+            batch_share=s.batch_share,
             weight=weight_in(s.weights),
         )
         tail = Tail(connections.reader, connections.replays, connections.offsets, identity, clock)

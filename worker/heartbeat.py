@@ -158,6 +158,7 @@ class Heartbeat:
             "waiting_principals": flows,
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
+            "batch_share": self._settings.batch_share,
         }
 
     def _tokens(self) -> int:

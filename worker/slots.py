@@ -3,7 +3,8 @@
 At most `capacity` responses run at once. Responses that had begun elsewhere go before all others,
 interactive requests before batch requests, and requests of one class in the order of
 `tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
-waits, one principal has at most its share of the slots.
+waits, one principal has at most its share of the slots. While batch requests wait, they get at
+least their share of all tokens, so that interactive requests cannot starve them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow
+from tailrace.protocol import topics
 
 STARTED: Final = -1
 """Rank of a response that another owner had begun: its reader waits in the middle of the text."""
+BATCH: Final = topics.CLASSES.index("batch")
 
 
 class Turn(asyncio.Future[None]):
@@ -45,6 +48,9 @@ class Slots:
         ended, ended_asked: requests that used a slot and gave it back, and what they asked for.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
+        _batch_share: part of all tokens that batch requests get at least while they wait.
+        _batch_credit: tokens that waiting batch requests may take for that before others; below 0
+            after a request that took more. 0 while none waits.
         _held: slots in use by principal.
         _waiting: turns that wait, by rank.
     """
@@ -55,9 +61,11 @@ class Slots:
         *,
         share: float = 1.0,
         limit: float = 1.0,
+        batch_share: float = 0.0,
         weight: Callable[[str], float] = lambda _tenant: 1.0,
     ) -> None:
-        """`share` and `limit` are parts of the capacity; `weight` is that of a tenant."""
+        """`share` and `limit` are parts of the capacity, of one principal; `batch_share` is that
+        of all batch requests, below 1; `weight` is that of a tenant."""
         self.capacity = capacity
         self.running = 0
         self.running_asked = 0.0
@@ -65,6 +73,8 @@ class Slots:
         self.ended_asked = 0.0
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
+        self._batch_share = batch_share
+        self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
         self._waiting: dict[int, FairQueue[Turn]] = {}
@@ -122,16 +132,37 @@ class Slots:
             self.running += 1
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
+            self._account(turn)
             turn.set_result(None)
 
     def _next(self) -> Turn | None:
         """Whose turn it is: first among those below their share, then among all."""
         for most in dict.fromkeys((self._share, self._limit)):
-            for rank in sorted(self._waiting):
+            for rank in self._ranks():
                 found = self._waiting[rank].pop(None if rank == STARTED else self._below(most))
                 if found is not None:
                     return found[1]
         return None
+
+    def _ranks(self) -> list[int]:
+        """The ranks in the order in which they are served now."""
+        ranks = sorted(self._waiting)
+        waiting = self._waiting.get(BATCH)
+        if waiting and self._batch_credit * len(waiting) >= waiting.cost > 0:  # for one of them
+            ranks.remove(BATCH)
+            ranks.insert(ranks[0] == STARTED, BATCH)
+        return ranks
+
+    def _account(self, turn: Turn) -> None:
+        """A slot was granted: batch requests that wait get their part of what others take."""
+        if turn.rank == BATCH:
+            overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
+            left = self._batch_credit - turn.cost
+            self._batch_credit = left if overtook else max(0.0, left)
+        elif self._waiting.get(BATCH):
+            self._batch_credit += turn.cost * self._batch_share / (1 - self._batch_share)
+        if not self._waiting.get(BATCH):
+            self._batch_credit = 0.0
 
     def _below(self, most: int) -> Callable[[Flow], bool] | None:
         if most >= self.capacity:

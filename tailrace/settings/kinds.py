@@ -105,14 +105,15 @@ class Percent:
     """A whole number of hundredths, read as a share from 0 to 1."""
 
     low: int
+    high: int = 100
     absent: float = 0.0
 
     @property
     def expected(self) -> str:
-        return Integer(self.low, 100).expected
+        return Integer(self.low, self.high).expected
 
     def parse(self, text: str) -> float:
-        return Integer(self.low, 100).parse(text) / 100
+        return Integer(self.low, self.high).parse(text) / 100
 
 
 @dataclass(frozen=True, slots=True)

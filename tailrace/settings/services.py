@@ -107,6 +107,7 @@ class WorkerSettings(ServiceSettings):
     max_num_seqs: int
     principal_share: float
     principal_limit: float
+    batch_share: float
     weights: Mapping[str, float]
     session_timeout_ms: int
     stall_s: float

@@ -432,6 +432,16 @@ VARIABLES: Final = (
         "%",
     ),
     Variable(
+        "TAILRACE_BATCH_SHARE",
+        "batch_share",
+        (WORKER,),
+        kinds.Percent(0, 99),
+        "share of a worker's tokens that batch requests (`service_tier` `flex`) get at least while "
+        "they wait; 0: only what interactive requests leave",
+        "10",
+        "%",
+    ),
+    Variable(
         "TAILRACE_WEIGHTS",
         "weights",
         (WORKER,),

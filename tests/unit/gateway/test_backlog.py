@@ -33,6 +33,18 @@ class TestWait:
         assert work.wait_s("interactive", own=1_000) == 3_000 / 200
         assert work.wait_s("batch") == 13_000 / 200
 
+    def test_batch_has_its_share_and_an_interactive_request_waits_for_that_too(self) -> None:
+        work = backlog.of([beat(9_000, 2_000, batch_share=0.1)])
+        assert work.wait_s("interactive", own=1_000) == pytest.approx((9_000 + 1_000) / 100)
+        assert work.wait_s("batch") == pytest.approx(11_000 / 100)  # interactive ends before
+        work = backlog.of([beat(90_000, 2_000, batch_share=0.1)])
+        assert work.wait_s("interactive", own=5_000) == pytest.approx((90_000 + 2_000) / 100)
+        assert work.wait_s("batch") == pytest.approx(2_000 / 0.1 / 100)
+
+    def test_workers_with_different_shares_count_with_the_least(self) -> None:
+        beats = [beat(1, batch_share=0.3), beat(1, batch_share=0.2), beat(1, batch_share=7)]
+        assert backlog.of(beats).batch_share == 0.2
+
     def test_nothing_waits(self) -> None:
         assert backlog.of([beat()]).wait_s("interactive") == 0
 

@@ -149,3 +149,62 @@ async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() ->
     assert (pool.ended, pool.ended_asked) == (1, 100)
     pool.release(other, used=0)
     assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"
+
+
+class TestBatchShare:
+    """One slot, and many requests of both classes."""
+
+    @staticmethod
+    def served(
+        share: float, interactive: list[float], batch: list[float], until: int
+    ) -> tuple[float, float]:
+        """Tokens of both classes among the first requests that are served."""
+        pool = slots.Slots(1, batch_share=share)
+        held = pool.acquire(slots.STARTED)
+        turns = [pool.acquire(0, ALICE, cost) for cost in interactive]
+        turns += [pool.acquire(slots.BATCH, BOB, cost) for cost in batch]
+        tokens = [0.0, 0.0]
+        for _ in range(until):
+            pool.release(held)
+            held = next(turn for turn in turns if turn.done())
+            turns.remove(held)
+            tokens[held.rank] += held.cost
+        return tokens[0], tokens[1]
+
+    async def test_batch_that_waits_gets_its_share_of_the_tokens(self) -> None:
+        interactive, batch = self.served(0.1, [50.0] * 1_000, [50.0] * 1_000, 1_000)
+        assert batch / (interactive + batch) == pytest.approx(0.1, abs=0.005)
+
+    async def test_a_few_long_batch_requests_take_no_more_than_the_share(self) -> None:
+        lengths = [600.0 if n % 33 == 32 else 40.0 for n in range(1_000)]
+        interactive, batch = self.served(0.1, [50.0] * 1_000, lengths, 1_000)
+        assert batch / (interactive + batch) == pytest.approx(0.1, abs=0.01)
+
+    async def test_without_a_share_batch_waits_for_all_others(self) -> None:
+        assert self.served(0.0, [50.0] * 100, [50.0] * 100, 100) == (5_000.0, 0.0)
+
+    async def test_what_batch_got_while_it_was_alone_is_not_held_against_it(self) -> None:
+        pool = slots.Slots(1, batch_share=0.5)
+        held = pool.acquire(slots.BATCH)
+        for _ in range(100):
+            following = pool.acquire(slots.BATCH, cost=1_000.0)
+            pool.release(held)
+            held = following
+        first, waits = pool.acquire(0, cost=10.0), pool.acquire(slots.BATCH, cost=10.0)
+        second = pool.acquire(0, cost=10.0)
+        pool.release(held)
+        assert first.done()
+        pool.release(first)
+        assert waits.done()
+        assert not second.done()
+
+    async def test_a_response_that_had_begun_goes_before_the_share(self) -> None:
+        pool = slots.Slots(1, batch_share=0.5)
+        held = pool.acquire(0)
+        batch, later = pool.acquire(slots.BATCH), pool.acquire(0)
+        pool.release(held)
+        assert later.done()
+        begun = pool.acquire(slots.STARTED)
+        pool.release(later)
+        assert begun.done()
+        assert not batch.done()

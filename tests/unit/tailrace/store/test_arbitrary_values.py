@@ -128,6 +128,9 @@ async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) ->
     [b"w", b'{"state":"ready","waiting_tokens":[1000,"x"],"drain_rate":1e-200,"capacity":[1]}']
 )
 @hypothesis.example([b"w", b'{"state":"ready","waiting_tokens":[1000],"drain_rate":true}'])
+@hypothesis.example(
+    [b"w", b'{"state":"ready","waiting_tokens":[1,9],"drain_rate":5,"batch_share":1e-300}']
+)
 async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(answer: Any) -> None:
     beats = await workers.Workers(store_of(answer)).list_workers("p")
     msgspec.json.encode(worker_registry.engine_state(beats))
