@@ -100,17 +100,22 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
 
 @dataclass(slots=True)
 class Lately:
-    """When requests were appended, as far as the heartbeats may not tell of them, by pool."""
+    """When requests were appended, as far as the heartbeats may not tell of them, by pool and
+    class."""
 
-    _at: dict[str, collections.deque[float]] = field(default_factory=dict)
+    _at: dict[tuple[str, str], collections.deque[float]] = field(default_factory=dict)
 
-    def add(self, pool: str, now: float) -> None:
+    def add(self, pool: str, priority: topics.PriorityClass, now: float) -> None:
         """One more. `now`: monotonic seconds."""
-        self._at.setdefault(pool, collections.deque()).append(now)
+        self._at.setdefault((pool, priority), collections.deque()).append(now)
 
-    def count(self, pool: str, now: float) -> int:
-        """How many the heartbeats may not tell of."""
-        times = self._at.get(pool)
+    def count(self, pool: str, priority: topics.PriorityClass, now: float) -> int:
+        """How many the heartbeats may not tell of, of those that go before a new request."""
+        ahead = topics.CLASSES[: topics.CLASSES.index(priority) + 1]
+        return sum(self._of(pool, each, now) for each in ahead)
+
+    def _of(self, pool: str, priority: str, now: float) -> int:
+        times = self._at.get((pool, priority))
         if times is None:
             return 0
         while times and times[0] < now - UNTOLD_S:

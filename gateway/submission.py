@@ -230,7 +230,7 @@ class Submission:
                 self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
-        self._lately.add(create.pool, time.monotonic())
+        self._lately.add(create.pool, create.priority, time.monotonic())
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         telemetry.SUBMIT_SECONDS.observe(seconds)
@@ -274,7 +274,7 @@ class Submission:
             refusing=self.refusing,
             writable=self._writer.ready,
             work=self._workers.backlog(create.pool),
-            lately=self._lately.count(create.pool, time.monotonic()),
+            lately=self._lately.count(create.pool, create.priority, time.monotonic()),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:

@@ -94,10 +94,20 @@ class TestWait:
 
 def test_requests_are_told_of_after_a_while() -> None:
     lately = Lately()
-    assert lately.count("p", 10.0) == 0
-    lately.add("p", 10.0)
-    lately.add("p", 10.4)
-    lately.add("q", 10.4)
-    assert (lately.count("p", 10.5), lately.count("q", 10.5)) == (2, 1)
-    assert lately.count("p", 10.2 + backlog.UNTOLD_S) == 1
-    assert lately.count("p", 10.6 + backlog.UNTOLD_S) == 0
+    assert lately.count("p", "interactive", 10.0) == 0
+    lately.add("p", "interactive", 10.0)
+    lately.add("p", "interactive", 10.4)
+    lately.add("q", "interactive", 10.4)
+    assert lately.count("p", "interactive", 10.5) == 2
+    assert lately.count("q", "interactive", 10.5) == 1
+    assert lately.count("p", "interactive", 10.2 + backlog.UNTOLD_S) == 1
+    assert lately.count("p", "interactive", 10.6 + backlog.UNTOLD_S) == 0
+
+
+def test_batch_requests_of_the_last_second_delay_only_batch() -> None:
+    """A flood of batch requests made gateways refuse interactive ones, which go before it."""
+    lately = Lately()
+    lately.add("p", "batch", 10.0)
+    lately.add("p", "interactive", 10.0)
+    assert lately.count("p", "interactive", 10.5) == 1
+    assert lately.count("p", "batch", 10.5) == 2
