@@ -7,6 +7,7 @@
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make clients                 unmodified clients from their registries on a deployment (docs/clients.md); NAMES="codex langchain" for some
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
+#   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
@@ -19,7 +20,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine sbom audit licences
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload sbom audit licences
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -99,6 +100,10 @@ bench-quick: install bench-tools
 # What grows: locust on the scripted engine for MINUTES after HISTORY ended responses; memory, files, tasks and keys of every process.
 soak: install bench-tools
 	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),30) --history $(or $(HISTORY),1000000)
+
+# Results and a plot in bench/out; SECONDS is the length of each of seven loads.
+overload: install bench-tools
+	@$(BIN)/python -m bench.overload $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
 
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install

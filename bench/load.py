@@ -35,6 +35,15 @@ class Failed(Exception):
     """The server refused, broke the connection, or took too long. The text says which."""
 
 
+class Refused(Failed):
+    """The server answered with a status that is not 200."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"{status} {body[:300]!r}")
+        self.status = status
+        self.headers = headers
+
+
 @dataclass(slots=True)
 class Answer:
     """What one client saw of one answer. Times are seconds of `time.perf_counter`.
@@ -46,6 +55,8 @@ class Answer:
         ended: when the answer was complete.
         tokens, prompt_tokens: as the server counts them.
         error: why there is no answer; empty if there is one.
+        told_s: the wait that a refusal by 429 told; None for others.
+        expired: the response was not started before its deadline.
     """
 
     due: float
@@ -56,6 +67,8 @@ class Answer:
     prompt_tokens: int = 0
     text: list[str] = field(default_factory=list)
     error: str = ""
+    told_s: float | None = None
+    expired: bool = False
 
     @property
     def first(self) -> float:
@@ -221,7 +234,7 @@ class _Exchange(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._finish(
-            None if self.status == 200 else Failed(f"{self.status} {self._refusal[:300]!r}")
+            None if self.status == 200 else Refused(self.status, self.headers, self._refusal)
         )
 
     def _finish(self, error: Exception | None) -> None:
@@ -299,7 +312,10 @@ async def stream(
 
     def on_event(event: bytes) -> None:
         answer.begun = answer.begun or arrived
-        if b'"usage":{' in event:  # the last one; a response has all of its items in it again
+        if b'"type":"response.failed"' in event:
+            found = data_of(event)["response"]["error"]
+            answer.error, answer.expired = str(found), found["code"] == "expired"
+        elif b'"usage":{' in event:  # the last one; a response has all of its items in it again
             _count(answer, data_of(event))
         elif has_text(event):
             answer.stamps.append(arrived)
@@ -322,6 +338,9 @@ async def stream(
         )
     except Failed as error:
         answer.error = str(error)
+        if isinstance(error, Refused) and error.status == 429:
+            told = error.headers.get("retry-after-ms")
+            answer.told_s = int(told) / 1000 if told else None
     answer.ended = time.perf_counter()
     if not answer.error and not (answer.stamps and answer.tokens):
         answer.error = "an answer without text or usage"

@@ -70,6 +70,7 @@ class Side:
     """One server under test.
 
     Attributes:
+        url: of the first gateway. urls: of all of them; empty for vLLM's server.
         roles: its process ids by role.
         push_url, kafka, redis: addresses; empty for vLLM's server.
         data: its data folder; None for vLLM's server.
@@ -80,6 +81,7 @@ class Side:
     model: str
     headers: dict[str, str]
     roles: dict[str, list[int]]
+    urls: list[str] = field(default_factory=list)
     push_url: str = ""
     kafka: str = ""
     redis: str = ""
@@ -110,6 +112,7 @@ def tailrace(
     engine: str = "scripted",
     model: str = "",
     workers: int = 1,
+    gateways: int = 1,
     settings: Mapping[str, str] | None = None,
     tree: Path | None = None,
 ) -> Iterator[Side]:
@@ -144,6 +147,8 @@ def tailrace(
         *(["--model", model] if model else []),
         "--workers",
         str(workers),
+        "--gateways",
+        str(gateways),
     ]
     command += ["--port", str(port), "--push-port", str(push_port), "--data", data.root]
     log = folder / "up.log"
@@ -173,6 +178,7 @@ def tailrace(
             running.model,
             headers,
             roles,
+            running.urls,
             running.push_urls[0],
             running.kafka,
             running.redis,

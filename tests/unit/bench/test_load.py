@@ -146,6 +146,27 @@ async def test_an_answer_that_is_none_says_why(raw: bytes, words: str) -> None:
     await served(answer, run)
 
 
+async def test_a_refusal_tells_its_wait_and_an_expired_response_is_known() -> None:
+    failed = {"type": "response.failed", "response": {"error": {"code": "expired"}}}
+    event = f"event: response.failed\ndata: {json.dumps(failed, separators=(',', ':'))}\n\n"
+    raw = [
+        b"HTTP/1.1 429 No\r\nretry-after-ms: 2500\r\ncontent-length: 0\r\n\r\n",
+        HEAD + chunked([event.encode()], 1000),
+    ]
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(raw.pop(0))
+        await writer.drain()
+
+    async def run(url: str) -> None:
+        refused = await load.stream(url, "POST", "/", {}, {}, 0.0)
+        expired = await load.stream(url, "POST", "/", {}, {}, 0.0)
+        assert (refused.told_s, refused.expired) == (2.5, False)
+        assert (expired.told_s, expired.expired) == (None, True)
+
+    await served(answer, run)
+
+
 async def test_nobody_there_is_an_error_and_no_exception() -> None:
     assert (await load.stream("http://127.0.0.1:9", "POST", "/", {}, {}, 0.0)).error
 

@@ -1,0 +1,305 @@
+"""`python -m bench.overload`: far more requests than there is capacity for, and what each class
+feels of it (docs/performance.md).
+
+Three workers of the scripted engine, whose capacity is known, and two gateways get an open loop of
+streamed requests of many users; 3 % of the answers are 30 times as long as the others. In the
+first kind of run interactive requests take half of the capacity, and batch requests are what is too
+much; in the second kind both classes are. In each run Redis is emptied after a third of the load
+and killed after two thirds; the supervisor starts it again. After the load, interactive requests
+show how soon the pool is as quick as before. At the end `tailrace verify` judges the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import redis
+import uvloop
+
+from bench import load, measure, overload_figures, report, scaling, scripted, stacks
+from bench.overload_figures import Asked, Group
+from tailrace.local import dev_credentials, paths, state
+from tailrace.local import plan as deployment
+from tailrace.verify import checks
+from tailrace.verify import command as verify
+
+WORKERS: Final = 3
+PLACES: Final = 8  # of each worker
+PACE_MS: Final = 20
+SHORT, LONG, LONG_SHARE = 20, 600, 0.03  # tokens
+MEAN: Final = SHORT + LONG_SHARE * (LONG - SHORT)
+MOST: Final = 1000  # tokens that every request allows
+USERS: Final = 20
+DEADLINE_MS: Final[dict[Group, int]] = {"interactive": 5_000, "batch": 20_000}
+TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
+IDLE_LOAD: Final = 0.5  # of the capacity, by interactive requests
+AFTER_S: Final = 10.0  # load that shows the recovery
+SETTLE_S: Final = 5.0  # between two runs, after all have ended
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One load, in parts of the capacity."""
+
+    name: str
+    interactive: float
+    batch: float
+
+
+ALONE: Final = Run("interactive at half of the capacity", IDLE_LOAD, 0.0)
+FACTORS: Final = (2, 5, 10)
+RUNS: Final = (
+    ALONE,
+    *(Run(f"x{k}, batch is too much", IDLE_LOAD, k - IDLE_LOAD) for k in FACTORS),
+    *(Run(f"x{k}, both are too much", 0.7 * k, 0.3 * k) for k in FACTORS),
+)
+
+
+class Overload(msgspec.Struct, frozen=True):
+    """The content of the JSON file. `peak`: tokens per second in a closed loop. `verdict` is that
+    of `tailrace verify`."""
+
+    machine: report.Machine
+    peak: float
+    verdict: str
+    rows: list[measure.Row]
+    seconds: dict[str, dict[Group, list[overload_figures.Second]]]
+
+
+class Client:
+    """Asks as one of many users, at the gateways in turn."""
+
+    def __init__(self, side: stacks.Side) -> None:
+        assert side.data is not None
+        self._side = side
+        self._headers = [
+            {"authorization": f"Bearer {dev_credentials.issue(side.data, f'user-{n}', 3 * 3600)}"}
+            for n in range(USERS)
+        ]
+        self._numbers = itertools.count()
+
+    async def ask(self, group: Group, tokens: int, due: float, began: float) -> Asked:
+        """One request, streamed to its end. `due`, `began`: by `time.perf_counter`."""
+        number = next(self._numbers)
+        answer = await load.stream(
+            self._side.urls[number % len(self._side.urls)],
+            "POST",
+            "/v1/responses",
+            self._headers[number % USERS],
+            self._body(group, number, tokens),
+            due,
+        )
+        ended_s, due_s = answer.ended - began, due - began
+        if answer.told_s is not None:
+            return Asked(group, due_s, "refused", ended_s, told_s=answer.told_s)
+        if answer.expired:
+            return Asked(group, due_s, "expired", ended_s)
+        if answer.error:
+            return Asked(group, due_s, "failed", ended_s, error=answer.error)
+        return Asked(group, due_s, "answered", ended_s, answer.first, answer.tokens)
+
+    def _body(self, group: Group, number: int, tokens: int) -> dict[str, Any]:
+        return {
+            **scripted.body(self._side, number, tokens, PACE_MS, stream=True),
+            "max_output_tokens": MOST,
+            "service_tier": TIERS[group],
+            "deadline_ms": DEADLINE_MS[group],
+        }
+
+
+def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int]]:
+    """(seconds, class, tokens) of each request of a run, in order: Poisson processes."""
+    drawn, found = random.Random(seed), []
+    capacity = WORKERS * PLACES * 1000 / PACE_MS / MEAN  # requests per second
+    parts: list[tuple[Group, float, float, float]] = [
+        ("interactive", run.interactive, 0.0, load_s),
+        ("batch", run.batch, 0.0, load_s),
+        ("interactive", IDLE_LOAD, load_s, load_s + AFTER_S),
+    ]
+    for group, part, begin, end in parts:
+        at = begin
+        while part > 0 and (at := at + drawn.expovariate(part * capacity)) < end:
+            found.append((at, group, LONG if drawn.random() < LONG_SHARE else SHORT))
+    return sorted(found)
+
+
+async def peak(client: Client, each: int) -> float:
+    """Tokens per second with twice as many clients as there are places."""
+    drawn = random.Random(1)
+
+    async def one() -> list[Asked]:
+        tokens = [LONG if drawn.random() < LONG_SHARE else SHORT for _ in range(each)]
+        return [await client.ask("interactive", n, time.perf_counter(), began) for n in tokens]
+
+    began = time.perf_counter()
+    asked = await asyncio.gather(*(one() for _ in range(2 * WORKERS * PLACES)))
+    # The last long answers run alone. What counts is the time in which all places were taken.
+    full = min(max(a.ended_s for a in theirs) for theirs in asked)
+    return sum(a.tokens for theirs in asked for a in theirs if a.ended_s <= full) / full
+
+
+async def perform(client: Client, side: stacks.Side, run: Run, load_s: float) -> list[Asked]:
+    """One run, to the end of its last answer."""
+    began = time.perf_counter()
+    asked: list[asyncio.Task[Asked]] = []
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_disturb(side, load_s))
+        for at, group, tokens in arrivals(run, load_s, seed=7):
+            await asyncio.sleep(began + at - time.perf_counter())
+            asked.append(tasks.create_task(client.ask(group, tokens, began + at, began)))
+    return [task.result() for task in asked]
+
+
+async def _disturb(side: stacks.Side, load_s: float) -> None:
+    """Redis loses all that it has, and later its life."""
+    assert side.data is not None
+    await asyncio.sleep(load_s / 3)
+    with contextlib.closing(redis.Redis.from_url(side.redis)) as emptied:
+        emptied.flushall()
+    await asyncio.sleep(load_s / 3)
+    running = state.load(side.data.state)
+    assert running is not None
+    for part in running.parts:
+        if part.role == "redis":
+            os.kill(part.pid, signal.SIGKILL)
+
+
+def measured(
+    side: stacks.Side, runs: Sequence[Run], load_s: float, each: int
+) -> Iterator[tuple[str, float, list[Asked]]]:
+    """(name, peak, requests) of each run."""
+    uvloop.run(scripted.warm(side))
+    uvloop.run(scaling.balanced(side, WORKERS))
+    client = Client(side)
+    uvloop.run(peak(client, 1))  # so that workers know their rate
+    most = uvloop.run(peak(client, each))
+    say(f"peak: {most:.0f} tokens per second")
+    for run in runs:
+        yield run.name, most, uvloop.run(perform(client, side, run, load_s))
+        time.sleep(SETTLE_S)
+
+
+def markdown(found: Overload) -> str:
+    """The report: a row per figure, a column per run."""
+    names = [row.case for row in found.rows]
+    out = [
+        "# Overload",
+        "",
+        f"{found.machine.when}, commit {found.machine.commit}, {found.machine.cores} cores "
+        f"({found.machine.cpu}), Python {found.machine.python}. Peak {found.peak:.0f} tokens/s. "
+        f"`tailrace verify`: {found.verdict}.",
+        "",
+        f"| figure | {' | '.join(names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    for value in dict.fromkeys(name for row in found.rows for name in row.values):
+        cells = [report.figure(row.values.get(value, math.nan)) for row in found.rows]
+        out.append(f"| {value} | {' | '.join(cells)} |")
+    return "\n".join(out) + "\n"
+
+
+_COLOURS: Final = {"answered": "C2", "refused": "C1", "expired": "C3", "failed": "C4"}
+
+
+def plot(path: Path, found: Overload) -> bool:
+    """Draw a row per run: requests by outcome of each class, and the first tokens of interactive
+    ones. Returns whether matplotlib is here."""
+    try:
+        from matplotlib import figure as drawing
+    except ImportError:
+        return False
+    canvas = drawing.Figure(figsize=(14, 2.6 * len(found.seconds)), layout="constrained")
+    grid = canvas.subplots(len(found.seconds), 3, squeeze=False)
+    for panels, (name, groups) in zip(grid, found.seconds.items(), strict=True):
+        for panel, (group, seconds) in zip(panels, groups.items(), strict=False):
+            stacked = {
+                outcome: [getattr(second, outcome) for second in seconds] for outcome in _COLOURS
+            }
+            panel.stackplot(
+                range(len(seconds)),
+                *stacked.values(),
+                labels=stacked,
+                colors=_COLOURS.values(),
+                step="post",
+            )
+            panel.set_title(f"{name}: {group} requests per second", fontsize=9)
+        waits = groups["interactive"]
+        panels[2].plot([second.first_p50_s for second in waits], label="p50")
+        panels[2].plot([second.first_p99_s for second in waits], label="p99")
+        panels[2].set_title("first token of interactive requests, s", fontsize=9)
+        panels[2].set_ylim(bottom=0)
+    grid[0][0].legend(fontsize=7)
+    grid[0][2].legend(fontsize=7)
+    canvas.supxlabel("seconds")
+    canvas.savefig(path)
+    return True
+
+
+def say(text: str) -> None:
+    """Print progress with the time to stderr."""
+    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    """Returns 0 when every request was answered, refused or expired and the log is whole, else
+    1."""
+    parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each load (default: 30)")
+    parser.add_argument("--runs", type=int, default=len(RUNS), help="only the first so many")
+    parser.add_argument(
+        "--out", type=Path, default=paths.ROOT / "bench/out", help="folder (default: bench/out)"
+    )
+    arguments = parser.parse_args()
+    # Without this the stack would survive, because it has a session of its own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine = report.machine(quick=arguments.seconds < 30, rounds=1)
+    rows, seconds, idle_p99_s, most = [], {}, math.nan, math.nan
+    settings = {"TAILRACE_MAX_NUM_SEQS": str(PLACES)}
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="tailrace-overload-", ignore_cleanup_errors=True
+        ) as scratch,
+        stacks.tailrace(Path(scratch), workers=WORKERS, gateways=2, settings=settings) as side,
+    ):
+        for name, most, asked in measured(side, RUNS[: arguments.runs], arguments.seconds, 8):
+            values = overload_figures.of(asked, arguments.seconds, most)
+            if name == ALONE.name:
+                idle_p99_s = values["interactive_first_p99_ms"] / 1000
+            values["recovery_s"] = overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s)
+            rows.append(measure.Row("overload", name, "tailrace", 0, values))
+            seconds[name] = {
+                group: overload_figures.by_second(asked, group) for group in overload_figures.GROUPS
+            }
+            errors = {each.error for each in asked if each.outcome == "failed"}
+            say(
+                f"{name}: {values}"
+                + "".join(f"\n  failed: {error}" for error in sorted(errors)[:5])
+            )
+        judged, _ = asyncio.run(verify.examine(side.kafka, [deployment.POOL], [], checks.Options()))
+    found = Overload(machine, most, judged.verdict.value, rows, seconds)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "overload.json").write_bytes(msgspec.json.encode(found) + b"\n")
+    (arguments.out / "overload.md").write_text(markdown(found))
+    say(markdown(found))
+    if not plot(arguments.out / "overload.svg", found):
+        say("no plot: matplotlib is not installed here (make overload installs it)")
+    failed = sum(row.values["failed"] for row in rows)
+    return 1 if failed or judged.exit_code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What an overload run says of its requests (pure).
+
+Times are seconds since the load of the run began.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from bench import measure
+
+Group = Literal["interactive", "batch"]
+GROUPS: Final[tuple[Group, ...]] = ("interactive", "batch")
+Outcome = Literal["answered", "refused", "expired", "failed"]
+
+# The wait that a refused request would have had is read off requests of its class that were taken
+# within this time of it.
+NEAR_S: Final = 0.5
+# A first token is late when it is this much later than p99 of an idle pool.
+LATE: Final = 2.0
+LATE_S: Final = 0.2
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request.
+
+    Attributes:
+        due_s: when it was due.
+        first_s: seconds from then to its first token; NaN without one.
+        ended_s: when its answer, or its refusal, was complete.
+        tokens: of its answer; 0 if there is none.
+        told_s: the wait that a refusal told; NaN for others.
+        error: what went wrong, for `failed`.
+    """
+
+    group: Group
+    due_s: float
+    outcome: Outcome
+    ended_s: float
+    first_s: float = math.nan
+    tokens: int = 0
+    told_s: float = math.nan
+    error: str = ""
+
+
+def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
+    """The figures of one run.
+
+    Args:
+        load_s: how long the load lasted; what was due later shows the recovery.
+        peak: tokens per second that the pool makes at most.
+    """
+    loaded = [each for each in asked if each.due_s < load_s]
+    good = sum(each.tokens for each in asked if each.ended_s <= load_s)
+    values = {
+        "goodput_tokens_per_s": good / load_s,
+        "goodput_of_peak": good / load_s / peak,
+        "failed": float(sum(each.outcome == "failed" for each in asked)),
+    }
+    for group in GROUPS:
+        ours = [each for each in loaded if each.group == group]
+        if not ours:
+            continue
+        values[f"{group}_per_s"] = len(ours) / load_s
+        for outcome in ("answered", "refused", "expired"):
+            share = sum(each.outcome == outcome for each in ours) / len(ours)
+            values[f"{group}_{outcome}"] = share
+        firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
+        values |= measure.spread(f"{group}_first", firsts)
+        ratios = told_over_true(ours)
+        if ratios:
+            values |= {
+                f"{group}_told_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)
+            }
+            values[f"{group}_told_within_a_fifth"] = sum(0.8 <= r <= 1.2 for r in ratios) / len(
+                ratios
+            )
+    return values
+
+
+def told_over_true(asked: Iterable[Asked]) -> list[float]:
+    """Of each refusal of one class: the wait that it told over the wait that requests had which
+    were taken at nearly the same time. Refusals without such requests are left out."""
+    waited = sorted((a.due_s, a.first_s) for a in asked if not math.isnan(a.first_s))
+    ratios = []
+    for each in asked:
+        if math.isnan(each.told_s):
+            continue
+        low = bisect.bisect_left(waited, (each.due_s - NEAR_S, -math.inf))
+        high = bisect.bisect_right(waited, (each.due_s + NEAR_S, math.inf))
+        near = [wait for _, wait in waited[low:high]]
+        if near:
+            ratios.append(each.told_s / measure.percentile(near, 50))
+    return ratios
+
+
+def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:
+    """Seconds from the end of the load to the last interactive request that still had a late first
+    token, or none at all. 0: none had."""
+    bound = LATE * idle_p99_s + LATE_S
+    late = [
+        each.due_s - load_s
+        for each in asked
+        if each.group == "interactive" and each.due_s >= load_s and not each.first_s <= bound
+    ]
+    return max(late, default=0.0)
+
+
+class Second(msgspec.Struct):
+    """What was due in one second, of one class. `first_p50_s`, `first_p99_s`: of its first tokens;
+    NaN without one."""
+
+    answered: int = 0
+    refused: int = 0
+    expired: int = 0
+    failed: int = 0
+    first_p50_s: float = math.nan
+    first_p99_s: float = math.nan
+
+
+def by_second(asked: Iterable[Asked], group: Group) -> list[Second]:
+    """One entry a second, from the beginning of the load."""
+    ours = [each for each in asked if each.group == group]
+    seconds = [Second() for _ in range(int(max((a.due_s for a in ours), default=-1.0)) + 1)]
+    firsts: list[list[float]] = [[] for _ in seconds]
+    for each in ours:
+        at = int(each.due_s)
+        setattr(seconds[at], each.outcome, getattr(seconds[at], each.outcome) + 1)
+        if not math.isnan(each.first_s):
+            firsts[at].append(each.first_s)
+    for second, waits in zip(seconds, firsts, strict=True):
+        second.first_p50_s = measure.percentile(waits, 50)
+        second.first_p99_s = measure.percentile(waits, 99)
+    return seconds

@@ -1,0 +1,75 @@
+"""What an overload run says of its requests."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from bench import overload_figures as figures
+from bench.overload_figures import Asked
+
+
+def asked(due_s: float, outcome: figures.Outcome = "answered", **more: Any) -> Asked:
+    found = {"group": "interactive", "ended_s": due_s + 1.0, **more}
+    if outcome == "answered":
+        found = {"first_s": 0.5, "tokens": 20, **found}
+    return Asked(due_s=due_s, outcome=outcome, **found)
+
+
+def test_goodput_counts_answers_that_ended_while_the_load_lasted() -> None:
+    every = [asked(0.0), asked(8.0), asked(9.5), asked(3.0, "refused", told_s=2.0), asked(12.0)]
+    found = figures.of(every, load_s=10.0, peak=8.0)
+    assert found["goodput_tokens_per_s"] == 4.0
+    assert found["goodput_of_peak"] == 0.5
+
+
+def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
+    every = [
+        asked(0.0, first_s=0.1),
+        asked(1.0, "refused", told_s=2.0),
+        asked(1.0, "expired"),
+        asked(2.0, "failed", error="lost"),
+        asked(1.0, group="batch", first_s=9.0),
+        asked(11.0, first_s=7.0),
+    ]
+    found = figures.of(every, load_s=10.0, peak=1.0)
+    shares = [found[f"interactive_{each}"] for each in ("answered", "refused", "expired")]
+    assert shares == [0.25, 0.25, 0.25]
+    assert found["failed"] == 1.0
+    assert found["interactive_first_p99_ms"] == 100.0
+    assert found["batch_first_p50_ms"] == 9_000.0
+    assert "batch_told_over_true_p50" not in found
+
+
+def test_a_told_wait_is_compared_with_requests_that_were_taken_at_that_time() -> None:
+    every = [
+        asked(1.0, first_s=2.0),
+        asked(1.2, first_s=4.0),
+        asked(1.4, first_s=4.0),
+        asked(1.3, "refused", told_s=6.0),
+        asked(5.0, "refused", told_s=6.0),
+        asked(9.0, first_s=1.0),
+    ]
+    assert figures.told_over_true(every) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("first_s", "expected"), [(0.3, 0.0), (0.5, 2.5), (math.nan, 2.5)], ids=str
+)
+def test_the_pool_has_recovered_behind_the_last_late_first_token(
+    first_s: float, expected: float
+) -> None:
+    every = [asked(9.9, first_s=9.0), asked(12.5, first_s=first_s), asked(13.0, first_s=0.1)]
+    every.append(asked(14.0, group="batch", first_s=9.0))
+    assert figures.recovery_s(every, load_s=10.0, idle_p99_s=0.1) == expected
+
+
+def test_seconds_without_requests_are_there() -> None:
+    every = [asked(0.2, first_s=0.1), asked(2.9, "refused"), asked(2.1, first_s=0.4), asked(2.2)]
+    first, between, last = figures.by_second(every, "interactive")
+    assert (first.answered, first.first_p50_s) == (1, 0.1)
+    assert (between.answered, math.isnan(between.first_p50_s)) == (0, True)
+    assert (last.answered, last.refused, last.first_p99_s) == (2, 1, 0.5)
+    assert figures.by_second(every, "batch") == []
