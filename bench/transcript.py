@@ -3,7 +3,8 @@
 Events carry `sequence_number`, dense from 0 for each response. So a skipped number is a lost event,
 a repeated number a doubled one, and a late number an event out of order. The text is checked
 separately: the deltas of each output item, in order of arrival, must be its text, arguments or
-input in the terminal event.
+input in the terminal event. An event with the member `queue` has no number of its own: it repeats
+the last one.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Transcript:
         """Add an event."""
         number = event.get("sequence_number")
         if not isinstance(number, int):
+            return
+        if "queue" in event and number == self.next - 1:
             return
         if number < self.next:
             if number not in self._missing:

@@ -58,6 +58,7 @@ from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
 from tailrace.log import interfaces
 from tailrace.protocol import seals, topics
+from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -152,6 +153,7 @@ class Gateway:
             ),
             kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
             archive=reader.of(config.archive),
+            queues=Queues(self.redis),
         )
         self.writer = clients.writer
         self.idempotency_index = idempotency_index.IdempotencyIndex(

@@ -17,6 +17,7 @@ from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
+from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
@@ -60,6 +61,7 @@ class Push:
             preferred=(),
             kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
             archive=reader.of(config.archive),
+            queues=Queues(self.redis),
         )
         self.key_sets = access.key_sets(issuers)
         self.revocations = revocations.Revocations(clients.revocations, clients.offsets)

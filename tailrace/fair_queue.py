@@ -13,14 +13,16 @@ largest cost of each (the same bound as in the paper).
 from __future__ import annotations
 
 import collections
+import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from tailrace.protocol import records
 
 T = TypeVar("T")
+N = TypeVar("N")
 
 # So many idle shares are remembered; above it all of them start from zero when they come back.
 _KEPT: Final = 256
@@ -79,6 +81,9 @@ class _Tenant(_Share, Generic[T]):
     principals: dict[str, _Principal[T]] = field(default_factory=dict)
 
 
+_Turn = tuple[float, int, tuple[N, float]]  # start, arrival, name with cost
+
+
 class FairQueue(Generic[T]):
     """Items that wait, each of one flow and with a cost of any unit.
 
@@ -108,6 +113,30 @@ class FairQueue(Generic[T]):
             for principal in tenant.principals.values():
                 for _, _, item in principal.items:
                     yield item
+
+    def order(
+        self, name: Callable[[T], N], behind: Mapping[str, Iterable[tuple[N, float]]]
+    ) -> Iterator[tuple[N, float]]:
+        """The names of all items with their costs, in the order in which `pop` takes the items if
+        no other comes and every flow is eligible.
+
+        Args:
+            behind: names and costs of items that wait elsewhere, behind those of the same
+                principal.
+        """
+        arrivals = itertools.count(next(self._arrivals))
+        first: list[tuple[float, int, tuple[N, float], _Tenant[T], Iterator[_Turn[N]]]] = []
+
+        def follow(start: float, tenant: _Tenant[T], turns: Iterator[_Turn[N]]) -> None:
+            if (turn := next(turns, None)) is not None:
+                heapq.heappush(first, (start, turn[1], turn[2], tenant, turns))
+
+        for tenant in self._tenants.values():
+            follow(tenant.start, tenant, _turns(tenant, name, behind, arrivals))
+        while first:
+            start, _, named, tenant, turns = heapq.heappop(first)
+            yield named
+            follow(start + named[1] / tenant.weight, tenant, turns)
 
     def push(self, flow: Flow, item: T, cost: float = 1.0) -> None:
         """Put an item behind the others of its flow."""
@@ -198,3 +227,27 @@ def _first(tenant: _Tenant[T], eligible: Callable[[Flow], bool] | None) -> _Prin
     return min(
         waiting, key=lambda principal: (principal.start, principal.items[0][0]), default=None
     )
+
+
+def _turns(
+    tenant: _Tenant[T],
+    name: Callable[[T], N],
+    behind: Mapping[str, Iterable[tuple[N, float]]],
+    arrivals: Iterator[int],
+) -> Iterator[_Turn[N]]:
+    """The tenant's items in their order."""
+    first: list[tuple[float, int, tuple[N, float], Iterator[tuple[int, tuple[N, float]]]]] = []
+
+    def follow(start: float, items: Iterator[tuple[int, tuple[N, float]]]) -> None:
+        if (item := next(items, None)) is not None:
+            heapq.heappush(first, (start, *item, items))
+
+    for key, principal in tenant.principals.items():
+        if principal.items:
+            here = ((arrival, (name(item), cost)) for arrival, cost, item in principal.items)
+            later = zip(arrivals, behind.get(key, ()), strict=False)
+            follow(principal.start, itertools.chain(here, later))
+    while first:
+        start, arrival, named, items = heapq.heappop(first)
+        yield start, arrival, named
+        follow(start + named[1], items)

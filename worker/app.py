@@ -17,6 +17,7 @@ from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
 from tailrace.store.prefixes import Prefixes
+from tailrace.store.queues import Queues
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
 from worker.activity_writer import ActivityWriter
@@ -27,6 +28,7 @@ from worker.fork_sources import ForkSources
 from worker.heartbeat import Heartbeat
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
+from worker.queue_teller import QueueTeller
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
 from worker.slots import Slots
@@ -144,6 +146,16 @@ class App:
         background.append(tasks.create_task(context.tail.run(), name="tail"))
         health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
         background.append(tasks.create_task(health.run(), name="health"))
+        teller = QueueTeller(
+            Queues(self._connections.redis),
+            self._settings.pool,
+            self._settings.models,
+            context.engine_slots,
+            self._heartbeat.workload,
+            consumer.set_aside,
+            consumer.unserved,
+        )
+        background.append(tasks.create_task(teller.run(), name="queue-teller"))
         context.steady_s = lambda: health.steady_s
         self.status.kafka = lambda: (
             health.answers and self.writer.connected and not self.writer.stalled

@@ -42,9 +42,9 @@ class Heartbeat:
         partitions: gives the partitions assigned now; none until the engine is ready.
         unserved: gives the requests of a class that were not taken.
         drainers: incarnations of the pool's workers that drain, as of the last heartbeat.
+        workload: what lies ahead is computed from.
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
-        _workload: what lies ahead is computed from.
         _waited: requests waited for a slot at the last measurement.
     """
 
@@ -67,7 +67,7 @@ class Heartbeat:
         self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved(0.0, 0)
         self._due = asyncio.Event()
         self._tokens_per_s = 0.0
-        self._workload = Workload()
+        self.workload = Workload()
         self._waited = False
 
     def tell_now(self) -> None:
@@ -110,7 +110,7 @@ class Heartbeat:
             slots.ended_asked + slots.running_asked / 2,
         )
         waits = slots.queued > 0
-        self._workload.measure(totals, seconds, waited=waits and self._waited)
+        self.workload.measure(totals, seconds, waited=waits and self._waited)
         self._waited = waits
 
     def info(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Heartbeat:
 
     def _ahead(self) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make."""
-        work, running, waiting, flows = self._workload, 0.0, [0.0] * len(topics.CLASSES), 0
+        work, running, waiting, flows = self.workload, 0.0, [0.0] * len(topics.CLASSES), 0
         if self.context is not None:
             slots = self.context.engine_slots
             running = slots.running_asked * work.part / 2  # on average half of it is done

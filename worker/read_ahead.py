@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ FLOW_BYTES: Final = 8 << 20
 ALL_BYTES: Final = 32 << 20
 # Requests kept in memory, in all.
 MAX_KEPT: Final = 2_000
-# Offsets set aside, in all (100 bytes each); above it nothing more is read.
+# Offsets set aside, in all (250 bytes each); above it nothing more is read.
 MAX_ASIDE: Final = 20_000
 # Offsets that one read covers when requests are read again.
 MAX_SPAN: Final = 500
@@ -43,9 +43,10 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A request of which only the place is known, what it asks for in tokens, and under which
+    """A request of which only id and place are known, what it asks for in tokens, and under which
     assignment it was read."""
 
+    rid: str
     partition: int
     offset: int
     size: int
@@ -138,6 +139,14 @@ class SetAside:
             if key.topic == topic
             for place in places
         )
+
+    def waiting(self, topic: str) -> dict[str, Iterator[tuple[str, float]]]:
+        """Ids of the requests of a topic and what they ask for, by principal, oldest first."""
+        return {
+            key.principal: ((place.rid, place.asked) for place in places)
+            for key, places in self._places.items()
+            if key.topic == topic
+        }
 
     def drop_revoked(self) -> None:
         """Forget what belongs to assignments that ended: the present owner reads it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
@@ -75,6 +76,11 @@ class RequestConsumer:
         """The requests of a class that lie in the assigned partitions and were not taken."""
         topic = self._topics[rank]
         return read_ahead.Unserved(self._aside.asked(topic), self._unread[topic])
+
+    def set_aside(self, rank: int) -> dict[str, Iterator[tuple[str, float]]]:
+        """Ids of the requests of a class that were set aside and what they ask for, by
+        principal."""
+        return self._aside.waiting(self._topics[rank]) if 0 <= rank < len(self._topics) else {}
 
     @property
     def partitions(self) -> list[int]:
@@ -151,7 +157,8 @@ class RequestConsumer:
             behind = key in self._aside or key == self._being_read
             if behind or not self._room.admits(key, size):
                 place = read_ahead.Aside(
-                    r.partition, r.offset, size, asked(request), assigned.tracker
+                    *(request.rid, r.partition, r.offset, size),
+                    *(asked(request), assigned.tracker),
                 )
                 self._aside.add(key, place)
                 return

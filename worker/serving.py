@@ -234,7 +234,7 @@ class Serving:
                 changed.cancel()
 
         response = self.response
-        turn = pool.acquire(rank, response.flow, response.asked)
+        turn = pool.acquire(rank, response.flow, response.asked, response.rid)
         with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
             await held.acquire(pool, turn, wait)
 

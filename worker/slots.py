@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow
@@ -29,13 +29,15 @@ class Turn(asyncio.Future[None]):
         rank: class of the request, 0 first.
         flow: whose request it is.
         cost: tokens that it may take.
+        rid: id of the response.
     """
 
-    def __init__(self, rank: int, flow: Flow, cost: float) -> None:
+    def __init__(self, rank: int, flow: Flow, cost: float, rid: str) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.rank = rank
         self.flow = flow
         self.cost = cost
+        self.rid = rid
 
 
 class Slots:
@@ -92,10 +94,23 @@ class Slots:
         """Number of principals with waiting requests of a rank."""
         return self._waiting[rank].flows if rank in self._waiting else 0
 
-    def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0) -> Turn:
+    def order(
+        self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
+    ) -> Iterator[tuple[str, float]]:
+        """Ids and costs of the requests that wait, in the order in which they get their slots if
+        nothing else comes. The share of the slots that one principal may have is not looked at.
+
+        Args:
+            behind: gives the requests of a rank that wait elsewhere, behind those of the same
+                principal.
+        """
+        for rank in sorted(self._waiting):
+            yield from self._waiting[rank].order(lambda turn: turn.rid, behind(rank))
+
+    def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0, rid: str = "") -> Turn:
         """Queue for a slot. The turn is done when the slot is granted; then `release` the slot.
         `withdraw` the turn to give up."""
-        turn = Turn(rank, flow, cost)
+        turn = Turn(rank, flow, cost, rid)
         self._queue(rank).push(flow, turn, cost)
         self._admit()
         return turn

@@ -70,6 +70,8 @@ class Answer:
         status: how the response ended; empty before the end.
         error: the error message; empty without one.
         usage: token counts of the terminal event; empty before it.
+        waits: where the request stands in the queue, in words; empty once it has begun, and where
+            the service does not say.
     """
 
     response_id: str
@@ -78,6 +80,7 @@ class Answer:
     status: str = ""
     error: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
+    waits: str = ""
 
     def apply(self, event: dict[str, Any]) -> Shown | None:
         """Add an event. Returns what it shows; None if nothing, or if the event is known already.
@@ -89,10 +92,12 @@ class Answer:
         if not isinstance(number, int):
             return None
         if number <= self.last:
+            if number == self.last and isinstance(event.get("queue"), dict):
+                self.waits = _waits(event["queue"])
             return None
         if number != self.last + 1:
             raise ChatError(f"the service left out events {self.last + 1} to {number - 1}")
-        self.last = number
+        self.last, self.waits = number, ""
         kind = event.get("type")
         if kind in _DELTAS:
             delta = str(event["delta"])
@@ -107,6 +112,17 @@ class Answer:
             self.usage = response.get("usage") or {}
             self.error = str((response.get("error") or {}).get("message") or "")
         return None
+
+
+def _waits(queue: dict[str, Any]) -> str:
+    """The place in the queue, in words."""
+    position, eta_s = queue.get("position"), queue.get("eta_s")
+    if not isinstance(position, int):
+        return ""
+    requests = {0: "no request", 1: "1 request"}.get(position, f"{position} requests")
+    least = "at least " if queue.get("at_least") else ""
+    about = f", about {max(1, round(eta_s))} s" if isinstance(eta_s, int | float) else ""
+    return f"{least}{requests} before yours{about}"
 
 
 def _bounds(item: dict[str, Any], *, ends: bool) -> Shown | None:

@@ -54,9 +54,10 @@ class Chat:
         response_id = self._client.ask(self.model, question, self.previous)
         answer, first = Answer(response_id), 0.0
         self._transcript = transcript = Transcript(self._width, dims=_dims())
-        note = _EngineNote(self._client, self._console)
+        note = _Note(self._client, self._console)
         try:
-            for answer, shown in self._client.watch(response_id):  # noqa: B007 - read after the loop
+            for answer, shown in self._client.watch(response_id):
+                note.place(answer.waits)
                 if shown:
                     note.end()
                     if shown.text or shown.name:
@@ -129,8 +130,9 @@ class Chat:
                 self._console.line(f"{'*' if one == self.model else ' '} {one}")
 
 
-class _EngineNote:
-    """While nothing arrives, says once that the engine is loading, and for how long."""
+class _Note:
+    """While nothing arrives, says where the request stands in the queue, or that the engine is
+    loading, and for how long."""
 
     def __init__(self, client: Client, console: Console) -> None:
         self._client = client
@@ -138,6 +140,7 @@ class _EngineNote:
         self._began = time.monotonic()
         self._over = threading.Event()
         self._lock = threading.Lock()  # held while a note is printed
+        self._place = ""
         threading.Thread(target=self._run, daemon=True).start()
 
     def end(self) -> None:
@@ -147,12 +150,22 @@ class _EngineNote:
                 self._over.set()
                 self._console.clear()
 
+    def place(self, words: str) -> None:
+        """Show the place in the queue; none if it is empty."""
+        with self._lock:
+            if words == self._place or self._over.is_set():
+                return
+            self._place = words
+            self._console.clear()
+            if words:
+                self._console.status(f"({words})")
+
     def _run(self) -> None:
         told = False
         while not self._over.wait(ASK_ENGINE_S):
             what = ENGINE_NOTES.get(self._client.engine_state())
             with self._lock:
-                if self._over.is_set() or not what:
+                if self._over.is_set() or self._place or not what:
                     continue
                 if not told:
                     self._console.line(f"({what}; the answer begins when it is ready)")

@@ -7,6 +7,7 @@ socket: the tail puts events where outboxes see them, and each subscriber reads 
     look_up        a response in the log, or in the archive -> its stream
     archived       the archive's rows -> streams and lists
     deletions      which responses are deleted
+    queue_news     where responses stand that no worker has begun
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
 from tailrace.delivery.look_up import LookUp
+from tailrace.delivery.queue_news import QueueNews
 from tailrace.delivery.subscription import Found, NotFound, Subscription
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
 from tailrace.protocol import ids, records, topics
+from tailrace.store.queues import Queues
 
 SWEEP_S = 5.0
 
@@ -54,7 +57,9 @@ class Delivery:
         sweep_s: float = SWEEP_S,
         kept: kept_bytes.KeptBytes | None = None,
         archive: reader.Reader | None = None,
+        queues: Queues | None = None,
     ) -> None:
+        """`queues`: where requests stand that wait; without it subscribers are not told."""
         self.kept = kept or kept_bytes.KeptBytes()
         self.preferred = tuple(preferred)
         self._clients = clients
@@ -88,6 +93,7 @@ class Delivery:
         )
         # Any partition will do; there is always a first one.
         self._health = Health(lambda: clients.offsets.ends(topics.TOKENS, [0]))
+        self._queue_news = QueueNews(queues, self._streams, pools) if queues is not None else None
         self._running = False
 
     # ---- the process -----------------------------------------------------------------------------
@@ -114,6 +120,8 @@ class Delivery:
             async with asyncio.TaskGroup() as tasks:
                 for part in (self._live, self._deletions, self._identity, self._health):
                     tasks.create_task(part.run())
+                if self._queue_news is not None:
+                    tasks.create_task(self._queue_news.run())
         finally:
             self._running = False
             clients = self._clients

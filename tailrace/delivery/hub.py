@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.delivery import kept_bytes, outbox
-from tailrace.protocol import events, fold, log_words, records
+from tailrace.protocol import events, fold, log_words, queue_place, records
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +40,8 @@ class Stream:
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
         archived: it comes from the archive, and so does its request.
+        moment: the newest event that says where the response stands in the queue; None once it has
+            begun.
         lost: why the log cannot serve it any more; None normally.
         cancel: a CANCEL before anything said whose response it is; None normally.
         now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow
@@ -62,6 +64,7 @@ class Stream:
     holders: int = 0
     idle_since: float = 0.0
     archived: bool = False
+    moment: events.Event | None = None
     lost: Exception | None = None
     cancel: records.Cancel | None = None
     now: float = 0.0
@@ -71,6 +74,22 @@ class Stream:
     def done(self) -> bool:
         """Whether the end was seen."""
         return self.state.phase is fold.Phase.DONE
+
+    @property
+    def waits(self) -> bool:
+        """Whether subscribers wait for its beginning."""
+        return (
+            bool(self.boxes)
+            and self.series is not None
+            and not (self.series.claimed or self.done or self.hidden)
+            and self.held is None
+            and self.lost is None
+        )
+
+    @property
+    def model(self) -> str:
+        """The model that was asked for; empty while the echo is not known."""
+        return str(self.series.base["model"]) if self.series is not None else ""
 
     @property
     def unused(self) -> bool:
@@ -184,6 +203,13 @@ class Stream:
             self._announce(self._unseen)
             self._unseen = 0
 
+    def tell(self, place: queue_place.Place) -> None:
+        """Tell every subscriber where the response stands; it `waits`."""
+        assert self.series is not None
+        self.moment = self.series.waiting(place)
+        for box in self.boxes:
+            box.tell(self.moment)
+
     def fail(self, error: Exception) -> None:
         """The log cannot serve this response any more; tells every subscriber."""
         self.lost = error
@@ -197,6 +223,8 @@ class Stream:
         self.idle_since = 0.0
         if self.done and not self.hidden:
             box.finished(len(self.emitted) - 1)
+        if self.moment is not None:
+            box.tell(self.moment)
         return box
 
     @contextlib.contextmanager
@@ -222,6 +250,7 @@ class Stream:
     def _emit(self, new: list[events.Event]) -> None:
         if not new:
             return
+        self.moment = None
         self.emitted.extend(new)
         size = sum([len(e.body) for e in new])  # a list costs less where it has one item
         self.size += size
@@ -277,6 +306,10 @@ class Hub:
         if stream is not None:
             self._load[stream.partition] -= 1
             stream.forget()
+
+    def waiting(self) -> list[Stream]:
+        """Streams whose subscribers wait for the beginning."""
+        return [s for s in self._streams.values() if s.waits]
 
     def load(self, partition: int) -> int:
         """Streams registered on `partition`."""

@@ -37,6 +37,8 @@ class Outbox:
         _since: when the first of them arrived. One fetch can bring more than the bound at once,
             which says nothing about the subscriber.
         _last: sequence_number of the terminal event; None until it is known.
+        _moment: the newest event that is in no series, if the subscriber has not got it; None
+            otherwise.
         slow: set once the bound was passed; final.
     """
 
@@ -44,6 +46,7 @@ class Outbox:
         "_bound",
         "_events",
         "_last",
+        "_moment",
         "_next",
         "_since",
         "_undelivered_bytes",
@@ -65,6 +68,7 @@ class Outbox:
         self._undelivered_bytes = 0
         self._since = 0.0
         self._last: int | None = None
+        self._moment: events.Event | None = None
         self.slow = False
 
     def arrived(self, size: int, now: float) -> None:
@@ -75,6 +79,14 @@ class Outbox:
         if self._undelivered_bytes > self._bound and now - self._since > SLOW_AFTER_S:
             self.slow = True
         self._wake()
+
+    def tell(self, moment: events.Event) -> None:
+        """An event that is in no series and repeats the number of the last one that is. It is of
+        use only to a subscriber that has all events up to that number and none behind it. A newer
+        one replaces it."""
+        if self._next <= moment.sequence_number + 1:
+            self._moment = moment
+            self._wake()
 
     def close(self) -> None:
         """Wake no reader any more. The one to be woken refers to this outbox: together they would
@@ -94,7 +106,7 @@ class Outbox:
     @property
     def ready(self) -> bool:
         """Whether `dequeue` returns at once: with events, with the end, or with a verdict."""
-        return self.slow or self.ended or self._next < len(self._events)
+        return self.slow or self.ended or self._next < len(self._events) or self._moment is not None
 
     def dequeue(self, limit: int = BATCH_BYTES) -> list[events.Event]:
         """What is there, up to about `limit` bytes; empty if nothing is.
@@ -111,4 +123,9 @@ class Outbox:
             stop += 1
         self._next = stop
         self._undelivered_bytes = 0
-        return self._events[start:stop]
+        found = self._events[start:stop]
+        if self._moment is not None and stop == there:
+            if self._moment.sequence_number == stop - 1:
+                found.append(self._moment)
+            self._moment = None
+        return found

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.protocol import fold, items, records, seals
+from tailrace.protocol import fold, items, queue_place, records, seals
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -242,6 +242,21 @@ class Series:
                 return self._end(effect)
             case fold.Yielded():
                 return []
+
+    def waiting(self, place: queue_place.Place) -> Event:
+        """The event that says where a response stands that no worker has begun. It follows from no
+        record, so it has no number of its own: it repeats the last one."""
+        response = response_object(self.base, "queued", [])
+        number = self.next - 1
+        body = _encode(
+            {
+                "type": "response.queued",
+                "sequence_number": number,
+                "response": response,
+                "queue": place.member(),
+            }
+        )
+        return Event("response.queued", number, body)
 
     def snapshot(self) -> dict[str, Any]:
         """The Response object as it stands."""

@@ -13,7 +13,8 @@ import redis.asyncio
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
-from tailrace.store import redis_store, running
+from tailrace.protocol.queue_place import Place
+from tailrace.store import queues, redis_store, running
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
@@ -642,3 +643,22 @@ async def test_gateways_tell_each_other_what_the_busiest_principals_run(
     assert elsewhere[redis_store.digest("bob")] == 0
     await counts.tell(f"{name}-2", {})
     assert (await counts.elsewhere(f"{name}-1"))[redis_store.digest("alice")] == 0
+
+
+async def test_places_in_the_queue_are_told_taken_out_and_forgotten_soon(
+    store: RedisStore, redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = queues.Queues(store)
+    first, second = {"resp_a": Place(0, 0.5), "resp_b": Place(1, None)}, {"resp_b": Place(0, 1.5)}
+    await told.tell(name, first, ())
+    assert await told.read(name, ["resp_a", "resp_b", "resp_c"]) == first
+    await told.tell(name, second, ["resp_a", "resp_c"])
+    assert await told.read(name, ["resp_a", "resp_b"]) == second
+    client = redis.asyncio.Redis.from_url(redis_url)
+    assert 0 < await client.pttl(f"queue:{{{name}}}") <= queues.TTL_S * 1000
+    await client.aclose()
+    monkeypatch.setattr(queues, "MAX_FIELDS", 0)
+    await told.tell(name, {"resp_d": Place(7, None)}, ())
+    assert await told.read(name, ["resp_b", "resp_d"]) == {"resp_d": Place(7, None)}
+    await told.tell(name, {}, ["resp_d"])
+    assert await told.read(name, ["resp_d"]) == {}

@@ -508,6 +508,8 @@ class Watcher:
     def _record(self, n: int, events: Sequence[dict[str, Any]], rid: str = "") -> None:
         lines = []
         for event in events:
+            if "queue" in event:  # it is of a moment, and in no series
+                continue
             number, kind = int(event["sequence_number"]), str(event["type"])
             raw = json.dumps(event, sort_keys=True).encode()
             lines.append([number, kind, event.get("delta"), transcript.digest(raw)])

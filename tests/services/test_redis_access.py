@@ -15,9 +15,11 @@ import redis.exceptions
 from k8s import make_secrets
 from tailrace.auth.principal import Principal
 from tailrace.protocol import ids
+from tailrace.protocol.queue_place import Place
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes, PrefixHit
+from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.running import Running
 from tailrace.store.sessions import Sessions
@@ -109,6 +111,14 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
     assert await Prefixes(gateway).lookup_prefix("default", ["short"]) == PrefixHit(3, 1)
     await Workers(worker).forget_worker("default", "worker-1")
     assert await Workers(gateway).list_workers("default") == []
+
+
+async def test_a_worker_tells_waiting_clients_their_places(
+    worker: RedisStore, gateway: RedisStore, push: RedisStore
+) -> None:
+    await Queues(worker).tell("default", {"resp_a": Place(3, 1.5)}, ["resp_b"])
+    for client in (gateway, push):
+        assert await Queues(client).read("default", ["resp_a"]) == {"resp_a": Place(3, 1.5)}
 
 
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:

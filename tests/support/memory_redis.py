@@ -13,13 +13,14 @@ class MemoryRedis(RedisStore):
 
     Attributes:
         away: every command fails while it is set.
-        values: what Redis holds, by key.
+        values, hashes: what Redis holds, by key.
         buckets: tokens left, by key; absent: the bucket is full.
     """
 
     def __init__(self) -> None:
         self.away = False
         self.values: dict[str, bytes] = {}
+        self.hashes: dict[str, dict[str, bytes]] = {}
         self.buckets: dict[str, float] = {}
 
     async def aclose(self) -> None:
@@ -37,6 +38,7 @@ class MemoryRedis(RedisStore):
             "DEL": lambda key: self.values.pop(key, None) is not None,
             "GETDEL": lambda key: self.values.pop(key, None),
             "MGET": lambda *keys: [self.values.get(key) for key in keys],
+            "HMGET": lambda key, *fields: [self.hashes.get(key, {}).get(f) for f in fields],
             "EVAL": self._eval,
         }
         return answers[command[0]](*command[1:])
@@ -61,8 +63,18 @@ class MemoryRedis(RedisStore):
             return None
         if kind == "rate":
             return self._consume(key, *map(float, args[:3]))
+        if kind == "queue":
+            return self._tell_queue(key, *args[2:])
         assert kind in ("workers", "running"), key
         return []
+
+    def _tell_queue(self, key: str, told: str, gone: str) -> None:
+        held = self.hashes.setdefault(key, {})
+        for rid in gone.split():
+            held.pop(rid, None)
+        for line in told.splitlines():
+            rid, _, place = line.partition(" ")
+            held[rid] = place.encode()
 
     def _consume(self, key: str, cost: float, rate: float, burst: float) -> tuple[int, str, str]:
         left = self.buckets.get(key, burst)

@@ -74,6 +74,9 @@ class Grammar:
         """
         kind = event["type"]
         self._is(not self.ended, event, "nothing follows the terminal event")
+        if "queue" in event:
+            self._wait(event)
+            return
         self._is(event["sequence_number"] == self._next, event, f"number {self._next} is next")
         self._next += 1
         match kind:
@@ -99,6 +102,13 @@ class Grammar:
     def _is(self, right: bool, event: dict[str, Any], rule: str) -> None:
         if not right:
             raise Violation(f"{rule}: {event}")
+
+    def _wait(self, event: dict[str, Any]) -> None:
+        self._is(event["type"] == "response.queued", event, "type of a place in the queue")
+        self._is(event["sequence_number"] == self._next - 1, event, "it repeats the last number")
+        self._is(self._before[-1:] != ["response.in_progress"], event, "it has begun")
+        self._is(event["response"]["status"] == "queued", event, "status")
+        self._same(event)
 
     def _begin(self, kind: str, event: dict[str, Any]) -> None:
         order = ["response.created", "response.queued", "response.in_progress"]

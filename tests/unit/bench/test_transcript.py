@@ -80,6 +80,13 @@ def test_swapped_events_are_found(at: int) -> None:
     assert "1 out of order" in judged(events)
 
 
+def test_a_place_in_the_queue_is_no_event_of_the_series() -> None:
+    events = history()
+    place = {"type": "response.queued", "queue": {"position": 3}, "sequence_number": 0}
+    assert judged([events[0], place, place, *events[1:]]) == []
+    assert judged([*events[:4], place, *events[4:]]) == ["1 doubled"]
+
+
 def test_a_resume_that_repeats_an_event_is_found() -> None:
     events = history()
     assert "1 doubled" in judged(events[:5] + events[4:])

@@ -189,3 +189,32 @@ def test_who_comes_first_waits_for_at_most_one_item_of_each_other_tenant(
     while (taken := queue.pop()) is not None and taken[1] != "new":
         before[taken[1]] += 1
     assert all(count <= 1 for count in before.values())
+
+
+WEIGHTS = {"a": 1.0, "b": 3.0, "c": 0.5}
+
+
+@given(STEPS)
+def test_the_order_that_is_told_is_that_in_which_items_are_taken(
+    steps: list[tuple[Flow, int] | None],
+) -> None:
+    queue: FairQueue[int] = FairQueue(WEIGHTS.__getitem__)
+    costs: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        if step is None:
+            queue.pop()
+        else:
+            queue.push(step[0], number, costs.setdefault(number, step[1]))
+    told = list(queue.order(str, {}))
+    taken = [each[1] for _ in range(len(queue)) if (each := queue.pop()) is not None]
+    assert told == [(str(item), costs[item]) for item in taken]
+
+
+def test_what_waits_elsewhere_stands_behind_the_same_principals_items() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for flow, cost in ((A, 10), (B, 4), (A, 10)):
+        queue.push(flow, flow.principal, cost)
+    behind = {"a": [("a+", 1.0)], "b": [("b+", 5.0), ("b++", 2.0)], "c": [("c+", 1.0)]}
+    told = [name for name, _ in queue.order(lambda item: item, behind)]
+    assert told == ["a", "b", "b+", "b++", "a", "a+"]
+    assert len(queue) == 3

@@ -87,7 +87,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat.measure(1.0)
     told = heartbeat.info()
     assert told["drain_rate"] == pytest.approx(100, rel=0.01)
-    part = heartbeat._workload.part
+    part = heartbeat.workload.part
     assert part == pytest.approx(0.1, rel=0.1)
     assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
     assert told["running_tokens"] == pytest.approx(1_000 * part / 2, abs=1)

@@ -10,7 +10,7 @@ FLOOD, ALICE = Key("t", "flood"), Key("t", "alice")
 
 
 def places(tracker: Tracker, *offsets: int, size: int = 10, partition: int = 0) -> list[Aside]:
-    return [Aside(partition, offset, size, 10.0, tracker) for offset in offsets]
+    return [Aside(f"r{offset}", partition, offset, size, 10.0, tracker) for offset in offsets]
 
 
 def set_aside(key: Key, *requests: Aside, into: SetAside | None = None) -> SetAside:
@@ -110,3 +110,10 @@ def test_what_belongs_to_an_assignment_that_ended_is_forgotten() -> None:
     ended.valid = False
     aside.drop_revoked()
     assert (len(aside), FLOOD in aside, ALICE in aside) == (1, True, False)
+
+
+def test_ids_and_costs_of_what_waits_of_a_topic_by_principal() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 7, 8))
+    set_aside(Key("other", "flood"), *places(Tracker(), 9), into=aside)
+    found = {principal: list(waiting) for principal, waiting in aside.waiting("t").items()}
+    assert found == {"flood": [("r7", 10.0), ("r8", 10.0)]}

@@ -208,3 +208,22 @@ class TestBatchShare:
         pool.release(later)
         assert begun.done()
         assert not batch.done()
+
+
+async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
+    pool = slots.Slots(1)
+    pool.acquire(0, FLOOD, 10.0, "runs")
+    pool.acquire(1, BOB, 1.0, "batch")
+    for name in ("flood 1", "flood 2"):
+        pool.acquire(0, FLOOD, 10.0, name)
+    pool.acquire(0, ALICE, 6.0, "alice")
+    pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
+    behind = {0: {"flood": [("flood 3", 10.0)]}}
+    assert list(pool.order(lambda rank: behind.get(rank, {}))) == [
+        ("begun", 10.0),
+        ("alice", 6.0),
+        ("flood 1", 10.0),
+        ("flood 2", 10.0),
+        ("flood 3", 10.0),
+        ("batch", 1.0),
+    ]

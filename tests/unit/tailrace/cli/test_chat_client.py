@@ -78,6 +78,23 @@ class TestAnswer:
         assert answer.apply(delta(4, "again")) is None
         assert answer.text == ""
 
+    def test_a_place_in_the_queue_is_told_in_words_until_the_next_event(self) -> None:
+        answer = chat_client.Answer("resp_1")
+        place = {"type": "response.queued", "sequence_number": 0}
+        answer.apply({"type": "response.created", "sequence_number": 0})
+        for queue, words in (
+            ({"position": 12, "eta_s": 8.4}, "12 requests before yours, about 8 s"),
+            ({"position": 1, "eta_s": 0.2}, "1 request before yours, about 1 s"),
+            ({"position": 0}, "no request before yours"),
+            ({"position": 2000, "at_least": True}, "at least 2000 requests before yours"),
+            ({"position": "x"}, ""),
+        ):
+            assert answer.apply({**place, "queue": queue}) is None
+            assert (answer.waits, answer.last) == (words, 0)
+        answer.apply({**place, "queue": {"position": 1}})
+        answer.apply(delta(1, "a"))
+        assert (answer.waits, answer.text) == ("", "a")
+
     def test_a_gap_is_an_error_and_not_a_hole_in_the_text(self) -> None:
         answer = chat_client.Answer("resp_1", last=4)
         with pytest.raises(chat_client.ChatError, match="left out events 5 to 6"):

@@ -148,6 +148,27 @@ def test_an_engine_that_loads_is_told_while_nothing_arrives(
     assert notes.getvalue().count("the answer begins when it is ready") == 1
 
 
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_place_in_the_queue_stands_on_the_status_line_until_the_answer_begins() -> None:
+    notes, answers = Terminal(), [Answer("resp_1", waits=words) for words in ("3 before", "")]
+
+    class Waiting(Scripted):
+        def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
+            for answer in answers:
+                yield answer, None
+            yield from super().watch(response_id)
+
+    chat = terminal_chat.Chat(Waiting("yes"), "small", Console(notes))  # type: ignore[arg-type]
+    assert chat.ask("one")
+    assert notes.getvalue().startswith("\r\x1b[K(3 before)\r\x1b[K")
+
+
 def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

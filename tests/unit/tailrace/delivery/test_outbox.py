@@ -110,3 +110,32 @@ def test_ended_only_after_the_last_event_was_taken() -> None:
     b.dequeue()
     assert b.ended
     assert b.ready
+
+
+def test_an_event_of_the_moment_comes_behind_all_others_once_and_the_newest_counts() -> None:
+    series = [event(0), event(1)]
+    b, wakes = box(series)
+    old, new = event(1, size=1), event(1, size=2)
+    b.tell(old)
+    b.tell(new)
+    assert (b.ready, len(wakes)) == (True, 2)
+    assert b.dequeue(limit=1) == [series[0]]
+    assert b.dequeue() == [series[1], new]
+    assert not b.ready
+    assert b.dequeue() == []
+
+
+def test_an_event_of_the_moment_is_dropped_when_the_series_went_on() -> None:
+    series = [event(0)]
+    b, _ = box(series)
+    b.tell(event(0, size=1))
+    series.append(event(1))
+    b.arrived(10, 0.0)
+    assert b.dequeue() == series
+    assert not b.ready
+
+
+def test_who_asked_for_later_events_is_not_told_of_the_moment() -> None:
+    b, wakes = box([event(0)], start=2)
+    b.tell(event(0, size=1))
+    assert (b.ready, wakes, b.dequeue()) == (False, [], [])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openai.types import responses as sdk
 from pydantic import BaseModel, TypeAdapter
 
-from tailrace.protocol import events, fold, records
+from tailrace.protocol import events, fold, queue_place, records
 
 RID = "resp_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
 ITEM = "msg_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
@@ -550,3 +550,16 @@ def test_a_response_with_its_whole_prompt_tells_nothing() -> None:
     series.open()
     series.apply(FIRST)
     assert "dropped_messages" not in series.snapshot()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_place_in_the_queue_is_an_event_of_the_sdk_and_takes_no_number(background: bool) -> None:
+    series = events.Series(echo(background))
+    last = series.open()[-1].sequence_number
+    event = series.waiting(queue_place.Place(12, 8.54))
+    found = _stream_event.validate_json(event.body)
+    assert isinstance(found, sdk.ResponseQueuedEvent)
+    assert (found.sequence_number, found.response.status) == (last, "queued")
+    assert found.model_extra == {"queue": {"position": 12, "eta_s": 8.5}}
+    assert not event.terminal
+    assert series.apply(FIRST)[0].sequence_number == last + 1

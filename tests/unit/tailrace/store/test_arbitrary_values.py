@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from tailrace.store import (
     idempotency,
     limits,
     prefixes,
+    queues,
     redis_store,
     sessions,
     tickets,
@@ -151,3 +153,19 @@ def test_a_client_is_told_a_time_within_a_day(seconds: float) -> None:
     ):
         assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
         assert 1 <= int(told.headers["retry-after-ms"]) <= errors.MAX_WAIT_S * 1000
+
+
+PLACES = st.lists(anything | st.sampled_from([b"3 -", b"3 1.5", b"3 nan", b"-1 2.0"]), max_size=4)
+
+
+@hypothesis.given(PLACES | anything)
+@hypothesis.example([b"1 inf"])
+@hypothesis.example([b"1 -1.0"])
+@hypothesis.example([b"99999999999999999999 1.0"])
+async def test_a_place_in_the_queue_is_absent_or_one_that_a_client_can_be_told(
+    answer: Any,
+) -> None:
+    for place in (await queues.Queues(store_of(answer)).read("p", ["a", "b", "c"])).values():
+        assert 0 <= place.position <= queues.MAX_POSITION
+        assert place.eta_s is None or 0 <= place.eta_s <= queues.MAX_ETA_S
+        json.dumps(place.member(), allow_nan=False)
