@@ -7,7 +7,7 @@
 import { isRunning, newAnswer, type Answer } from "./core/answer";
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
-import { readMessage } from "./core/protocol";
+import { readMessage, type Place } from "./core/protocol";
 import { Watchlist, type WatchCommand } from "./core/watchlist";
 import { askProblem, isPassing } from "./core/messages";
 import { ApiError, type Ask, type Engine } from "./edge/api";
@@ -153,7 +153,13 @@ export class Controller {
     for (const words of effects.warnings) this.parts.warn(words);
     this.send(effects.send);
     for (const answer of effects.changed) this.advanced(answer);
+    for (const responseId of effects.moved) this.moved(responseId);
     if (effects.reconnect) this.parts.watchSocket.replace();
+  }
+
+  /** Where the request of a response stands in the queue; null once it has begun, and while that is not known. */
+  placeInQueue(responseId: string): Place | null {
+    return this.watchlist.place(responseId);
   }
 
   /** Writes what is not yet written; also called when the page goes away. */
@@ -251,6 +257,11 @@ export class Controller {
     this.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
     if (isRunning(answer)) this.writeLater(place.conversation);
     else this.write(place.conversation);
+  }
+
+  private moved(responseId: string): void {
+    const place = this.places.get(responseId);
+    if (place !== undefined) this.onChange(place.conversation);
   }
 
   private heard(id: string, theirs: Conversation | null): void {

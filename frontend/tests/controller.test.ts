@@ -274,6 +274,41 @@ describe("a gap", () => {
   });
 });
 
+describe("a question that waits in the queue", () => {
+  const place = (queue: unknown): object => ({ type: "response.queued", sequence_number: 1, response: { status: "queued" }, queue });
+
+  it("shows its place until it begins, and keeps nothing of it", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 2);
+    expect(one.controller.placeInQueue("resp_1")).toBeNull();
+    const before = only(one);
+    let drawn = 0;
+    one.controller.onChange = () => (drawn += 1);
+    for (const position of [12, 3]) {
+      one.say({ type: "watch.events", response_id: "resp_1", events: [place({ position, eta_s: 8.5 })] });
+      expect(one.controller.placeInQueue("resp_1")).toEqual({ position, etaS: 8.5, atLeast: false });
+    }
+    expect(drawn).toBe(2);
+    expect(only(one)).toEqual(before);
+    server.stream(server.last, PIECES, 3);
+    expect(only(one).answer?.status).toBe("in_progress");
+    expect(one.controller.placeInQueue("resp_1")).toBeNull();
+    server.stream(server.last, PIECES);
+    expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
+    expect(one.warnings).toEqual([]);
+  });
+
+  it("shows no place while it is not told of changes", async () => {
+    const one = tab();
+    await ask(one);
+    server.stream(server.last, PIECES, 2);
+    one.say({ type: "watch.events", response_id: "resp_1", events: [place({ position: 3 })] });
+    one.controller.socketClosed();
+    expect(one.controller.placeInQueue("resp_1")).toBeNull();
+  });
+});
+
 describe("an answer that does not complete", () => {
   it("keeps its text when it is stopped", async () => {
     const one = tab();

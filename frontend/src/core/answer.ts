@@ -4,6 +4,7 @@
    running n     n+1            applied
    running n     <= n           duplicate  (a replay that overlaps, a second socket, another tab's work)
    running n     > n+1          gap        (nothing changes: the caller asks again from n)
+   running n     place          duplicate  (it says how things stand, and is in no series)
    ended         anything       duplicate
 
    Two folds of one response never contradict each other, one is only further: `further` picks it. So a snapshot of an
@@ -121,7 +122,7 @@ export function calls(answer: Answer): { readonly kind: "function" | "custom"; r
 
 /** `seenAt` is the time the event was seen to arrive, or null in a replay. */
 export function apply(answer: Answer, event: ResponseEvent, seenAt: number | null): Applied {
-  if (!isRunning(answer) || event.seq <= answer.lastSeq) return { answer, verdict: "duplicate", corrected: false };
+  if (!isRunning(answer) || event.seq <= answer.lastSeq || event.kind === "place") return { answer, verdict: "duplicate", corrected: false };
   if (event.seq > answer.lastSeq + 1) return { answer, verdict: "gap", corrected: false };
   const next = { ...answer, lastSeq: event.seq };
   switch (event.kind) {

@@ -2,7 +2,7 @@
 
 import type { Answer } from "./answer";
 import type { Problem } from "./conversation";
-import type { Fault } from "./protocol";
+import type { Fault, Place } from "./protocol";
 
 /** `status` 0: the server was not reached. `retryAfterMs`: the delay that the server asked for. */
 export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
@@ -23,6 +23,16 @@ export function askProblem(status: number, fault: Fault, retryAfterMs: number | 
 /** Whether trying again by itself may help before the reader is bothered. */
 export function isPassing(status: number): boolean {
   return status === 0 || status === 408 || status === 409 || status === 429 || status >= 500;
+}
+
+/** Where a question stands in the queue. */
+export function placeWords({ position, etaS, atLeast }: Place): string {
+  const requests = position === 0 ? "Yours is next" : `${atLeast ? "At least " : ""}${position} request${position === 1 ? "" : "s"} before yours`;
+  return etaS === null ? `${requests}…` : `${requests}, about ${durationWords(etaS)}`;
+}
+
+function durationWords(seconds: number): string {
+  return seconds < 100 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} minutes`;
 }
 
 const FAILURES: Record<string, string> = {

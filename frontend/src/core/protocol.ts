@@ -17,6 +17,15 @@ export interface Fault {
     takes any text. */
 export type ItemKind = "message" | "reasoning" | "function" | "custom";
 
+/** Where a request stands in the queue: so many start before it, and it starts in so many seconds. */
+export interface Place {
+  position: number;
+  /** Null while the server does not know. */
+  etaS: number | null;
+  /** Both are lower bounds. */
+  atLeast: boolean;
+}
+
 /** Only the newest item is open: `opened` begins one, the others are about it. */
 export type ResponseEvent =
   | { kind: "status"; seq: number; status: "queued" | "in_progress" }
@@ -25,7 +34,9 @@ export type ResponseEvent =
   | { kind: "text"; seq: number; item: ItemKind; text: string }
   | { kind: "closed"; seq: number; whole: boolean }
   | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; model: string | null }
-  | { kind: "other"; seq: number };
+  | { kind: "other"; seq: number }
+  /** Of this moment: it repeats the number of the event before it and belongs to no series. */
+  | { kind: "place"; seq: number; place: Place };
 
 export type Incoming =
   | { kind: "events"; responseId: string; events: ResponseEvent[] }
@@ -131,6 +142,7 @@ export function readEvent(value: unknown): ResponseEvent | null {
   }
   switch (event["type"]) {
     case "response.queued":
+      if ("queue" in event) return readPlace(seq, fields(event["queue"]));
       return { kind: "status", seq, status: "queued" };
     case "response.in_progress":
       return { kind: "status", seq, status: "in_progress" };
@@ -157,6 +169,13 @@ function readOpened(seq: number, item: Fields | null): ResponseEvent {
   const names = [text(item?.["namespace"]), text(item?.["name"])].filter((name) => name !== null && name !== "");
   const call = text(item?.["call_id"]) ?? "";
   return { kind: "opened", seq, item: kind, name: names.join(".").slice(0, LONGEST_NAME), call: call.length <= LONGEST_CALL_ID ? call : "" };
+}
+
+function readPlace(seq: number, queue: Fields | null): ResponseEvent | null {
+  const position = count(queue?.["position"]);
+  const eta = queue?.["eta_s"];
+  if (position === null) return null;
+  return { kind: "place", seq, place: { position, etaS: typeof eta === "number" && eta >= 0 ? eta : null, atLeast: queue?.["at_least"] === true } };
 }
 
 function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {

@@ -5,7 +5,7 @@
    (a gap) make the list ask again from the last good one. */
 
 import { apply, isRunning, lose, type Answer } from "./answer";
-import type { Fault, Incoming } from "./protocol";
+import type { Fault, Incoming, Place } from "./protocol";
 
 export interface WatchCommand {
   type: "watch" | "unwatch";
@@ -17,6 +17,8 @@ export interface Effects {
   send: WatchCommand[];
   /** The answers that changed. */
   changed: Answer[];
+  /** The responses whose place in the queue changed. */
+  moved: string[];
   /** Asking again did not help: the connection itself is to be replaced. */
   reconnect: boolean;
   /** Things that must not happen and were mended; for the console. */
@@ -43,6 +45,7 @@ interface Followed {
   askedAgainAt: number | null;
   asks: number;
   heardAt: number;
+  place: Place | null;
 }
 
 export class Watchlist {
@@ -53,7 +56,7 @@ export class Watchlist {
   follow(answer: Answer, asked: boolean, now: number): WatchCommand[] {
     const known = this.followed.get(answer.responseId);
     if (known !== undefined || !isRunning(answer)) return [];
-    const followed = { answer, replayUntil: 0, fresh: asked, askedAgainAt: null, asks: 0, heardAt: now };
+    const followed = { answer, replayUntil: 0, fresh: asked, askedAgainAt: null, asks: 0, heardAt: now, place: null };
     this.followed.set(answer.responseId, followed);
     return this.open ? [this.watch(followed, now)] : [];
   }
@@ -70,6 +73,12 @@ export class Watchlist {
     if (!isRunning(answer)) this.followed.delete(answer.responseId);
   }
 
+  /** Where its request stands in the queue, as last heard; null once it has begun. */
+  place(responseId: string): Place | null {
+    const followed = this.followed.get(responseId);
+    return followed?.answer.status === "queued" ? followed.place : null;
+  }
+
   opened(now: number): WatchCommand[] {
     this.open = true;
     return [...this.followed.values()].map((followed) => this.watch(followed, now));
@@ -77,6 +86,7 @@ export class Watchlist {
 
   closed(): void {
     this.open = false;
+    for (const followed of this.followed.values()) followed.place = null; // nothing says when it changes
   }
 
   /** Whether a running answer was silent for `SILENCE_MS`: the connection is then replaced. */
@@ -88,7 +98,7 @@ export class Watchlist {
   }
 
   receive(message: Incoming, now: number): Effects {
-    const effects: Effects = { send: [], changed: [], reconnect: false, warnings: [] };
+    const effects: Effects = { send: [], changed: [], moved: [], reconnect: false, warnings: [] };
     if (message.kind === "draining" || message.kind === "expiring" || message.kind === "renewed") return effects;
     const followed = message.responseId === null ? undefined : this.followed.get(message.responseId);
     if (message.kind === "error" && message.responseId === null) {
@@ -110,6 +120,10 @@ export class Watchlist {
       const { answer, verdict, corrected } = apply(followed.answer, event, seenAt);
       followed.answer = answer;
       gap ||= verdict === "gap";
+      if (event.kind === "place") {
+        followed.place = event.place;
+        effects.moved.push(answer.responseId);
+      }
       if (corrected) effects.warnings.push(`the text of ${answer.responseId} did not match its pieces`);
     }
     if (followed.answer !== before) {

@@ -255,7 +255,12 @@ export class App {
     turns.forEach((turn, place) => {
       const view = this.turns.get(turn.id) ?? this.addTurn(turn);
       if (this.messages.children[place] !== view.element) this.messages.insertBefore(view.element, this.messages.children[place] ?? null);
-      const around = { engine: this.controller.engine, connected: this.connected, last: place === turns.length - 1 };
+      const around = {
+        engine: this.controller.engine,
+        place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
+        connected: this.connected,
+        last: place === turns.length - 1,
+      };
       later = view.update(turn, around, performance.now()) || later;
       this.say(turn);
     });

@@ -3,13 +3,15 @@
 import { isRunning, parts, said, type Part } from "../core/answer";
 import { isBusy, type Turn } from "../core/conversation";
 import { pace, paceWords } from "../core/pace";
-import { endNote } from "../core/messages";
+import { endNote, placeWords } from "../core/messages";
+import type { Place } from "../core/protocol";
 import type { Engine } from "../edge/api";
 import { block, wave, type Block } from "./blocks";
 import { copyText, h, icon, setText } from "./dom";
 
 export interface Surroundings {
   engine: Engine | null;
+  place: Place | null;
   connected: boolean;
   last: boolean;
 }
@@ -129,6 +131,7 @@ export function waitingWords(turn: Turn, around: Surroundings): string | null {
   if (!around.connected) return "Connection lost. The answer goes on without this page and is caught up when it is back.";
   if (answer.text !== "" || answer.items.length > 0) return null;
   if (answer.status === "in_progress") return "Reading your question…";
+  if (around.place !== null) return placeWords(around.place);
   if (around.engine?.state === "loading") return "The engine is still warming up. Your question is safe in the queue and is answered as soon as it is ready.";
   if (around.engine?.state === "none") return "No worker is there yet. Your question is safe in the queue and is answered as soon as one is.";
   return "In the queue…";

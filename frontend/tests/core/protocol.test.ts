@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { placeWords } from "../../src/core/messages";
 import { readEvent, readMessage } from "../../src/core/protocol";
 
 describe("a message on the watch socket", () => {
@@ -24,5 +25,24 @@ describe("a message on the watch socket", () => {
 describe("an event", () => {
   it("of an end with an odd response inside is an end all the same", () => {
     expect(readEvent({ type: "response.failed", sequence_number: 4, response: "?" })).toEqual({ kind: "end", seq: 4, outcome: "failed", reason: null, usage: null, fault: null, model: null });
+  });
+});
+
+describe("a place in the queue", () => {
+  const read = (queue: unknown): unknown => readEvent({ type: "response.queued", sequence_number: 1, queue });
+
+  it("is read with what the server knows", () => {
+    expect(read({ position: 12, eta_s: 8.5 })).toEqual({ kind: "place", seq: 1, place: { position: 12, etaS: 8.5, atLeast: false } });
+    expect(read({ position: 2000, at_least: true })).toEqual({ kind: "place", seq: 1, place: { position: 2000, etaS: null, atLeast: true } });
+    expect(read({ position: 0, eta_s: -1 })).toMatchObject({ place: { etaS: null } });
+  });
+
+  it.each([null, {}, { position: -1 }, { position: 1.5 }, "3"])("that makes no sense is left out: %j", (queue) => expect(read(queue)).toBeNull());
+
+  it("is in words", () => {
+    expect(placeWords({ position: 3, etaS: 8.4, atLeast: false })).toBe("3 requests before yours, about 8 s");
+    expect(placeWords({ position: 1, etaS: 0.2, atLeast: false })).toBe("1 request before yours, about 1 s");
+    expect(placeWords({ position: 0, etaS: null, atLeast: false })).toBe("Yours is next…");
+    expect(placeWords({ position: 2000, etaS: 240, atLeast: true })).toBe("At least 2000 requests before yours, about 4 minutes");
   });
 });
