@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
 from tailrace.protocol import topics
 
+# Lag may say that there is work, not how much: from this threshold on it asks for one worker.
+ONLY_ACTIVATES = 1_000_000
 Grants = dict[tuple[str, str], set[str]]  # (resource type, name) -> operations
 SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "archive", "operator")
 CLUSTER_CONFIG = {"auto.create.topics.enable": False, "unclean.leader.election.enable": False}
@@ -244,8 +246,8 @@ def _given(user: Doc) -> tuple[Grants, str]:
 
 
 def autoscaler(m: Manifests) -> Iterator[Verdict]:
-    """KEDA reads the lag of every request topic of the pool. Its maximum is at most the number of
-    partitions."""
+    """KEDA reads the lag of every request topic of the pool, which says that there is work, and the
+    backlog of each class, which says how much. Its maximum is at most the number of partitions."""
     counts = {t["metadata"]["name"]: t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
     for scaled in m.kind("ScaledObject"):
         spec, pool = (
@@ -263,7 +265,20 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
             if watched == wanted
             else f"watches {sorted(watched)}, the pool has {sorted(wanted)}",
         )
+        queries = [t["metadata"]["query"] for t in spec["triggers"] if t["type"] == "prometheus"]
+        for name in topics.CLASSES:
+            words = f'kind="{name}"', "tailrace_backlog_tokens", "tailrace_drain_tokens_per_second"
+            found = any(all(word in query for word in words) for query in queries)
+            yield Verdict(
+                f"{subject(scaled)} {name} backlog", "" if found else "no trigger asks for it"
+            )
         for lag in lags:
+            yield Verdict(
+                f"{subject(scaled)} {lag['topic']} threshold",
+                ""
+                if int(lag["lagThreshold"]) >= ONLY_ACTIVATES
+                else "lag counts finished requests; it may activate, not scale",
+            )
             limit = counts.get(lag["topic"], 0)
             group_fits = lag["consumerGroup"] == topics.group(str(pool))
             yield Verdict(

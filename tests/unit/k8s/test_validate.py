@@ -468,6 +468,20 @@ PLANTED = [
         lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(1),
     ),
     Planted(
+        "a class whose backlog scales nothing",
+        "autoscaler fits pool and partitions",
+        "batch backlog",
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(3),
+    ),
+    Planted(
+        "lag that scales",
+        "autoscaler fits pool and partitions",
+        "may activate, not scale",
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][0]["metadata"].update(
+            lagThreshold="100"
+        ),
+    ),
+    Planted(
         "a user without its password",
         "Kafka addresses and users",
         "password",
@@ -767,7 +781,7 @@ PLANTED = [
     Planted(
         "an alert that was asked for and is gone",
         "alerts that were asked for",
-        "lag",
+        "seconds of work ahead",
         lambda m: rules(m, 1).pop(1),
     ),
     Planted(
@@ -865,7 +879,7 @@ def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
 OF_REDIS_7_0 = {
     *("del", "eval", "exists", "get", "getdel", "getex", "hdel", "hello", "hgetall", "hmget"),
     *("hset", "lindex", "llen", "lpop", "mget", "pexpire", "ping", "pttl", "rpush", "set", "time"),
-    *("zadd", "zcard", "zpopmin", "zremrangebyscore", "client|setname"),
+    *("zadd", "zcard", "zpopmin", "zremrangebyscore", "client|setname", "hlen"),
 }
 
 
