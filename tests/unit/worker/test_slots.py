@@ -227,3 +227,29 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
         ("flood 3", 10.0),
         ("batch", 1.0),
     ]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(share: float) -> None:
+    pool = slots.Slots(1, batch_share=share)
+    held = pool.acquire(slots.STARTED)
+    turns = {}
+    for number in range(60):
+        rank, flow = (slots.BATCH, BOB) if number % 3 == 0 else (0, (ALICE, FLOOD)[number % 2])
+        turns[f"{number}"] = pool.acquire(rank, flow, 50.0, f"{number}")
+    granted: list[str] = []
+
+    def go_on() -> None:
+        nonlocal held
+        pool.release(held)
+        rid, held = next(each for each in turns.items() if each[1].done())
+        del turns[rid]
+        granted.append(rid)
+
+    for _ in range(20):
+        go_on()
+    told = [rid for rid, _ in pool.order(lambda _rank: {})]
+    granted.clear()
+    while turns:
+        go_on()
+    assert told == granted
