@@ -35,6 +35,7 @@ from bench import (
     scripted,
     stacks,
     tags,
+    waits,
     whole_path,
     whole_path_alike,
 )
@@ -51,6 +52,7 @@ SUITES: dict[str, ModuleType] = {
         scaling,
         handover,
         history,
+        waits,
         hop,
         gateway_cost,
         fanout,
@@ -62,7 +64,14 @@ SUITES: dict[str, ModuleType] = {
 }
 ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
-NOT_QUICK = {scaling.NAME, handover.NAME, history.NAME, tags.NAME, items_beside.NAME}
+NOT_QUICK = {
+    scaling.NAME,
+    handover.NAME,
+    history.NAME,
+    tags.NAME,
+    items_beside.NAME,
+    waits.NAME,
+}
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 
 

@@ -47,6 +47,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
         "history",
         "tags",
         "items_beside",
+        "waits",
     }
     assert command.chosen(["history", "whole_path_alike"], quick=True) == [
         "whole_path_alike",
