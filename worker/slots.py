@@ -10,7 +10,6 @@ least their share of all tokens, so that interactive requests cannot starve them
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -110,16 +109,18 @@ class Slots:
             rank: self._waiting[rank].order(lambda turn: turn.rid, behind(rank))
             for rank in sorted(self._waiting)
         }
-        yield from ranks.pop(STARTED, ())
         batch, credit = ranks.pop(BATCH, iter(())), self._batch_credit
         waiting = self._waiting.get(BATCH)
         each = waiting.cost / len(waiting) if waiting else math.inf
-        for rid, cost in itertools.chain.from_iterable(ranks.values()):
-            while credit >= each and (found := next(batch, None)) is not None:
-                yield found
-                credit -= found[1]
-            yield rid, cost
-            credit += cost * self._batch_share / (1 - self._batch_share)
+        for rank, others in ranks.items():
+            for rid, cost in others:
+                while rank != STARTED and credit >= each:
+                    if (found := next(batch, None)) is None:
+                        break
+                    yield found
+                    credit -= found[1]
+                yield rid, cost
+                credit += cost * self._batch_share / (1 - self._batch_share)
         yield from batch
 
     def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0, rid: str = "") -> Turn:

@@ -7,7 +7,6 @@ writer   worker
 if lost  waiting clients are told nothing until the next telling, a second later
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -72,9 +71,7 @@ def _place(value: object) -> Place | None:
         return None
     if not 0 <= place.position <= MAX_POSITION:
         return None
-    if place.eta_s is not None and not (
-        math.isfinite(place.eta_s) and 0 <= place.eta_s <= MAX_ETA_S
-    ):
+    if place.eta_s is not None and not 0 <= place.eta_s <= MAX_ETA_S:
         return None
     return place
 

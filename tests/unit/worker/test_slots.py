@@ -229,8 +229,11 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
     ]
 
 
+@pytest.mark.parametrize("before", [20, 21, 22])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
-async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(share: float) -> None:
+async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(
+    share: float, before: int
+) -> None:
     pool = slots.Slots(1, batch_share=share)
     held = pool.acquire(slots.STARTED)
     turns = {}
@@ -246,8 +249,9 @@ async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(share: 
         del turns[rid]
         granted.append(rid)
 
-    for _ in range(20):
+    for _ in range(before):
         go_on()
+    turns["begun"] = pool.acquire(slots.STARTED, BOB, 50.0, "begun")
     told = [rid for rid, _ in pool.order(lambda _rank: {})]
     granted.clear()
     while turns:
