@@ -55,7 +55,7 @@ from gateway import (
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
+from tailrace.delivery import delivery, feed, kept_bytes, log_clients, pool_topics, revocations
 from tailrace.log import interfaces
 from tailrace.protocol import seals, topics
 from tailrace.store.queues import Queues
@@ -142,12 +142,16 @@ class Gateway:
         self.redis = clients.redis
         cached = cache.Cache(self.redis, clients.redis_cache)
         self.redis_cache = clients.redis_cache
-        self.workers = worker_registry.WorkerRegistry(cached, [pool.name for pool in config.pools])
-        self.token_counts = token_counts.TokenCounts(config.pools, self.workers)
+        self.pools = settings.CurrentPools(
+            config.pools,
+            admit=lambda added: pool_topics.check(clients.delivery.offsets, added),
+        )
+        self.workers = worker_registry.WorkerRegistry(cached, self.pools)
+        self.token_counts = token_counts.TokenCounts(self.pools, self.workers)
         self.delivery = delivery.Delivery(
             clients.delivery,
             layout=layout,
-            pools=[pool.name for pool in config.pools],
+            pools=self.pools.ever,
             preferred=placement.preferred_partitions(
                 layout.partitions, int.from_bytes(os.urandom(2), "big")
             ),
@@ -250,6 +254,7 @@ class Gateway:
         )
         self.sockets = endpoint.Sockets(
             config,
+            self.pools,
             gate,
             self.submission,
             operations,
@@ -265,6 +270,7 @@ class Gateway:
         )
         self.create_routes = create_routes.CreateRoutes(
             config,
+            self.pools,
             gate,
             self.submission,
             withdrawn,
@@ -278,6 +284,7 @@ class Gateway:
         completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
         self.api = http.Api(
             config,
+            self.pools,
             gate,
             self.submission,
             self.create_routes,
@@ -341,7 +348,7 @@ class Gateway:
         )
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
-            *(self.key_sets, self.uploads, self.feeds, self.token_counts),
+            *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

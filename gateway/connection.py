@@ -48,6 +48,7 @@ class Connection:
         socket: WebSocket,
         principal: Principal,
         config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
         gate: access.Access,
@@ -67,6 +68,7 @@ class Connection:
         self._client = client_socket.ClientSocket(socket)
         self.principal = principal
         self._config = config
+        self._pools = pools
         self._submit = submit
         self._operations = operations
         self._gate = gate
@@ -200,7 +202,7 @@ class Connection:
         try:
             body = json_body.decode(data)
             previous = body.get("previous_response_id")
-            create = responses_api.parse(body, self._config.pools, websocket=True)
+            create = responses_api.parse(body, self._pools.catalog, websocket=True)
             return await self._submit.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )

@@ -37,11 +37,10 @@ from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, events, records, seals
-from tailrace.settings.shapes import Pool
 from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
 
 INPUT: Final = "input"
-Parse = Callable[[dict[str, Any], Sequence[Pool]], command.Create]
+Parse = Callable[[dict[str, Any], settings.Catalog], command.Create]
 GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
 
 E = TypeVar("E")
@@ -76,6 +75,7 @@ class CreateRoutes:
     def __init__(
         self,
         config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
         gate: access.Access,
         submit: submission.Submission,
         withdrawn: withdrawals.Withdrawals,
@@ -92,6 +92,7 @@ class CreateRoutes:
         self._files = kept_files
         self._seal_keys = seal_keys
         self._config = config
+        self._pools = pools
         self._gate = gate
         self._submit = submit
         self._withdrawn = withdrawn
@@ -195,8 +196,8 @@ class CreateRoutes:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
 
-        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
-            create = chat_api.parse(body, pools)
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            create = chat_api.parse(body, catalog)
             choice = records.Choice(secrets.token_hex(GROUP_BYTES), count=create.choices)
             return dataclasses.replace(create, choice=choice)
 
@@ -218,8 +219,8 @@ class CreateRoutes:
         """`POST /v1/completions`."""
         asked: list[completions_api.Asked] = []
 
-        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
-            asked.append(completions_api.parse(body, pools))
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            asked.append(completions_api.parse(body, catalog))
             return asked[0].creates[0]
 
         def prompts(first: command.Create) -> list[command.Create]:
@@ -248,8 +249,8 @@ class CreateRoutes:
         """`POST /v1/embeddings`."""
         asked: list[embeddings_api.Asked] = []
 
-        def parse(body: dict[str, Any], pools: Sequence[Pool]) -> command.Create:
-            asked.append(embeddings_api.parse(body, pools))
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            asked.append(embeddings_api.parse(body, catalog))
             return asked[0].creates[0]
 
         def parts(first: command.Create) -> list[command.Create]:
@@ -337,7 +338,7 @@ class CreateRoutes:
             async with turn:
                 create = await request_body.parsed(
                     body,
-                    lambda given: command.with_key(parse(given, self._config.pools), key, given),
+                    lambda given: command.with_key(parse(given, self._pools.catalog), key, given),
                 )
                 return principal, await submit(create, principal)
 

@@ -32,6 +32,7 @@ class Sockets:
     def __init__(
         self,
         config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
         gate: access.Access,
         submit: submission.Submission,
         operations: response_operations.ResponseOperations,
@@ -41,6 +42,7 @@ class Sockets:
         kept: kept_bytes.KeptBytes,
     ) -> None:
         self._config = config
+        self._pools = pools
         self._kept = kept
         self._gate = gate
         self._submit = submit
@@ -88,6 +90,7 @@ class Sockets:
             socket,
             principal,
             self._config,
+            self._pools,
             self._submit,
             self._operations,
             self._gate,

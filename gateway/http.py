@@ -44,6 +44,7 @@ class Api:
     def __init__(
         self,
         config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
         gate: access.Access,
         submit: submission.Submission,
         create: create_routes.CreateRoutes,
@@ -62,6 +63,7 @@ class Api:
         started: int,
     ) -> None:
         self._config = config
+        self._pools = pools
         self._gate = gate
         self._submit = submit
         self._create = create
@@ -143,7 +145,7 @@ class Api:
         return JSONResponse(
             {
                 "object": "list",
-                "data": [self._model(name) for pool in self._config.pools for name in pool.models],
+                "data": [self._model(name) for name in self._pools.catalog.listed],
             }
         )
 
@@ -151,7 +153,7 @@ class Api:
         """`GET /v1/models/{id}`; names of models may contain slashes."""
         await self._gate.principal(request)
         name = request.path_params["model"]
-        if not any(name in pool.models for pool in self._config.pools):
+        if name not in self._pools.catalog.listed:
             raise errors.model_not_found(name)
         return JSONResponse(self._model(name))
 
@@ -180,8 +182,8 @@ class Api:
         """`GET /config.json`: what the page must know."""
         body = {
             "push_urls": list(self._config.push_urls),
-            "models": [name for pool in self._config.pools for name in pool.models],
-            "default_model": self._config.default_model,
+            "models": list(self._pools.catalog.listed),
+            "default_model": self._pools.catalog.default_model,
             "version": self._version,
         }
         return JSONResponse(body, headers={"cache-control": "no-cache"})

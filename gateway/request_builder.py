@@ -105,7 +105,9 @@ class RequestBuilder:
         if not messages:
             raise errors.missing_required_parameter("input")
         images.check_count(messages, "input")
-        prefix = placement.prefix(owner.cache_scope, create.model, messages)
+        prefix = (
+            placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
+        )
         partition = await self._place(create, principal, history, prefix)
         rid = await self._delivery.mint(partition)
         request = records.Request(
@@ -166,7 +168,11 @@ class RequestBuilder:
         if source.format is not None:
             what = "the format of the response that is forked"
             sampling.check_beside_format(create.sampling, what)
-        prefix = placement.prefix(owner.cache_scope, create.model, source.messages)
+        prefix = (
+            placement.prefix(owner.cache_scope, create.model, source.messages)
+            if create.cached
+            else []
+        )
         history = context.History([], ids.parse(fork.rid).partition)
         partition = await self._place(create, principal, history, prefix)
         rid = await self._delivery.mint(partition)

@@ -14,21 +14,22 @@ from typing import Any, Final
 
 from gateway import worker_registry
 from gateway.parsing import command, conversation
-from tailrace import telemetry
+from tailrace import settings, telemetry
 from tailrace.prompts import agreement, counter
 from tailrace.protocol import errors, images, records
-from tailrace.settings.shapes import Pool
 
 # What a template writes around a message, and around a tool, at most, by experience. A prompt that
 # is short beyond doubt is not counted: counting takes milliseconds of this process.
 _AROUND_TOKENS: Final = 64
 _BYTES_OF_CHARACTER: Final = 4
+REFRESH_S: Final = 1.0
 
 
 class TokenCounts:
     """Counts prompts of the pools whose tokenizer this process has.
 
     Attributes:
+        _read: by pool, the folder that was read or cannot be.
         _counters: by pool, once its files were read.
         _agreed: by pool, the length of the model where all its workers count as this process does.
             It stays while no worker is known.
@@ -36,25 +37,40 @@ class TokenCounts:
         _thread: one, because a tokenizer is not for two at once.
     """
 
-    def __init__(self, pools: Sequence[Pool], workers: worker_registry.WorkerRegistry) -> None:
+    def __init__(
+        self, pools: settings.CurrentPools, workers: worker_registry.WorkerRegistry
+    ) -> None:
         self._pools = pools
         self._workers = workers
+        self._read: dict[str, str] = {}
         self._counters: dict[str, counter.Counter] = {}
         self._agreed: dict[str, int] = {}
         self._told: set[str] = set()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "count")
 
     async def run(self) -> None:
-        """Read the models' files. What cannot be read is told, and counted by workers."""
-        for pool in self._pools:
-            if not pool.tokenizer:
+        """Read the models' files, and those of pools that change, until cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(REFRESH_S)
+
+    async def read(self) -> None:
+        """Read the files of models that were not read. What cannot be read is told, and counted by
+        workers."""
+        named = {pool.name: pool.tokenizer for pool in self._pools.catalog.pools}
+        for gone in [name for name, folder in self._read.items() if named.get(name) != folder]:
+            self._read.pop(gone)
+            self._counters.pop(gone, None)
+            self._agreed.pop(gone, None)
+            self._told.discard(gone)
+        for name, folder in named.items():
+            if not folder or name in self._read:
                 continue
+            self._read[name] = folder
             try:
-                made = await self._in_thread(counter.Counter, Path(pool.tokenizer))
+                self._counters[name] = await self._in_thread(counter.Counter, Path(folder))
             except counter.NotCountable as error:
-                _tell(pool.name, str(error))
-            else:
-                self._counters[pool.name] = made
+                _tell(name, str(error))
 
     async def check(self, create: command.Create, request: records.Request) -> None:
         """Check that a request leaves room for an answer, where that can be said.

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway import backlog, cache
+from tailrace import settings
 
 REFRESH_S: Final = 1.0
 
@@ -52,15 +53,17 @@ class WorkerRegistry:
         _known: the last heartbeats by pool; empty while Redis is away.
     """
 
-    def __init__(self, cached: cache.Cache, pools: Sequence[str]) -> None:
+    def __init__(self, cached: cache.Cache, pools: settings.CurrentPools) -> None:
         self._cache = cached
-        self._pools = tuple(pools)
+        self._pools = pools
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     async def run(self) -> None:
         """Refresh until cancelled."""
         while True:
-            for pool in self._pools:
+            names = self._pools.catalog.names
+            self._known = {pool: self._known.get(pool, []) for pool in names}
+            for pool in names:
                 self._known[pool] = await self._cache.workers(pool)
             await asyncio.sleep(REFRESH_S)
 
@@ -76,4 +79,4 @@ class WorkerRegistry:
         return backlog.of(self.workers(pool))
 
     def state(self) -> dict[str, Any]:
-        return engine_state([w for pool in self._pools for w in self.workers(pool)])
+        return engine_state([w for pool in self._pools.catalog.names for w in self.workers(pool)])

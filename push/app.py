@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
-from tailrace.delivery import delivery, feed, kept_bytes, log_clients, revocations
+from tailrace.delivery import delivery, feed, kept_bytes, log_clients, pool_topics, revocations
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
@@ -54,10 +54,13 @@ class Push:
         self.draining = drain.Draining()
         self.checks = write_deadline.DeadlineChecks()
         self.redis = redis
+        self.pools = settings.CurrentPools(
+            config.pools, admit=lambda added: pool_topics.check(clients.offsets, added)
+        )
         self.delivery = delivery.Delivery(
             clients,
             layout=layout,
-            pools=[pool.name for pool in config.pools],
+            pools=self.pools.ever,
             preferred=(),
             kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
             archive=reader.of(config.archive),
@@ -124,7 +127,9 @@ class Push:
             ws_max_bytes=WS_MAX_BYTES,
             drain_s=config.drain_s,
         )
-        parts: list[runner.Part] = [*(self.delivery, self.revocations, self.key_sets, self.feeds)]
+        parts: list[runner.Part] = [
+            *(self.delivery, self.revocations, self.key_sets, self.feeds, self.pools)
+        ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.readiness))
         gc_tuning.freeze()

@@ -12,7 +12,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also when the package is not installed
 
-from tailrace.settings import shapes, table  # noqa: E402
+from tailrace.settings import catalog, shapes, table  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "operations.md"
 BEGIN, END = "<!-- settings: scripts/settings_table.py -->", "<!-- end of settings -->"
@@ -28,9 +28,16 @@ def render() -> str:
             "|---|---|---|---|---|",
             *(_variable(row) for row in table.VARIABLES),
             "",
-            "`TAILRACE_POOLS` is a JSON object: the name of a pool, and its members.",
+            "`TAILRACE_POOLS` names a YAML file with the members `pools` (by name) and `auto` (a "
+            "list of rules); docs/pools.example.yaml is one, and docs/pools.schema.json its "
+            "schema. Inline JSON is the object of pools alone. A pool has these members:",
             "",
             *_members(shapes.PoolShape),
+            "",
+            "A rule of `auto` has these members, and fits a request that meets all of its "
+            "conditions:",
+            "",
+            *_members(catalog.Rule),
             "",
             "`TAILRACE_LIMITS` is a JSON object with any of these members:",
             "",
@@ -68,7 +75,7 @@ def _members(shape: type[msgspec.Struct]) -> list[str]:
     info = msgspec.inspect.type_info(shape)
     assert isinstance(info, msgspec.inspect.StructType)
     for member in info.fields:
-        default = "has to be there" if member.required else f"`{_value(member.default)}`"
+        default = "has to be there" if member.required else f"`{_value(_default_of(member))}`"
         rows.append(f"| `{member.name}` | {default} | {_cell(_description(member.type))} |")
     return rows
 
@@ -79,9 +86,17 @@ def _description(kind: Any) -> str:
     return ""
 
 
+def _default_of(member: msgspec.inspect.Field) -> Any:
+    if member.default_factory is not msgspec.NODEFAULT:
+        return member.default_factory()
+    return member.default
+
+
 def _value(value: object) -> str:
     if isinstance(value, str):
         return value
+    if not isinstance(value, int | float):
+        return msgspec.json.encode(value).decode()
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else f"{value:.0f}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,6 +11,7 @@ from gateway.parsing import (
     chat_messages,
     conversation,
     formats,
+    model_choice,
     reasoning,
     sampling,
     shared_fields,
@@ -23,7 +23,7 @@ from gateway.parsing.json_body import Body
 from gateway.parsing.sampling import token_bound
 from gateway.parsing.scalars import or_default, read
 from tailrace.protocol import errors
-from tailrace.settings.shapes import Pool
+from tailrace.settings.catalog import Catalog
 
 MAX_CHOICES: Final = 8
 
@@ -47,14 +47,14 @@ class Fields(shared_fields.SharedFields, frozen=True):
 
 def parse(
     body: Body,
-    pools: Sequence[Pool],
+    catalog: Catalog,
 ) -> Create:
     """The command that a body asks for.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
-    pool, model = shared_fields.pool_and_model(body, pools)
+    pool, model = model_choice.for_text(body, catalog)
     unserved.check(body)
     _refuse_unsupported(body)
     turn = read(body, Fields)

@@ -56,6 +56,7 @@ class Create:
         raw: `input` is one message, whose text is the prompt without any template.
         embed: what is to be embedded; nothing is generated then.
         truncate: older messages may be left out where the prompt is too long.
+        cached: it is placed by the beginning of its prompt, which an engine may have kept.
         deadline_ms: a request that has not been started by then never is.
         body_digest: of what the client sent; None without an idempotency key.
     """
@@ -92,6 +93,7 @@ class Create:
     raw: bool = False
     embed: records.Embed | None = None
     truncate: bool = False
+    cached: bool = True
     deadline_ms: int = MAX_DEADLINE_MS
     idempotency_key: str | None = None
     usage_in_stream: bool = False

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.parsing import chat_api, conversation, formats, sampling, shared_fields, unserved
+from gateway.parsing import (
+    chat_api,
+    conversation,
+    formats,
+    model_choice,
+    sampling,
+    shared_fields,
+    unserved,
+)
 from gateway.parsing.command import Create
 from gateway.parsing.json_body import Body
 from gateway.parsing.sampling import token_bound
 from gateway.parsing.scalars import or_default, read
 from tailrace.protocol import errors
-from tailrace.settings.shapes import Pool
+from tailrace.settings.catalog import Catalog
 
 MAX_CHOICES: Final = chat_api.MAX_CHOICES  # of all prompts together
 DEFAULT_TOKENS: Final = 16
@@ -49,12 +56,12 @@ class Asked:
     echo: bool
 
 
-def parse(body: Body, pools: Sequence[Pool]) -> Asked:
+def parse(body: Body, catalog: Catalog) -> Asked:
     """
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
-    pool, model = shared_fields.pool_and_model(body, pools)
+    pool, model = model_choice.for_text(body, catalog)
     unserved.check(body, apart_from=frozenset({"best_of", "echo", *_OWN}))
     unserved.check_fields(body, _OWN)
     turn = read(body, Fields)
@@ -79,7 +86,7 @@ def parse(body: Body, pools: Sequence[Pool]) -> Asked:
             pool,
             model,
             said,
-            asked or min(DEFAULT_TOKENS, pool.max_model_len),
+            asked or min(DEFAULT_TOKENS, pool.longest_answer),
             formats.of_chat(body),
             top,
             "prompt",

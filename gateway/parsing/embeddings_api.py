@@ -8,11 +8,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.parsing import messages, shared_fields, unserved
+from gateway.parsing import messages, model_choice, shared_fields, unserved
 from gateway.parsing.command import Create
 from gateway.parsing.json_body import Body
 from gateway.parsing.scalars import Label, or_default, read
 from tailrace.protocol import errors, records
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
 MAX_INPUTS: Final = 2048
@@ -59,12 +60,12 @@ class Asked:
     encoding: Encoding
 
 
-def parse(body: Body, pools: Sequence[Pool]) -> Asked:
+def parse(body: Body, catalog: Catalog) -> Asked:
     """
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
-    pool, model = shared_fields.pool_and_model(body, pools)
+    pool, model = model_choice.pool_and_model(body, catalog)
     unserved.check(body, apart_from=frozenset(_FIELDS))
     unserved.check_fields(body, _FIELDS)
     fields = read(body, Fields)
@@ -75,7 +76,7 @@ def parse(body: Body, pools: Sequence[Pool]) -> Asked:
     create = Create(
         model=model,
         pool=pool.name,
-        priority="batch" if fields.service_tier == "flex" else "interactive",
+        priority=shared_fields.priority(fields.service_tier, pool, model),
         input=[],
         items=[],
         sampling=records.Sampling(0),

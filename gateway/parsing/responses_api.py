@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Final
 
 from gateway.parsing import (
@@ -12,6 +11,7 @@ from gateway.parsing import (
     forks,
     formats,
     input_items,
+    model_choice,
     reasoning,
     sampling,
     shared_fields,
@@ -24,6 +24,7 @@ from gateway.parsing.messages import CHARS_PER_TOKEN
 from gateway.parsing.sampling import token_bound
 from gateway.parsing.scalars import Label, or_default, read, too_long
 from tailrace.protocol import errors
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
 SEALED: Final = "reasoning.encrypted_content"
@@ -54,7 +55,7 @@ class EventFields(_Fields, frozen=True):
 
 def parse(
     body: Body,
-    pools: Sequence[Pool],
+    catalog: Catalog,
     *,
     websocket: bool = False,
     counts: bool = False,
@@ -64,7 +65,7 @@ def parse(
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
     """
-    pool, model = shared_fields.pool_and_model(body, pools)
+    pool, model = model_choice.for_text(body, catalog)
     unserved.check(body)
     _refuse_unsupported(body, websocket=websocket)
     turn: HttpFields | EventFields
@@ -107,7 +108,7 @@ def parse(
             formats.of_responses(body),
             logprobs,
             "input",
-            truncate=_truncates(body),
+            truncate=_truncates(body, pool),
         ),
         instructions=instructions,
         previous=previous,
@@ -130,10 +131,11 @@ def parse(
     return create
 
 
-def parse_count(body: Body, pools: Sequence[Pool]) -> Create:
+def parse_count(body: Body, catalog: Catalog) -> Create:
     """The command that `POST /v1/responses/input_tokens` is: a request that generates nothing, and
     whose usage tells. Raises like `parse`."""
-    return parse({**body, "background": None, "stream": None, "store": False}, pools, counts=True)
+    asked = {**body, "background": None, "stream": None, "store": False}
+    return parse(_whole(asked), catalog, counts=True)
 
 
 # What the model is asked behind the conversation.
@@ -144,17 +146,22 @@ SUM_UP: Final = (
 )
 
 
-def parse_compact(body: Body, pools: Sequence[Pool]) -> Create:
+def parse_compact(body: Body, catalog: Catalog) -> Create:
     """The command that `POST /v1/responses/compact` is: the model sums the conversation up. Raises
     like `parse`."""
     if body.get("input") in (None, [], "") and body.get("previous_response_id") is None:
         raise errors.missing_required_parameter("input")
     named = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
     asked = {name: body[name] for name in named if body.get(name) is not None}
-    create = parse({**asked, "store": False}, pools)
+    create = parse(_whole({**asked, "store": False}), catalog)
     turn = (*create.turn, conversation.Message("user", SUM_UP, "input"))
     items = [*create.items, conversation.shown(turn[-1])]
     return dataclasses.replace(create, turn=turn, input=conversation.messages(turn), items=items)
+
+
+def _whole(body: Body) -> Body:
+    """The body without the pool's `truncation`: what is counted or summed up is whole."""
+    return body if body.get("truncation") is not None else {**body, "truncation": "disabled"}
 
 
 def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
@@ -166,9 +173,12 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
         )
 
 
-def _truncates(body: Body) -> bool:
-    """Whether older messages may be left out where the input is too long."""
+def _truncates(body: Body, pool: Pool) -> bool:
+    """Whether older messages may be left out where the input is too long. A fork has no prompt of
+    its own."""
     found = body.get("truncation")
+    if found is None and body.get("fork") is None:
+        found = pool.truncation
     if found not in (None, "auto", "disabled"):
         if not isinstance(found, str):
             raise errors.invalid_type("truncation", "a string")

@@ -63,10 +63,10 @@ def token_bound(value: int | None, name: str, pool: Pool) -> int | None:
     """A number of tokens to generate, which the pool bounds.
 
     Raises:
-        errors.ApiError: not from 1 to the model's length.
+        errors.ApiError: not from 1 to the pool's longest answer.
     """
-    if value is not None and not 1 <= value <= pool.max_model_len:
-        raise errors.out_of_range(name, 1, pool.max_model_len)
+    if value is not None and not 1 <= value <= pool.longest_answer:
+        raise errors.out_of_range(name, 1, pool.longest_answer)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ from gateway.parsing.command import MAX_DEADLINE_MS, Create
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.scalars import Label, or_default
-from tailrace.protocol import errors, records, truncation
+from tailrace.protocol import errors, records, topics, truncation
 from tailrace.settings.shapes import Pool
 
 MAX_METADATA_PAIRS: Final = 16
@@ -43,23 +42,6 @@ class SharedFields(msgspec.Struct, frozen=True):
     deadline_ms: sampling.Deadline | None = None
 
 
-def pool_and_model(body: Body, pools: Sequence[Pool]) -> tuple[Pool, str]:
-    """The pool that serves the model a body names, or the first pool and its first model.
-
-    Raises:
-        errors.ApiError: not a string, or 404 for an unknown model.
-    """
-    model = body.get("model")
-    if model is None:
-        return pools[0], pools[0].models[0]
-    if not isinstance(model, str):
-        raise errors.invalid_type("model", "a string")
-    for pool in pools:
-        if model in pool.models:
-            return pool, model
-    raise errors.model_not_found(model)
-
-
 def create(
     body: Body,
     fields: SharedFields,
@@ -87,7 +69,7 @@ def create(
     said = conversation.messages(turn)
     least = truncation.kept(said, truncation.counts(said)[-1]) if truncate else said
     messages.check_length(least, pool, param)
-    bound = max_tokens or pool.default_output_tokens
+    bound = min(max_tokens or pool.default_output_tokens, pool.longest_answer)
     stops = sampling.stops(body)
     min_tokens = sampling.min_tokens(fields.min_tokens, bound)
     ignore_eos = or_default(fields.ignore_eos, False)
@@ -112,8 +94,7 @@ def create(
     return Create(
         model=model,
         pool=pool.name,
-        # `flex` is the public name for "cheaper and later".
-        priority="batch" if fields.service_tier == "flex" else "interactive",
+        priority=priority(fields.service_tier, pool, model),
         input=said,
         items=[conversation.shown(item) for item in turn],
         turn=turn,
@@ -127,7 +108,24 @@ def create(
         prompt_cache_key=fields.prompt_cache_key,
         deadline_ms=or_default(fields.deadline_ms, MAX_DEADLINE_MS),
         truncate=truncate,
+        cached=pool.cache == "prefix",
     )
+
+
+def priority(service_tier: str | None, pool: Pool, model: str) -> topics.PriorityClass:
+    """The class of a request. `flex` is the public name for "cheaper and later".
+
+    Raises:
+        errors.ApiError: the pool does not take this class.
+    """
+    if service_tier is None:
+        return pool.classes[0]
+    found: topics.PriorityClass = "batch" if service_tier == "flex" else "interactive"
+    if found not in pool.classes:
+        raise errors.unsupported_value(
+            "service_tier", f"The model '{model}' takes no requests with this 'service_tier'."
+        )
+    return found
 
 
 def metadata(body: Body) -> dict[str, str] | None:

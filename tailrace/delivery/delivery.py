@@ -50,7 +50,7 @@ class Delivery:
         clients: LogClients,
         *,
         layout: log.Layout,
-        pools: Sequence[str],
+        pools: Callable[[], Sequence[str]],
         preferred: Sequence[int],
         entropy: Callable[[int], bytes] = os.urandom,
         clock: Callable[[], float] = time.monotonic,

@@ -67,7 +67,7 @@ class LookUp:
         live: LiveTail,
         replays: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
-        pools: Sequence[str],
+        pools: Callable[[], Sequence[str]],
         kept: kept_bytes.KeptBytes,
         archive: archived.Archived,
         tag: bytes,
@@ -76,7 +76,7 @@ class LookUp:
         self._live = live
         self._replays = replays
         self._offsets = offsets
-        self._pools = tuple(pools)
+        self._pools = pools
         self._kept = kept
         self._archive = archive
         self._tag = tag
@@ -271,7 +271,7 @@ class LookUp:
     ) -> bytes | None:
         """Find the request in its pool's topics, and identify the stream by it. An unfinished one
         lies at or above the group's committed offset (log rule §10)."""
-        for pool in self._pools:
+        for pool in self._pools():
             committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
             for priority in topics.CLASSES:
                 topic, partition = topics.requests(pool, priority), stream.partition

@@ -7,7 +7,7 @@ and while Redis is away there is none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,10 +40,12 @@ class QueueNews:
         _waiting: those that waited at the last look, by id.
     """
 
-    def __init__(self, queues: Queues, streams: hub.Hub, pools: Sequence[str]) -> None:
+    def __init__(
+        self, queues: Queues, streams: hub.Hub, pools: Callable[[], Sequence[str]]
+    ) -> None:
         self._queues = queues
         self._streams = streams
-        self._pools = tuple(pools)
+        self._pools = pools
         self._waiting: dict[str, _Waiting] = {}
 
     async def run(self) -> None:
@@ -76,7 +78,7 @@ class QueueNews:
     async def _read(self, streams: Sequence[hub.Stream]) -> dict[str, Place]:
         """What the pools' workers say of these, and of the others for the same models."""
         found: dict[str, Place] = {}
-        for pool in self._pools:
+        for pool in self._pools():
             asked = [s for s in streams if self._waiting[s.rid].pool in ("", pool)]
             if not asked:
                 continue

@@ -13,8 +13,8 @@ from typing import Literal
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-CLASSES = ("interactive", "batch")
 PriorityClass = Literal["interactive", "batch"]
+CLASSES: tuple[PriorityClass, ...] = ("interactive", "batch")
 
 TOKENS = "llm.tokens"
 CONVERSATIONS = "llm.conversations"

@@ -7,6 +7,8 @@ environment.
 
 from __future__ import annotations
 
+from tailrace.settings.catalog import Catalog
+from tailrace.settings.current_pools import CurrentPools
 from tailrace.settings.kinds import Misconfigured
 from tailrace.settings.services import (
     ArchiveSettings,
@@ -20,21 +22,25 @@ from tailrace.settings.services import (
     check,
     command,
     gateway,
+    pools,
     push,
     record_keys,
     worker,
 )
-from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits, Pool
+from tailrace.settings.shapes import DEFAULT_OUTPUT_TOKENS, Limits, Pool, Price
 
 __all__ = [
     "DEFAULT_OUTPUT_TOKENS",
     "ArchiveSettings",
+    "Catalog",
     "CommandSettings",
+    "CurrentPools",
     "EdgeSettings",
     "GatewaySettings",
     "Limits",
     "Misconfigured",
     "Pool",
+    "Price",
     "PushSettings",
     "ServiceSettings",
     "WorkerSettings",
@@ -42,6 +48,7 @@ __all__ = [
     "check",
     "command",
     "gateway",
+    "pools",
     "push",
     "record_keys",
     "worker",

@@ -15,6 +15,7 @@ from typing import Any
 from tailrace import engines
 from tailrace.protocol import record_tags
 from tailrace.settings import kinds, shapes, table
+from tailrace.settings.catalog import Catalog
 
 Misconfigured = kinds.Misconfigured
 
@@ -44,7 +45,7 @@ class ServiceSettings(ProcessSettings):
     """What a service of the pools has besides."""
 
     redis: str = field(repr=False)
-    pools: tuple[shapes.Pool, ...]
+    pools: Catalog
     drain_s: float
 
 
@@ -81,11 +82,6 @@ class GatewaySettings(EdgeSettings):
     accept_s: float
     cancel_grace_s: float
 
-    @property
-    def default_model(self) -> str:
-        """The model of requests that name none."""
-        return self.pools[0].models[0]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings(ServiceSettings):
@@ -94,12 +90,16 @@ class WorkerSettings(ServiceSettings):
     Attributes:
         models: the pool's models, the one this worker loads first.
         max_model_len: context of the pool, in tokens.
+        engine_args: arguments of vLLM's engine, as the pool has them.
+        cache: whether the engine keeps prefixes of prompts.
     """
 
     redis_cache: str = field(repr=False)
     pool: str
     models: tuple[str, ...]
     max_model_len: int
+    engine_args: Mapping[str, Any]
+    cache: shapes.CachePolicy
     engine: str
     engine_key: str = field(repr=False)
     model: str
@@ -165,13 +165,16 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
         Misconfigured
     """
     values = _values(table.WORKER, environ)
-    own = next((pool for pool in values["pools"] if pool.name == values["pool"]), None)
+    catalog: Catalog = values["pools"]
+    own = catalog.pool(values["pool"])
     if own is None:
         raise Misconfigured(
             f"TAILRACE_POOL: {kinds.shortened(values['pool'])} is not one of the pools in "
-            f"TAILRACE_POOLS ({', '.join(pool.name for pool in values['pools'])})"
+            f"TAILRACE_POOLS ({', '.join(catalog.names)})"
         )
-    engine, folder = values["engine"], values["model"]
+    if own.engine and not environ.get("TAILRACE_ENGINE"):
+        values["engine"] = kinds.Engine().parse(own.engine)
+    engine, folder = values["engine"], values["model"] or own.source
     kind = engines.find(engine)
     if kind.model_from is engines.ModelFrom.FILES:
         if not folder:
@@ -184,7 +187,13 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     values["model"] = folder or name
     values["models"] = tuple(dict.fromkeys((name, *own.models)))
     values["max_model_len"] = own.max_model_len
-    values["max_num_seqs"] = values["max_num_seqs"] or kind.max_num_seqs
+    values["max_num_seqs"] = values["max_num_seqs"] or own.max_num_seqs or kind.max_num_seqs
+    values["engine_args"], values["cache"] = own.engine_args, own.cache
+    if own.engine_args and kind is not engines.VLLM:
+        raise Misconfigured(
+            f"TAILRACE_POOLS: pool {own.name}: engine_args are for the engine "
+            f"{engines.VLLM.name}, and this worker's is {kinds.shortened(engine)}"
+        )
     return WorkerSettings(**values)
 
 
@@ -195,6 +204,18 @@ def command(environ: Mapping[str, str] = os.environ) -> CommandSettings:
         Misconfigured
     """
     return CommandSettings(**_values(table.COMMAND, environ))
+
+
+def pools(environ: Mapping[str, str] = os.environ) -> Catalog | None:
+    """The pools that are set, for a command that reads no other setting; None: none are.
+
+    Raises:
+        Misconfigured
+    """
+    row = next(row for row in table.VARIABLES if row.field == "pools")
+    text = environ.get(row.name)
+    catalog: Catalog | None = parsed(row, text) if text else None
+    return catalog
 
 
 def record_keys(environ: Mapping[str, str] = os.environ) -> record_tags.Keyring | None:

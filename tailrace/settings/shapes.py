@@ -1,4 +1,4 @@
-"""What an operator offers and allows, from JSON: `TAILRACE_POOLS`, `TAILRACE_LIMITS` and
+"""What an operator offers and allows: the members of a pool, `TAILRACE_LIMITS` and
 `TAILRACE_WEIGHTS` (pure)."""
 
 from __future__ import annotations
@@ -22,11 +22,27 @@ Weight = Annotated[float, msgspec.Meta(gt=0)]
 
 
 IfBusy = Literal["reject", "queue", "interrupt"]
+CachePolicy = Literal["prefix", "none"]
+Truncation = Literal["auto", "disabled"]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a million tokens cost, in the currency of the operator."""
+
+    input: Annotated[
+        float, msgspec.Meta(ge=0, description="a million tokens of prompts, cached ones too")
+    ] = 0.0
+    output: Annotated[float, msgspec.Meta(ge=0, description="a million tokens of answers")] = 0.0
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """The cost of these tokens."""
+        return (self.input * input_tokens + self.output * output_tokens) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One model deployment. `max_model_len` bounds prompt and answer together, in tokens."""
+    """One model deployment. `max_model_len` bounds prompt and answer together, in tokens;
+    `output_limit` bounds the answer."""
 
     name: str
     models: tuple[str, ...]
@@ -36,13 +52,28 @@ class Pool:
     default_top_p: float = 1.0
     if_busy: IfBusy = "reject"
     tokenizer: str = ""
+    aliases: tuple[str, ...] = ()
+    engine: str = ""
+    source: str = ""
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    max_num_seqs: int = 0
+    output_limit: int = 0
+    price: Price = Price()  # noqa: RUF009 - frozen
+    classes: tuple[topics.PriorityClass, ...] = topics.CLASSES
+    cache: CachePolicy = "prefix"
+    truncation: Truncation = "disabled"
+
+    @property
+    def longest_answer(self) -> int:
+        """The longest answer that a request may ask for, in tokens."""
+        return self.output_limit or self.max_model_len
 
 
 ModelName = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class PoolShape(msgspec.Struct, frozen=True):
-    """One member of `TAILRACE_POOLS`, as it is written."""
+class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pool of `TAILRACE_POOLS`, as it is written."""
 
     models: Annotated[
         list[ModelName],
@@ -82,6 +113,62 @@ class PoolShape(msgspec.Struct, frozen=True):
             "template, by which gateways count prompts; without one, workers do"
         ),
     ] = ""
+    aliases: Annotated[
+        list[ModelName],
+        msgspec.Meta(description="further names, which the pool's first model answers"),
+    ] = []
+    engine: Annotated[
+        str, msgspec.Meta(description="engine of the pool's workers, as `TAILRACE_ENGINE`")
+    ] = ""
+    source: Annotated[
+        str,
+        msgspec.Meta(description="model folder or hub name that they load, as `TAILRACE_MODEL`"),
+    ] = ""
+    engine_args: Annotated[
+        dict[str, Any],
+        msgspec.Meta(
+            description="arguments of vLLM's engine (`AsyncEngineArgs`), as they are; a worker "
+            "whose vLLM cannot do one ends with exit code 2 and names it"
+        ),
+    ] = {}
+    max_num_seqs: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=65_536,
+            description="responses that a worker runs at once, as `TAILRACE_MAX_NUM_SEQS`; 0: "
+            "the engine's default",
+        ),
+    ] = 0
+    output_limit: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            description="longest answer that a request may ask for, in tokens; 0: as the context",
+        ),
+    ] = 0
+    price: Annotated[
+        Price, msgspec.Meta(description="`input` and `output`: price of a million tokens")
+    ] = Price()
+    classes: Annotated[
+        tuple[topics.PriorityClass, ...],
+        msgspec.Meta(
+            min_length=1,
+            description="classes that the pool takes; the first one is that of requests without "
+            "`service_tier`",
+        ),
+    ] = topics.CLASSES
+    cache: Annotated[
+        CachePolicy,
+        msgspec.Meta(
+            description="`prefix`: the engine keeps the beginnings of prompts, and gateways place "
+            "by them; `none`: neither"
+        ),
+    ] = "prefix"
+    truncation: Annotated[
+        Truncation,
+        msgspec.Meta(description="`truncation` of Responses requests that name none"),
+    ] = "disabled"
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -175,24 +262,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolsKind:
-    """JSON: the pools in their order. A model names its pool, so no model may be in two."""
-
-    expected: str = "a JSON object of pools"
-    absent: tuple[Pool, ...] = ()
-
-    def parse(self, text: str) -> tuple[Pool, ...]:
-        shapes = _decode(text, dict[str, PoolShape])
-        if not shapes:
-            raise ValueError("it has no pool")
-        pools = tuple(_pool(name, shape) for name, shape in shapes.items())
-        models = [model for pool in pools for model in pool.models]
-        if len(models) != len(set(models)):
-            raise ValueError("a model is in two pools")
-        return pools
-
-
-@dataclass(frozen=True, slots=True)
 class LimitsKind:
     """JSON: those limits that differ from their defaults."""
 
@@ -223,20 +292,3 @@ def _decode(text: str, shape: Any) -> Any:
         raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-
-
-def _pool(name: str, shape: PoolShape) -> Pool:
-    topics.requests(name, topics.CLASSES[0])  # raises ValueError for a name that is none
-    answer = shape.max_output_tokens or min(DEFAULT_OUTPUT_TOKENS, shape.max_model_len // 4)
-    if answer > shape.max_model_len:
-        raise ValueError(f"max_output_tokens of {name} is above its max_model_len")
-    return Pool(
-        name,
-        tuple(shape.models),
-        shape.max_model_len,
-        answer,
-        shape.temperature,
-        shape.top_p,
-        shape.if_busy,
-        shape.tokenizer,
-    )

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from tailrace import engines
-from tailrace.settings import kinds, shapes
+from tailrace.settings import kinds, pools_file, shapes
 
 GATEWAY, PUSH, WORKER, ARCHIVE, COMMAND = "gateway", "push", "worker", "archive", "tailrace"
 EDGES: Final = (GATEWAY, PUSH)
@@ -170,8 +170,9 @@ VARIABLES: Final = (
         "TAILRACE_POOLS",
         "pools",
         POOLED,
-        shapes.PoolsKind(),
-        "JSON: the pools of models, see below; the first pool's first model is the default",
+        pools_file.PoolsKind(),
+        "the pools of models, see below: a YAML file, which is read again when it changes, or "
+        "inline JSON, which begins with `{`; the first pool's first model is the default",
         '{"default":{"models":["' + shapes.DEFAULT_MODEL + '"]}}',
         cluster=Cluster.REQUIRED,
     ),
@@ -389,7 +390,7 @@ VARIABLES: Final = (
         (WORKER, COMMAND),
         kinds.Text(),
         "model folder or hub name; the vllm engine needs it",
-        shown_default="`TAILRACE_MODEL_NAME`",
+        shown_default="the pool's `source`, else `TAILRACE_MODEL_NAME`",
         cluster=Cluster.REQUIRED,
     ),
     Variable(

@@ -53,6 +53,10 @@ class Action(enum.StrEnum):
 
     COUNTING_LEFT_TO_WORKERS = "counting_left_to_workers"  # the gateway's tokenizer is another
 
+    POOLS_CHANGED = "pools_changed"  # the pools' file says something else, and it is in force
+    POOLS_REFUSED = "pools_refused"  # it cannot be used; the former pools stay
+    RESTART_NEEDED = "restart_needed"  # for what changed to come into force
+
     PARTITIONS_ASSIGNED = "partitions_assigned"
     PARTITIONS_REVOKED = "partitions_revoked"
     PRODUCER_REPLACED = "producer_replaced"
@@ -77,6 +81,8 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.KEY_SET_FAILED: logging.WARNING,
     Action.ENGINE_FALLBACK: logging.WARNING,
     Action.COUNTING_LEFT_TO_WORKERS: logging.WARNING,
+    Action.POOLS_REFUSED: logging.WARNING,
+    Action.RESTART_NEEDED: logging.WARNING,
     Action.PRODUCER_REPLACED: logging.WARNING,
     Action.CONSUMER_REPLACED: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,

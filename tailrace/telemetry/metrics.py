@@ -176,6 +176,20 @@ DRAIN_RATE: Final = Gauge(
     "Output tokens per second while requests wait; 0 before any waited",
 )
 ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
+COLD_START_SECONDS: Final = Gauge(
+    "tailrace_cold_start_seconds", "From this worker's start until it took requests; 0 before"
+)
+COST: Final = Counter(
+    "tailrace_cost",
+    "Price of the responses that ended here (member `price` of the pool): input, output",
+    ["kind"],
+)
+POOLS_READ: Final = Counter(
+    "tailrace_pools_read", "Changed files of pools: taken, refused", ["outcome"]
+)
+POOLS_STALE: Final = Gauge(
+    "tailrace_pools_stale", "1 while the file of pools cannot be used and former pools are in force"
+)
 PREFIX_LOOKUPS: Final = Counter(
     "tailrace_prefix_lookups",
     "Placement by prompt prefix: hit, miss, overridden by load",

@@ -30,13 +30,16 @@ from gateway.parsing import (
     responses_api,
 )
 from tailrace.protocol import errors
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
 MODEL: Final = "smollm2-135m-instruct"
 CHUNK: Final = 65_536
 SAMPLE: Final = 200  # characters of a text
 _NAME: Final = re.compile(r"/(?:conv|resp|file|msg|rs|fc|fco)_[A-Za-z0-9_-]+")
-POOLS: Final = (Pool("default", (MODEL,), max_model_len=1 << 20, default_output_tokens=1024),)
+POOLS: Final = Catalog(
+    (Pool("default", (MODEL,), max_model_len=1 << 20, default_output_tokens=1024),)
+)
 
 
 class Recorder:

@@ -15,7 +15,7 @@ import pytest
 from gateway.parsing import chat_api, completions_api, responses_api
 from tailrace.protocol import errors
 from tests.support import engine_environment
-from tests.support.gateway_parts import POOL
+from tests.support.gateway_parts import CATALOG
 
 Decision = Literal["taken", "hint", "refused"]
 
@@ -114,10 +114,10 @@ def parsed(api: str, fields: dict[str, Any]) -> Any:
     body = {**BODIES[api], **fields}
     match api:
         case "chat":
-            return chat_api.parse(body, [POOL])
+            return chat_api.parse(body, CATALOG)
         case "text":
-            return completions_api.parse(body, [POOL])
-    return responses_api.parse(body, [POOL])
+            return completions_api.parse(body, CATALOG)
+    return responses_api.parse(body, CATALOG)
 
 
 def rows(*decisions: Decision) -> list[tuple[str, str]]:

@@ -46,6 +46,8 @@ from tests.support import memory_delivery, memory_log, memory_redis
 ALICE = Principal("https://tests", "alice", None, frozenset(), 2_000_000_000)
 BOB = Principal("https://tests", "bob", None, frozenset(), 2_000_000_000)
 POOL = Pool("default", ("m",), 1000, 100)
+CATALOG = settings.Catalog((POOL,))
+POOLS = settings.CurrentPools(CATALOG)
 
 
 def configuration(**more: str) -> settings.GatewaySettings:
@@ -64,7 +66,7 @@ def create(
 ) -> command.Create:
     """A parsed `POST /v1/responses`."""
     body = {"input": text, **fields}
-    return command.with_key(responses_api.parse(body, [POOL]), key, body)
+    return command.with_key(responses_api.parse(body, CATALOG), key, body)
 
 
 @dataclass
@@ -119,7 +121,7 @@ class Parts:
             self.rates.settle,
         )
         self.counts = principal_counts.PrincipalCounts(self.cache, self.streams.running, "this")
-        self.workers = worker_registry.WorkerRegistry(self.cache, ["default"])
+        self.workers = worker_registry.WorkerRegistry(self.cache, POOLS)
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
             self.delivery,
@@ -134,7 +136,7 @@ class Parts:
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
-        self.token_counts = token_counts.TokenCounts([POOL], self.workers)
+        self.token_counts = token_counts.TokenCounts(POOLS, self.workers)
         self.references = references.References(self.delivery, self.seal_keys, self.uploads)
         self.conversations = conversations.Conversations(
             self.broker.layout.tag,

@@ -42,7 +42,7 @@ def over(
     return delivery.Delivery(
         using or clients(broker),
         layout=broker.layout,
-        pools=["default"],
+        pools=lambda: ["default"],
         preferred=preferred,
         clock=clock,
         kept=kept,

@@ -596,6 +596,8 @@ class _Offsets:
         self._broker.require_answer()
         if self._broker.questions_fail:
             raise log_words.LogUnavailable(f"partitions of {topic}: no answer")
+        if not self._broker.count(topic):
+            raise log_words.LogUnavailable(f"partitions of {topic}: error 3")
         return self._broker.count(topic)
 
     async def stop(self) -> None: ...

@@ -10,9 +10,10 @@ from gateway import admission
 from gateway.backlog import Backlog
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Limits, Pool
 
-POOLS = (Pool("default", ("m",), 8192, 1024),)
+POOLS = Catalog((Pool("default", ("m",), 8192, 1024),))
 LIMITS = Limits(responses_per_principal=2, responses=10)
 INTERACTIVE = responses_api.parse({"input": "x" * 400}, POOLS)
 BATCH = responses_api.parse({"input": "x", "service_tier": "flex"}, POOLS)

@@ -178,6 +178,46 @@ async def until_type(socket: Any, *kinds: str) -> dict[str, Any]:
     return found
 
 
+class TestPools:
+    async def test_a_changed_file_of_pools_holds_for_the_next_requests(
+        self, keys: gateway_process.Keys, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "pools.yaml"
+        file.write_text("pools: {default: {models: [m]}}")
+        async with (
+            serving(keys, TAILRACE_POOLS=str(file)) as service,
+            service.client() as client,
+        ):
+
+            async def listed() -> list[str]:
+                data = (await client.get("/v1/models")).json()["data"]
+                return [each["id"] for each in data]
+
+            assert await listed() == ["m"]
+            running = asyncio.ensure_future(client.post("/v1/responses", json={"input": "hi"}))
+            request = await service.asked()
+            file.write_text(
+                "pools: {b: {models: [n], aliases: [o]}}\nauto: [{model: o, features: [tools]}]"
+            )
+            await service.gateway.pools.look()
+            assert await listed() == ["m"], "the topics of b are missing"
+            for priority in topics.CLASSES:
+                service.broker.create_topic(topics.requests("b", priority), 1)
+            await service.gateway.pools.look()
+            assert await listed() == ["n", "o", "auto"]
+            assert (await client.get("/v1/models/auto")).status_code == 200
+            assert (await client.get("/v1/models/m")).status_code == 404
+            gone = await client.post("/v1/responses", json={"model": "m", "input": "hi"})
+            assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
+            service.answer(request, "yes")
+            assert (await running).json()["output"][0]["content"][0]["text"] == "yes"
+            body = {"model": "o", "input": "hi", "background": True}
+            named = await client.post("/v1/responses", json=body)
+            assert named.json().get("model") == "n", named.text
+            refused = await client.post("/v1/responses", json={**body, "model": "auto"})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+
+
 class TestHttp:
     async def test_a_response_is_answered_whole_with_its_id_in_the_headers(
         self, keys: gateway_process.Keys

@@ -12,12 +12,12 @@ from gateway.parsing import chat_api, command, completions_api
 from tailrace.protocol import errors, events, records
 from tailrace.settings.shapes import Limits
 from tests.support import gateway_parts
-from tests.support.gateway_parts import ALICE, POOL
+from tests.support.gateway_parts import ALICE, CATALOG
 
 
 def create(n: int = 3, key: str | None = None, **fields: Any) -> command.Create:
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n, **fields}
-    parsed = chat_api.parse(body, [POOL])
+    parsed = chat_api.parse(body, CATALOG)
     return command.with_key(parsed, key, body)
 
 
@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_cancels_all_that_are_not_stored() -> None:
 def test_a_prompts_seeds_do_not_depend_on_its_place() -> None:
     """Symptom: the same prompt with the same seed was answered otherwise behind another prompt."""
     body = {"prompt": ["a", "b"], "n": 2, "seed": 5}
-    prompts = completions_api.parse(body, [POOL]).creates
+    prompts = completions_api.parse(body, CATALOG).creates
     keyed = [command.with_key(prompt, "k", body) for prompt in prompts]
     asked = choices.split(keyed[0], keyed)
     assert [(each.input[0]["content"], each.sampling.seed) for each in asked] == [

@@ -14,9 +14,10 @@ from gateway.parsing import forks, responses_api
 from tailrace.archive import reader
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, events, features, history, records, topics
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 from tests.support import archive_rows, gateway_parts, memory_log
-from tests.support.gateway_parts import ALICE, BOB, POOL, Parts
+from tests.support.gateway_parts import ALICE, BOB, CATALOG, Parts
 
 TOOL = {
     "type": "function",
@@ -37,7 +38,7 @@ RID = "resp_" + "A" * 32
 
 async def answered(parts: Parts, end: bool = True, **fields: Any) -> str:
     """The id of a response of three tokens."""
-    asked = responses_api.parse({"input": "hi", **fields}, [POOL])
+    asked = responses_api.parse({"input": "hi", **fields}, CATALOG)
     with await parts.submission.submit(asked, ALICE) as stream:
         parts.answer(stream.rid, "a", "b", "c", end=end)
         if end:
@@ -47,7 +48,7 @@ async def answered(parts: Parts, end: bool = True, **fields: Any) -> str:
 
 async def fork(parts: Parts, rid: str, at: int = 2, who: Principal = ALICE, **fields: Any) -> str:
     of = {"response_id": rid, "at": at, **fields.pop("of", {})}
-    asked = responses_api.parse({"fork": of, **fields}, [POOL])
+    asked = responses_api.parse({"fork": of, **fields}, CATALOG)
     with await parts.submission.submit(asked, who) as stream:
         return stream.rid
 
@@ -171,7 +172,7 @@ async def test_a_place_behind_the_answer_is_refused() -> None:
         assert "3 tokens" in error.message
         made = await fork(parts, rid, 3)
         parts.answer(made)
-        asked = responses_api.parse({"input": "hi"}, [POOL])
+        asked = responses_api.parse({"input": "hi"}, CATALOG)
         with await parts.submission.submit(asked, ALICE) as stream:
             error = await refused(parts, stream.rid, 0)
             assert (error.param, "not started" in error.message) == ("fork.at", True)
@@ -183,7 +184,7 @@ async def test_another_model_does_not_continue_it() -> None:
         rid = await answered(parts)
         both = Pool("default", ("m", "other"), 1000, 100)
         asked = responses_api.parse(
-            {"fork": {"response_id": rid, "at": 1}, "model": "other"}, [both]
+            {"fork": {"response_id": rid, "at": 1}, "model": "other"}, Catalog((both,))
         )
         with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(asked, ALICE)
@@ -219,7 +220,7 @@ async def test_a_pool_without_forks_and_an_old_log_refuse_them(
 
 
 def parsed(body: dict[str, Any], websocket: bool = False) -> records.Fork | None:
-    return responses_api.parse(body, [POOL], websocket=websocket).fork
+    return responses_api.parse(body, CATALOG, websocket=websocket).fork
 
 
 def test_a_fork_is_read() -> None:

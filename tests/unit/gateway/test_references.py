@@ -12,7 +12,7 @@ from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, ids, records, seals
 from tailrace.web import access
 from tests.support import gateway_parts
-from tests.support.gateway_parts import ALICE, BOB, POOL, Parts
+from tests.support.gateway_parts import ALICE, BOB, CATALOG, Parts
 
 KEYS = seals.Keys([b"k" * 32])
 SEALED = {"include": ["reasoning.encrypted_content"]}
@@ -22,7 +22,7 @@ ITEMS: tuple[tuple[records.MarkKind, str], ...] = (("r", "hm"), ("m", "hello"), 
 
 async def answered(parts: Parts, **fields: Any) -> dict[str, Any]:
     """A response of reasoning, a message and a call."""
-    asked = responses_api.parse({"input": "hi", **fields}, [POOL])
+    asked = responses_api.parse({"input": "hi", **fields}, CATALOG)
     with await parts.submission.submit(asked, ALICE) as stream:
         gateway_parts.put_items(parts.broker, parts.requests()[-1], *ITEMS)
         final = (await gateway_parts.all_events(stream))[-1].response
@@ -34,7 +34,7 @@ async def prompt(
     parts: Parts, *items: dict[str, Any], who: Principal = ALICE, **fields: Any
 ) -> list[dict[str, Any]]:
     """The messages of a request with these items, which is answered."""
-    asked = responses_api.parse({"input": list(items), **fields}, [POOL])
+    asked = responses_api.parse({"input": list(items), **fields}, CATALOG)
     with await parts.submission.submit(asked, who) as stream:
         parts.answer(stream.rid)
         await gateway_parts.all_events(stream)

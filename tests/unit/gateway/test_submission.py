@@ -377,7 +377,7 @@ async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() 
 
     def answering(call_id: str, previous: str) -> command.Create:
         body = {"input": [{**output, "call_id": call_id}], "previous_response_id": previous}
-        return responses_api.parse(body, [gateway_parts.POOL])
+        return responses_api.parse(body, gateway_parts.CATALOG)
 
     async with gateway_parts.running() as parts:
         with await parts.submission.submit(create("one", store=False), ALICE) as first:

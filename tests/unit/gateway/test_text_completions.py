@@ -12,12 +12,12 @@ from openai.types import Completion
 from gateway import text_completions
 from gateway.parsing import completions_api
 from tailrace.protocol import errors, features, records
-from tests.support.gateway_parts import POOL
+from tests.support.gateway_parts import CATALOG
 from tests.unit.gateway.test_chat_items import RIDS, series
 
 
 def parse(body: dict[str, Any]) -> completions_api.Asked:
-    return completions_api.parse(body, [POOL])
+    return completions_api.parse(body, CATALOG)
 
 
 def test_a_prompt_is_one_message_without_a_template() -> None:

@@ -12,16 +12,21 @@ import pytest
 
 from gateway import token_counts
 from gateway.parsing import chat_api, command, completions_api, responses_api
+from tailrace import settings
 from tailrace.prompts import counter
 from tailrace.protocol import errors, records
 from tests.support import gateway_parts, pictures, small_tokenizer
-from tests.support.gateway_parts import ALICE, POOL, Parts
+from tests.support.gateway_parts import ALICE, CATALOG, POOL, Parts
 
 LENGTH = POOL.max_model_len
 AROUND = 17  # tokens of a prompt with one question, without its text
 FITS = "x" * (LENGTH - AROUND - 1)
 IMAGE = pictures.url(pictures.png(1))
 Beat = Callable[..., None]
+
+
+def pools(*offered: settings.Pool) -> settings.CurrentPools:
+    return settings.CurrentPools(settings.Catalog(offered))
 
 
 @pytest.fixture
@@ -33,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
 async def parts(folder: Path) -> AsyncIterator[Parts]:
     async with gateway_parts.running() as running:
         pool = dataclasses.replace(POOL, tokenizer=str(folder))
-        counts = token_counts.TokenCounts([pool], running.workers)
-        await counts.run()
+        counts = token_counts.TokenCounts(pools(pool), running.workers)
+        await counts.read()
         running.token_counts = running.submission._tokens = counts
         yield running
         counts.close()
@@ -67,18 +72,18 @@ async def asked(parts: Parts, create: command.Create) -> bool:
 
 
 def response(text: str = FITS, **more: Any) -> command.Create:
-    return responses_api.parse({"input": text, **more}, [POOL])
+    return responses_api.parse({"input": text, **more}, CATALOG)
 
 
 def chat() -> command.Create:
     body = {"messages": [{"role": "user", "content": FITS + "x"}]}
     choice = records.Choice("g")
-    return dataclasses.replace(chat_api.parse(body, [POOL]), choice=choice)
+    return dataclasses.replace(chat_api.parse(body, CATALOG), choice=choice)
 
 
 def text() -> command.Create:
     body = {"prompt": "x" * LENGTH, "max_tokens": 1}
-    create = completions_api.parse(body, [POOL]).creates[0]
+    create = completions_api.parse(body, CATALOG).creates[0]
     return dataclasses.replace(create, choice=records.Choice("g"))
 
 
@@ -111,7 +116,8 @@ async def test_a_conversation_is_counted_whole(parts: Parts, beats: Beat) -> Non
         await asked(parts, response(half, previous_response_id=stream.rid))
     assert error.value.code == "context_length_exceeded"
     counted = await parts.submission.count(
-        responses_api.parse_count({"input": "x", "previous_response_id": stream.rid}, [POOL]), ALICE
+        responses_api.parse_count({"input": "x", "previous_response_id": stream.rid}, CATALOG),
+        ALICE,
     )
     assert counted is not None
     assert counted > 500
@@ -119,7 +125,7 @@ async def test_a_conversation_is_counted_whole(parts: Parts, beats: Beat) -> Non
 
 async def test_older_messages_may_be_left_out(parts: Parts, beats: Beat) -> None:
     assert await asked(parts, response(FITS + "x", truncation="auto"))
-    create = responses_api.parse_count({"input": FITS + "x", "truncation": "auto"}, [POOL])
+    create = responses_api.parse_count({"input": FITS + "x", "truncation": "auto"}, CATALOG)
     assert await parts.submission.count(create, ALICE) is None
 
 
@@ -182,13 +188,13 @@ async def test_what_is_short_beyond_doubt_is_not_counted(
 
 async def test_images_and_forks_are_counted_by_workers(parts: Parts, beats: Beat) -> None:
     shown = [{"type": "input_text", "text": FITS}, {"type": "input_image", "image_url": IMAGE}]
-    create = responses_api.parse_count({"input": [{"role": "user", "content": shown}]}, [POOL])
+    create = responses_api.parse_count({"input": [{"role": "user", "content": shown}]}, CATALOG)
     assert await parts.submission.count(create, ALICE) is None
     with await parts.submission.submit(response("hi"), ALICE) as stream:
         parts.answer(stream.rid, "a", "b")
         await gateway_parts.all_events(stream)
     of = {"fork": {"response_id": stream.rid, "at": 1, "replace": "x" * LENGTH}}
-    assert await asked(parts, responses_api.parse(of, [POOL]))
+    assert await asked(parts, responses_api.parse(of, CATALOG))
 
 
 @pytest.mark.parametrize("template", ["{{ strftime_now('%d') }}", "{% if %}"])
@@ -198,9 +204,9 @@ async def test_a_model_that_cannot_be_read_is_left_to_workers(
     broken = small_tokenizer.build(tmp_path / "broken", template)
     pool = dataclasses.replace(POOL, tokenizer=str(broken))
     counts = token_counts.TokenCounts(
-        [pool, dataclasses.replace(POOL, name="other")], parts.workers
+        pools(pool, dataclasses.replace(POOL, name="other")), parts.workers
     )
-    await counts.run()
+    await counts.read()
     assert not counts.able("default")
     assert not counts.able("other")
     parts.submission._tokens = counts

@@ -9,7 +9,7 @@ import pytest
 from gateway.parsing import responses_api
 from tailrace.protocol import errors, features, records
 from tests.support import gateway_parts
-from tests.support.gateway_parts import ALICE, POOL, Parts
+from tests.support.gateway_parts import ALICE, CATALOG, POOL, Parts
 
 LONG = "x" * (POOL.max_model_len * 20)
 TURNS = [
@@ -20,7 +20,7 @@ TURNS = [
 
 
 async def asked(parts: Parts, **body: Any) -> records.Request:
-    create = responses_api.parse({"input": "hi", **body}, [POOL])
+    create = responses_api.parse({"input": "hi", **body}, CATALOG)
     with await parts.submission.submit(create, ALICE) as stream:
         parts.answer(stream.rid, "a", "b", "c")
         await gateway_parts.all_events(stream)
@@ -39,7 +39,7 @@ async def test_the_worker_is_asked_for_it_and_the_client_is_told_so() -> None:
 
 
 def test_only_what_must_stay_has_to_fit() -> None:
-    assert responses_api.parse({"input": TURNS, "truncation": "auto"}, [POOL]).truncate
+    assert responses_api.parse({"input": TURNS, "truncation": "auto"}, CATALOG).truncate
     for body in (
         {"input": TURNS},
         {"input": TURNS, "truncation": "disabled"},
@@ -47,7 +47,7 @@ def test_only_what_must_stay_has_to_fit() -> None:
         {"input": [{"role": "system", "content": LONG}, *TURNS], "truncation": "auto"},
     ):
         with pytest.raises(errors.ApiError) as error:
-            responses_api.parse(body, [POOL])
+            responses_api.parse(body, CATALOG)
         assert error.value.code == "context_length_exceeded"
 
 
@@ -70,7 +70,7 @@ async def test_a_pool_that_cannot_and_an_old_log_refuse_it(monkeypatch: pytest.M
 async def test_a_fork_has_the_messages_that_its_source_was_given() -> None:
     async with gateway_parts.running() as parts:
         said = [dict(m, content="short") for m in TURNS]
-        create = responses_api.parse({"input": said, "truncation": "auto"}, [POOL])
+        create = responses_api.parse({"input": said, "truncation": "auto"}, CATALOG)
         with await parts.submission.submit(create, ALICE) as stream:
             gateway_parts.put_answer(parts.broker, parts.requests()[-1], "a", "b", "c", dropped=2)
             shown = (await gateway_parts.all_events(stream))[-1].response
@@ -78,7 +78,7 @@ async def test_a_fork_has_the_messages_that_its_source_was_given() -> None:
         assert (shown["truncation"], shown["dropped_messages"]) == ("auto", 2)
         of = {"response_id": stream.rid, "at": 2}
         with await parts.submission.submit(
-            responses_api.parse({"fork": of}, [POOL]), ALICE
+            responses_api.parse({"fork": of}, CATALOG), ALICE
         ) as stream:
             request = parts.requests()[-1]
             parts.answer(stream.rid)
@@ -90,7 +90,7 @@ async def test_a_fork_has_the_messages_that_its_source_was_given() -> None:
 
 def test_a_fork_cannot_leave_out_more() -> None:
     of = {"fork": {"response_id": "resp_x", "at": 1}}
-    responses_api.parse({**of, "truncation": "disabled"}, [POOL])
+    responses_api.parse({**of, "truncation": "disabled"}, CATALOG)
     with pytest.raises(errors.ApiError) as error:
-        responses_api.parse({**of, "truncation": "auto"}, [POOL])
+        responses_api.parse({**of, "truncation": "auto"}, CATALOG)
     assert (error.value.status, error.value.param) == (400, "truncation")

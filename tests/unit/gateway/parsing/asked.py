@@ -8,9 +8,10 @@ import pytest
 
 from gateway.parsing import chat_api, command, responses_api
 from tailrace.protocol import errors
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
-POOLS = (Pool("default", ("small",), max_model_len=8192, default_output_tokens=40),)
+POOLS = Catalog((Pool("default", ("small",), max_model_len=8192, default_output_tokens=40),))
 QUESTION = [{"role": "user", "content": "hi"}]
 
 

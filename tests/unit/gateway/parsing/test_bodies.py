@@ -12,11 +12,14 @@ import pytest
 
 from gateway.parsing import chat_api, command, responses_api
 from tailrace.protocol import errors
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
-POOLS = (
-    Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),
-    Pool("big", ("large",), max_model_len=8192, default_output_tokens=1024),
+POOLS = Catalog(
+    (
+        Pool("default", ("small", "org/other"), max_model_len=100, default_output_tokens=40),
+        Pool("big", ("large",), max_model_len=8192, default_output_tokens=1024),
+    )
 )
 
 
@@ -38,8 +41,8 @@ class TestAccepted:
         assert create.max_output_tokens is None
 
     def test_a_pool_says_how_to_sample_for_those_who_do_not(self) -> None:
-        pools = (
-            Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),
+        pools = Catalog(
+            (Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),)
         )
         bare = responses_api.parse({"input": "hi"}, pools).sampling
         named = responses_api.parse({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
@@ -55,7 +58,7 @@ class TestAccepted:
         )
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
-        pools = (Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),)
+        pools = Catalog((Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),))
         given = responses_api.parse({"input": "x"}, pools).sampling
         assert (given.temperature, given.top_p) == (0.6, 0.9)
         asked = responses_api.parse({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling

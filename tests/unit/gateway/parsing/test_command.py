@@ -8,9 +8,10 @@ import pytest
 
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors, events
+from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
-CREATE = responses_api.parse({"input": "hi"}, (Pool("p", ("m",), 100, 40),))
+CREATE = responses_api.parse({"input": "hi"}, Catalog((Pool("p", ("m",), 100, 40),)))
 
 
 def test_a_key_from_the_header_is_bounded() -> None:

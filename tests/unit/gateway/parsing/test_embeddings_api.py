@@ -10,7 +10,7 @@ from gateway.parsing import embeddings_api
 from tailrace.protocol import errors, records
 from tests.unit.gateway.parsing.asked import POOLS
 
-LONGEST = POOLS[0].max_model_len
+LONGEST = POOLS.pools[0].max_model_len
 
 
 def parse(body: dict[str, Any]) -> embeddings_api.Asked:

@@ -48,7 +48,7 @@ async def test_an_on_demand_partition_is_left_once_it_has_no_stream_and_a_prefer
     broker = ending_at(7)
     clients = memory_delivery.clients(broker)
     made = delivery.Delivery(
-        clients, layout=broker.layout, pools=["default"], preferred=[0], sweep_s=0.01
+        clients, layout=broker.layout, pools=lambda: ["default"], preferred=[0], sweep_s=0.01
     )
     async with memory_delivery.running(made):
         asked = request(opened := await made.mint(3))

@@ -24,7 +24,7 @@ class World:
     def __init__(self, *, background: bool = False) -> None:
         self.redis, self.hub = MemoryRedis(), hub.Hub()
         self.queues = Queues(self.redis)
-        self.news = queue_news.QueueNews(self.queues, self.hub, ["default", "other"])
+        self.news = queue_news.QueueNews(self.queues, self.hub, lambda: ["default", "other"])
         self.stream = hub.Stream(RID, 0)
         self.stream.identify(OWNER, events.echo(RID, 1, "m", background=background))
         self.hub.add(self.stream)

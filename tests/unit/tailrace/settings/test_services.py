@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tailrace import settings
-from tailrace.settings import services, shapes, table
+from tailrace.settings import pools_file, services, table
 
 ROOT = Path(__file__).resolve().parents[4]
 WORKER = {"TAILRACE_ENGINE": "scripted"}
@@ -37,8 +37,8 @@ def edge(tmp_path: Path) -> dict[str, str]:
 def test_defaults_of_the_gateway(edge: dict[str, str]) -> None:
     config = settings.gateway(edge)
     assert (config.port, config.name, config.kafka) == (8000, "gateway-1", "127.0.0.1:9092")
-    assert config.default_model == "smollm2-135m-instruct"
-    assert config.pools[0].default_output_tokens == 1024
+    assert config.pools.default_model == "smollm2-135m-instruct"
+    assert config.pools.pools[0].default_output_tokens == 1024
     assert (config.page, config.dev_credential, config.push_urls) == (None, None, ())
     assert (config.connection_limit_s, config.drain_s, config.accept_s) == (3600, 10, 1)
     assert config.limits == settings.Limits()
@@ -90,7 +90,9 @@ def test_everything_given(edge: dict[str, str], tmp_path: Path) -> None:
             "TAILRACE_ACCEPT_MS": "250",
         }
     )
-    assert [(p.name, p.models, p.max_model_len, p.default_output_tokens) for p in config.pools] == [
+    assert [
+        (p.name, p.models, p.max_model_len, p.default_output_tokens) for p in config.pools.pools
+    ] == [
         ("a", ("x", "y"), 1000, 250),
         ("b", ("z",), 8192, 7),
     ]
@@ -241,7 +243,7 @@ def test_no_secret_is_shown(edge: dict[str, str]) -> None:
 )
 def test_the_fields_of_a_service_are_the_rows_of_the_table(reader: str, kind: type) -> None:
     fields = {field.name for field in dataclasses.fields(kind)}
-    derived = {"models", "max_model_len"} if reader == "worker" else set()
+    derived = {"models", "max_model_len", "engine_args", "cache"} if reader == "worker" else set()
     assert fields - derived == {row.field for row in table.read_by(reader) if row.field}
 
 
@@ -253,7 +255,7 @@ def test_every_default_has_the_value_that_its_kind_reads() -> None:
 
 
 def test_a_pool_without_a_length_of_answers_gets_a_quarter_of_its_context() -> None:
-    (pool,) = shapes.PoolsKind().parse('{"p":{"models":["m"],"max_model_len":1000}}')
+    (pool,) = pools_file.PoolsKind().parse('{"p":{"models":["m"],"max_model_len":1000}}').pools
     assert pool.default_output_tokens == 250
 
 

@@ -1,0 +1,101 @@
+"""Which pool and model answer a body: by a model, an alias, or a rule of `auto` (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.parsing.json_body import Body
+from tailrace.protocol import errors, images
+from tailrace.settings.catalog import AUTO, Catalog
+from tailrace.settings.shapes import Pool
+
+CHARS_PER_TOKEN_GUESS: Final = 4
+# What a prompt is made of, in all APIs.
+_PROMPT: Final = ("input", "messages", "prompt", "instructions", "tools")
+_IMAGE_TYPES: Final = ("input_image", "image_url")
+_FORMATS: Final = ("json_object", "json_schema")
+
+
+def pool_and_model(body: Body, catalog: Catalog) -> tuple[Pool, str]:
+    """The pool that serves the model or alias that a body names, and the model; or the first pool
+    and its first model.
+
+    Raises:
+        errors.ApiError: not a string, or 404 for an unknown model.
+    """
+    model = body.get("model")
+    if model is None:
+        model = catalog.default_model
+    if not isinstance(model, str):
+        raise errors.invalid_type("model", "a string")
+    found = catalog.find(model)
+    if found is None:
+        raise errors.model_not_found(model)
+    return found
+
+
+def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
+    """The same, for a body that asks for text: the model may be `auto` where there are rules.
+
+    Raises:
+        errors.ApiError: as above, or 400 where no rule fits.
+    """
+    if body.get("model") != AUTO or not catalog.rules:
+        return pool_and_model(body, catalog)
+    tokens, asked = prompt_tokens(body), features(body)
+    for rule in catalog.rules:
+        if rule.fits(tokens, asked) and (found := catalog.find(rule.model)) is not None:
+            return found
+    raise errors.invalid_value(
+        "model",
+        f"No model of '{AUTO}' takes this request: about {tokens:.0f} tokens"
+        f"{''.join(f', {name}' for name in sorted(asked))}.",
+    )
+
+
+def prompt_tokens(body: Body) -> float:
+    """The length of the prompt that a body has in it, estimated. What it refers to (a previous
+    response, a conversation, a file) is not counted."""
+    characters = shown = 0
+    for value in _values(body):
+        if isinstance(value, str) and not value.startswith("data:"):
+            characters += len(value)
+        elif _is_image(value):
+            shown += 1
+    return characters / CHARS_PER_TOKEN_GUESS + shown * images.MAX_TOKENS_GUESS
+
+
+def features(body: Body) -> frozenset[str]:
+    """What a body asks for beside plain text (`catalog.AskedFeature`)."""
+    found = set()
+    if any(_is_image(value) for value in _values(body)):
+        found.add("images")
+    if body.get("tools") and body.get("tool_choice") != "none":
+        found.add("tools")
+    for form in (_member(body.get("text"), "format"), body.get("response_format")):
+        if _member(form, "type") in _FORMATS:
+            found.add("json")
+    for effort in (_member(body.get("reasoning"), "effort"), body.get("reasoning_effort")):
+        if effort not in (None, "none"):
+            found.add("reasoning")
+    return frozenset(found)
+
+
+def _values(body: Body) -> list[Any]:
+    """Every value in the prompt, at any depth."""
+    found = [body[name] for name in _PROMPT if name in body]
+    for value in found:  # grows meanwhile
+        if isinstance(value, Mapping):
+            found.extend(value.values())
+        elif isinstance(value, list):
+            found.extend(value)
+    return found
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("type") in _IMAGE_TYPES
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
