@@ -3,8 +3,9 @@ agree with tailrace/protocol/topics.py."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+
+import yaml
 
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
 from tailrace.protocol import topics
@@ -22,8 +23,23 @@ REPLICATED = (
 
 
 def pools(m: Manifests) -> dict[str, Doc]:
-    """The pools of this deployment, from the gateway's settings."""
-    return json.loads(m.settings("gateway").get("TAILRACE_POOLS") or "{}") or {}
+    """The pools of this deployment, from the file that the gateway's settings name."""
+    return (yaml.safe_load(pools_text(m)) or {}).get("pools") or {}
+
+
+def pools_text(m: Manifests) -> str:
+    """The file that the gateway's settings name; empty if no map that the gateway mounts has it."""
+    workload = m.workload("gateway")
+    path = m.settings("gateway").get("TAILRACE_POOLS") or ""
+    folder, _, name = path.rpartition("/")
+    if workload is None:
+        return ""
+    mounts = {v["name"] for v in workload.containers[0]["volumeMounts"] if v["mountPath"] == folder}
+    for volume in workload.pod["volumes"]:
+        if volume["name"] in mounts and "configMap" in volume:
+            found = m.named("ConfigMap", volume["configMap"]["name"])
+            return str((found or {}).get("data", {}).get(name, ""))
+    return ""
 
 
 def _brokers(m: Manifests) -> int:

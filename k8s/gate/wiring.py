@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from k8s import make_secrets
 from k8s.gate import kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
-from tailrace.settings import table
+from tailrace.settings import pools_file, table
 
 # Its processes fold one after the other: more of them are not faster.
 UNSCALED = {"archive"}
@@ -292,6 +293,18 @@ def public_names(m: Manifests) -> Iterator[Verdict]:
 
 def pools(m: Manifests) -> Iterator[Verdict]:
     """Workers serve a pool that the gateway knows, with a model that the pool has."""
+    yield Verdict("file of pools", _wrong_pools(kafka.pools_text(m)))
+    for service in (*table.POOLED, "log-incarnation"):  # the command checks every setting
+        mounted = [
+            mount["mountPath"]
+            for workload in m.workloads()
+            for container in workload.containers
+            for mount in container.get("volumeMounts", [])
+            if workload.name == service
+        ]
+        path = m.settings(service).get("TAILRACE_POOLS") or ""
+        problem = "" if path.rpartition("/")[0] in mounted else f"does not mount {path}"
+        yield Verdict(f"{service} file of pools", problem)
     known = kafka.pools(m)
     worker = m.settings("worker")
     pool, model = worker.get("TAILRACE_POOL"), worker.get("TAILRACE_MODEL_NAME")
@@ -307,6 +320,14 @@ def pools(m: Manifests) -> Iterator[Verdict]:
         if named == known.keys()
         else f"looks after the pools {sorted(named)}, there are {sorted(known)}",
     )
+
+
+def _wrong_pools(text: str) -> str:
+    try:
+        pools_file.decoded(text.encode(), Path("pools.yaml"))
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def jobs(m: Manifests) -> Iterator[Verdict]:
