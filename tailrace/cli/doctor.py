@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -62,6 +63,7 @@ def examine(data: paths.Data) -> list[Finding]:
         _redis,
         _engine,
         _model,
+        _pools,
         _page,
         lambda: _disk(data),
     ]
@@ -155,6 +157,26 @@ def _model() -> Finding:
         return Finding("model", "ok", str(paths.model()))
     return Finding(
         "model", "note", f"{paths.MODEL} is not there", f"{INSTALL}, or name another with --model"
+    )
+
+
+def _pools() -> Finding:
+    """A file that says something wrong ends every command before it begins, with one line."""
+    catalog = settings.pools()
+    if catalog is None:
+        return Finding("pools", "ok", "one, with the model of `up` (TAILRACE_POOLS is not set)")
+    for pool in catalog.pools:
+        for member, folder in (("source", pool.source), ("tokenizer", pool.tokenizer)):
+            if folder.startswith("/") and not Path(folder).is_dir():
+                return Finding(
+                    "pools",
+                    "problem",
+                    f"pool {pool.name}: {member}: there is no folder {folder}",
+                    f"Correct it in {catalog.file or 'TAILRACE_POOLS'}",
+                )
+    rules = f", and {len(catalog.rules)} rules of auto" if catalog.rules else ""
+    return Finding(
+        "pools", "ok", f"{', '.join(catalog.names)}{rules} ({catalog.file or 'TAILRACE_POOLS'})"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace import log
+from tailrace import log, settings
 from tailrace.cli import options, record_keys, revoke
 from tailrace.local import paths, plan, supervisor
 from tailrace.verify import checks
@@ -36,13 +36,14 @@ def topics_apply(
     ] = 1,
     data: options.Data = None,
 ) -> None:
-    """Create the topics that are missing."""
+    """Create the topics that are missing: of --pool, or of the pools in TAILRACE_POOLS."""
+    catalog = settings.pools()
     address = options.kafka(bootstrap, options.folder(data)) or "127.0.0.1:9092"
     try:
         created = asyncio.run(
             log.apply_topics(
                 address,
-                tuple(pool or [plan.POOL]),
+                tuple(pool or (catalog.names if catalog else [plan.POOL])),
                 partitions=partitions,
                 replication=replication,
                 min_insync=min_insync,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from tailrace import engines
+from tailrace import engines, settings
 from tailrace.cli import control
 from tailrace.local import dev_credentials, models, paths, plan, ports, processes, state
 
@@ -53,6 +53,18 @@ def defaults(
     return shared
 
 
+def _pool_of_file(environ: dict[str, str]) -> settings.Pool | None:
+    """The pool of this worker, where TAILRACE_POOLS names a file; by default its first one.
+
+    Raises:
+        settings.Misconfigured
+    """
+    catalog = settings.pools(environ)
+    if catalog is None or catalog.file is None:
+        return None
+    return catalog.pool(environ.setdefault("TAILRACE_POOL", catalog.names[0]))
+
+
 def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn:
     """Replace this process by the service.
 
@@ -76,10 +88,15 @@ def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn
         }
     python = sys.executable
     if role == "worker":
+        pool = _pool_of_file(environ)
+        if pool is not None and pool.engine:
+            environ.setdefault("TAILRACE_ENGINE", pool.engine)
         engine = environ.setdefault(
             "TAILRACE_ENGINE", running.engine if running else engines.DEFAULT
         )
-        if "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
+        if pool is not None and pool.source:
+            environ.setdefault("TAILRACE_MODEL", pool.source)
+        elif "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
             model = models.resolve(engine, given.get("TAILRACE_MODEL", ""))
             environ |= plan.worker_settings(engine, model)
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))

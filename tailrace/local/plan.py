@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from tailrace import engines
+from tailrace.settings.catalog import Catalog
 
 Role = Literal["gateway", "push", "worker", "archive"]
 
 HOST = "127.0.0.1"
 POOL = "default"
 MAX_MODEL_LEN = 8192
+
+
+# A process title must not overwrite the environment: `tailrace down` finds its processes by a
+# variable in it.
+_OF_WORKERS: Final = {"SPT_NOENV": "1"}
 
 
 class BadOption(ValueError):
@@ -189,16 +195,61 @@ def origins(gateway_ports: list[int]) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of one pool.
+
+    Attributes:
+        environ: what their settings say beside the pools.
+    """
+
+    engine: str
+    environ: Mapping[str, str]
+
+
+def workers(options: Options, catalog: Catalog, default: Path) -> list[Workers]:
+    """Workers for each pool of TAILRACE_POOLS. `default`: folder of the default model.
+
+    Raises:
+        BadOption: --model is given, or a pool does not say what its engine loads.
+    """
+    if options.model:
+        raise BadOption(
+            f"--model {options.model}: TAILRACE_POOLS is set; a pool's `source` says what it loads"
+        )
+    found = []
+    for pool in catalog.pools:
+        engine = pool.engine or options.engine
+        source = pool.source or (str(default) if default.name in pool.models else "")
+        if not source and engine_kind(engine).model_from is engines.ModelFrom.FILES:
+            raise BadOption(
+                f"TAILRACE_POOLS: pool {pool.name}: its engine {engine} needs the member `source`"
+            )
+        environ = {"TAILRACE_POOL": pool.name, "TAILRACE_ENGINE": engine, **_OF_WORKERS}
+        found.append(Workers(engine, {**environ, **({"TAILRACE_MODEL": source} if source else {})}))
+    return found
+
+
 def services(
-    options: Options, model: Model, around: Surroundings, free_port: Callable[[], int]
+    options: Options,
+    offered: str,
+    of_pools: Sequence[Workers],
+    around: Surroundings,
+    free_port: Callable[[], int],
 ) -> list[Service]:
-    """Every service, in starting order. `free_port` returns a new port at every call."""
+    """Every service, in starting order.
+
+    Args:
+        offered: TAILRACE_POOLS.
+        of_pools: as many of each as the options say.
+        free_port: returns a new port at every call.
+    """
     gateway_ports, push_ports = ports(options)
     shared = {
         "TAILRACE_KAFKA": around.kafka,
         "TAILRACE_REDIS": around.redis,
         "TAILRACE_HOST": HOST,
-        "TAILRACE_POOLS": pools(model),
+        "TAILRACE_POOLS": offered,
     }
     edge = {
         **shared,
@@ -230,10 +281,6 @@ def services(
         }
         return Service(name, role, python, port, admin_port, {**environ, **placed})
 
-    engine = {**shared, **worker_settings(options.engine, model)}
-    engine_python = (
-        around.engine_python if needs_engine_environment(options.engine) else around.python
-    )
     return [
         *(
             service("gateway", number, port, around.python, {**edge, **own})
@@ -245,8 +292,14 @@ def services(
         ),
         service("archive", 1, 0, around.python, archive),
         *(
-            service("worker", number, 0, engine_python, engine)
-            for number in range(1, options.workers + 1)
+            service(
+                "worker",
+                number,
+                0,
+                around.engine_python if needs_engine_environment(one.engine) else around.python,
+                {**shared, **one.environ},
+            )
+            for number, one in enumerate((w for w in of_pools for _ in range(options.workers)), 1)
         ),
     ]
 
@@ -258,7 +311,5 @@ def worker_settings(engine: str, model: Model) -> dict[str, str]:
         "TAILRACE_ENGINE": engine,
         "TAILRACE_MODEL": model.source,
         "TAILRACE_MODEL_NAME": model.name,
-        # A process title must not overwrite the environment: `tailrace down` finds its processes
-        # by a variable in it.
-        "SPT_NOENV": "1",
+        **_OF_WORKERS,
     }

@@ -8,14 +8,15 @@ reads the count.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace import log as kafka_log
+from tailrace import settings
 from tailrace.local import (
     banner,
     dev_credentials,
@@ -76,6 +77,7 @@ class Supervisor:
         run = processes.new_mark(data.root)
         self._state = state.State(run=run, supervisor=_own_part())
         self._saved = b""  # the state file's content
+        self._pools: settings.Catalog | None = None  # of TAILRACE_POOLS, as it was at the start
         self._below = infrastructure.Infrastructure(data, run, self._say, self._status)
         self._parts = parts.Parts(
             data.root,
@@ -145,14 +147,11 @@ class Supervisor:
         self._clear_leftovers(previous)
         self._state.scratch = state.make_scratch()
         self._save()  # from here on `down` finds whatever is started
-        model = models.resolve(self._options.engine, self._options.model)
-        self._check_engine()
+        workers = self._workers()
+        self._check_engine(workers)
         self._check_ports()
         dev_credentials.ensure(self._data)
         dev_credentials.renew_page_credential(self._data)
-        self._state.engine = self._options.engine
-        self._state.model = model.name
-        self._state.pools = plan.pools(model)
         self._state.kafka_port = previous.kafka_port if previous else 0
         self._below.start(self._state.kafka_port, recorded=self._record, check=self._check_stopped)
         self._state.kafka, self._state.redis = self._below.kafka, self._below.redis
@@ -160,7 +159,7 @@ class Supervisor:
         for part in self._state.parts:
             self._parts.adopt(self._below.program(part.name), part)
         self._apply_topics()
-        self._start_services(model)
+        self._start_services(workers)
         self._wait_serving()
 
     def _record(self, parts: list[state.Part]) -> None:
@@ -182,10 +181,26 @@ class Supervisor:
         if previous:
             state.remove_scratch(previous)
 
-    def _check_engine(self) -> None:
+    def _workers(self) -> list[plan.Workers]:
+        """Of the pools in TAILRACE_POOLS, or of one pool with the model of the options."""
+        options = self._options
+        self._state.engine = options.engine
+        catalog = settings.pools()
+        if catalog is None:
+            model = models.resolve(options.engine, options.model)
+            self._state.model, self._state.pools = model.name, plan.pools(model)
+            return [plan.Workers(options.engine, plan.worker_settings(options.engine, model))]
+        self._state.model = catalog.default_model
+        self._state.pools = (
+            str(catalog.file.absolute()) if catalog.file else os.environ["TAILRACE_POOLS"]
+        )
+        self._pools = catalog
+        return plan.workers(options, catalog, paths.model())
+
+    def _check_engine(self, workers: Sequence[plan.Workers]) -> None:
         python = paths.ENGINE_ENVIRONMENT / "bin" / "python"
         if (
-            plan.needs_engine_environment(self._options.engine)
+            any(plan.needs_engine_environment(one.engine) for one in workers)
             and self._options.workers
             and not python.exists()
         ):
@@ -209,7 +224,7 @@ class Supervisor:
             )
 
     def _apply_topics(self) -> None:
-        pools = tuple(json.loads(self._state.pools))
+        pools = self._pools.names if self._pools else (plan.POOL,)
         applying = kafka_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS)
         try:
             created = asyncio.run(asyncio.wait_for(applying, TOPICS_S))
@@ -217,7 +232,7 @@ class Supervisor:
             raise processes.StartError(f"Kafka at {self._state.kafka} does not answer") from None
         self._note(f"topics: {len(created)} created" if created else "topics: all there")
 
-    def _start_services(self, model: plan.Model) -> None:
+    def _start_services(self, workers: Sequence[plan.Workers]) -> None:
         page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
         if page is None:
             self._say(
@@ -245,7 +260,7 @@ class Supervisor:
             given.add(port)
             return port
 
-        for service in plan.services(self._options, model, around, free_port):
+        for service in plan.services(self._options, self._state.pools, workers, around, free_port):
             self._check_stopped()
             log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
             program = ServiceProgram(

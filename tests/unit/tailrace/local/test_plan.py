@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace.local import plan
+from tailrace.settings import catalog
 
 MODEL = plan.Model("/models/m", "m", 4096)
 AROUND = plan.Surroundings(
@@ -26,7 +28,9 @@ AROUND = plan.Surroundings(
 
 def services(**options: object) -> dict[str, plan.Service]:
     numbers = itertools.count(40_000)
-    found = plan.services(plan.Options(**options), MODEL, AROUND, lambda: next(numbers))  # type: ignore[arg-type]
+    chosen = plan.Options(**options)  # type: ignore[arg-type]
+    workers = [plan.Workers(chosen.engine, plan.worker_settings(chosen.engine, MODEL))]
+    found = plan.services(chosen, plan.pools(MODEL), workers, AROUND, lambda: next(numbers))
     return {service.name: service for service in found}
 
 
@@ -155,3 +159,47 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, object], text: str
 )
 def test_clients_call_a_model_by_the_last_part_of_its_place(source: str, name: str) -> None:
     assert plan.public_name(source) == name
+
+
+CATALOG = catalog.of_pools(
+    {
+        "small": {"models": ["s"], "engine": "vllm", "source": "/models/s"},
+        "other": {"models": ["o"]},
+        "own": {"models": ["toy"], "engine": "vllm"},
+    }
+)
+
+
+def test_each_pool_of_the_variable_has_its_workers() -> None:
+    chosen = plan.Options(engine="scripted", workers=2)
+    workers = plan.workers(chosen, CATALOG, Path("/cache/models/toy"))
+    numbers = itertools.count(40_000)
+    found = plan.services(chosen, "/pools.yaml", workers, AROUND, lambda: next(numbers))
+    told = [
+        (one.name, str(one.python), one.environ["TAILRACE_POOL"], one.environ["TAILRACE_ENGINE"])
+        for one in found
+        if one.role == "worker"
+    ]
+    assert told[::2] == [
+        ("worker-1", "/engine/python", "small", "vllm"),
+        ("worker-3", "/venv/python", "other", "scripted"),
+        ("worker-5", "/engine/python", "own", "vllm"),
+    ]
+    assert len(told) == 6
+    assert {one.environ["TAILRACE_POOLS"] for one in found if one.role != "archive"} == {
+        "/pools.yaml"
+    }
+    assert [one.environ.get("TAILRACE_MODEL") for one in workers] == [
+        "/models/s",
+        None,
+        "/cache/models/toy",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"model": "x"}, "--model x: TAILRACE_POOLS is set"), ({}, "pool other: its engine vllm")],
+)
+def test_pools_that_do_not_say_what_their_engine_loads(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(plan.BadOption, match=text):
+        plan.workers(plan.Options(**options), CATALOG, Path("/cache/models/toy"))
