@@ -16,7 +16,7 @@ from worker import app
 
 def main() -> int:
     """Run one worker. Returns the exit code: 0 after a drain, 1 when the engine or the worker
-    failed, 2 for a misconfiguration."""
+    failed, 2 for a misconfiguration, also of the engine's arguments."""
     try:
         chosen = settings.worker()
         telemetry.setup("worker", chosen.name, chosen.otlp_endpoint)

@@ -7,7 +7,7 @@ import importlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from tailrace import admin, engines, log, settings, telemetry
 from tailrace.fair_queue import weight_in
@@ -40,6 +40,20 @@ from worker.worker_context import WorkerContext
 SHUTDOWN_S = 10.0
 
 
+# Of a pool: what an engine has from its start on.
+ENGINE_MEMBERS: Final = (
+    *("models", "max_model_len", "engine", "source", "engine_args", "max_num_seqs", "cache"),
+)
+
+
+def changed_members(before: settings.Pool, now: settings.Pool | None) -> list[str]:
+    """The members of a pool that changed and that a worker reads at its start. `now`: None if the
+    pool is gone."""
+    if now is None:
+        return ["pool"]
+    return [name for name in ENGINE_MEMBERS if getattr(before, name) != getattr(now, name)]
+
+
 def engine_for(s: settings.WorkerSettings) -> base.Engine:
     """The engine that the settings name. Only its own module is imported, so that a worker without
     vLLM needs no torch."""
@@ -52,8 +66,11 @@ class App:
 
     Attributes:
         status: for `/ready` and the heartbeat.
+        pools: as they are now.
         writer: the one producer of this process.
         _leaving: set when the worker must go.
+        _began: when the worker was made (monotonic).
+        _refused: the engine does not take the pool's `engine_args`.
         _context, _servings, _consumer: None until the engine is ready.
     """
 
@@ -68,17 +85,36 @@ class App:
         self._connections = connections or connect(s)
         self._incarnation = f"{s.name}/{uuid.uuid4().hex[:12]}"
         self.status = Status()
+        self.pools = settings.CurrentPools(s.pools, changed=self._pools_changed)
         self.writer = self._connections.writer
         self._metering = Metering(
-            self.writer, Prefixes(self._connections.redis_cache), pool=s.pool, worker=s.name
+            self.writer,
+            Prefixes(self._connections.redis_cache),
+            pool=s.pool,
+            worker=s.name,
+            price=self._price,
         )
         self._heartbeat = Heartbeat(
             Workers(self._connections.redis), s, self.status, self._engine, self._incarnation
         )
         self._leaving = asyncio.Event()
+        self._refused = False
+        self._began = time.monotonic()
         self._context: WorkerContext | None = None
         self._servings: Servings | None = None
         self._consumer: RequestConsumer | None = None
+
+    def _pools_changed(self, catalog: settings.Catalog) -> None:
+        name = self._settings.pool
+        before, now = self._settings.pools.pool(name), catalog.pool(name)
+        members = changed_members(before, now) if before is not None else []
+        if members:
+            telemetry.log(telemetry.Action.RESTART_NEEDED, pool=name, members=members)
+
+    def _price(self) -> settings.Price:
+        """The pool's price, as it is now."""
+        pool = self.pools.catalog.pool(self._settings.pool)
+        return pool.price if pool is not None else settings.Price()
 
     def leave(self) -> None:
         """Drain and end; the first step of an orderly end."""
@@ -104,7 +140,10 @@ class App:
             incarnation=self._incarnation,
         )
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._heartbeat.run(), name="heartbeat")]
+            background = [
+                tasks.create_task(self._heartbeat.run(), name="heartbeat"),
+                tasks.create_task(self.pools.run(), name="pools"),
+            ]
             if admin_server is not None:
                 background.append(tasks.create_task(admin_server.run(), name="admin"))
             try:
@@ -118,6 +157,8 @@ class App:
             state=self.status.state.value,
             detail=self.status.detail,
         )
+        if self._refused:
+            return 2
         return 1 if self.status.failed else 0
 
     async def _until_leaving(
@@ -163,6 +204,8 @@ class App:
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers
         self.status.change(State.READY)
+        self.status.cold_start_s = round(time.monotonic() - self._began, 1)
+        telemetry.COLD_START_SECONDS.set(self.status.cold_start_s)
         await consumer.run()
 
     async def _start_engine(self) -> bool:
@@ -177,6 +220,7 @@ class App:
         try:
             await self._engine.start()
         except base.EngineDead as error:
+            self._refused = isinstance(error, base.ArgumentRefused)
             self.status.fail(f"the engine did not start: {error}")
             self._engine.dead.set()
             return False

@@ -219,6 +219,7 @@ class ClaimRunner:
                     self._plan.inputs,
                     self._context.whole,
                     self._copied,
+                    self._response.rank,
                 )
                 await attempt.run(engine, job, self._context.stall_detector, last=last)
         except Exception as error:

@@ -120,6 +120,7 @@ class Heartbeat:
         telemetry.ENGINE_RUNNING.set(running)
         telemetry.ENGINE_WAITING.set(queued)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
+        self._status.tokens_per_s = self._tokens_per_s
         return {
             "incarnation": self._incarnation,
             "state": self._status.state.value,

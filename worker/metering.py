@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
+from collections.abc import Callable
 from typing import Final
 
-from tailrace import telemetry
+from tailrace import settings, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import fold, records, topics
 from tailrace.store.prefixes import Prefixes
@@ -22,17 +23,26 @@ class Metering:
     """Writes records beside the token log. Each call returns once the broker has the record.
 
     Attributes:
+        price: gives what tokens cost now.
         _publishing: prefix publications under way. The set keeps their tasks alive, and `stop`
             waits for them.
     """
 
     def __init__(
-        self, writer: interfaces.RecordWriter, prefixes: Prefixes | None, *, pool: str, worker: str
+        self,
+        writer: interfaces.RecordWriter,
+        prefixes: Prefixes | None,
+        *,
+        pool: str,
+        worker: str,
+        price: Callable[[], settings.Price] = settings.Price,
     ) -> None:
+        """`price`: gives what tokens cost now."""
         self._writer = writer
         self._prefixes = prefixes
         self._pool = pool
         self._worker = worker
+        self.price = price
         self._publishing: set[asyncio.Task[None]] = set()
 
     async def finished(self, request: records.Request, state: fold.Fold) -> None:

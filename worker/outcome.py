@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from tailrace import telemetry
-from tailrace.protocol import fold
+from tailrace import settings, telemetry
+from tailrace.protocol import fold, records
 from worker import claim_plan
 from worker.activity_writer import ActivityWriter
 from worker.history_writer import HistoryWriter
@@ -41,6 +41,7 @@ async def record_done(
     ended_here = state.owner in response.fencing_tokens
     if ended_here:
         _note_end(response, state, state.ended)
+        _note_cost(state.ended.usage, metering.price())
     if state.first is not None:
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
         if letter is not None:
@@ -60,6 +61,11 @@ def record_lost(response: ServedResponse, reason: str) -> Outcome:
     telemetry.log(telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason=reason)
     response.finish()
     return Outcome.LOST
+
+
+def _note_cost(usage: records.Usage, price: settings.Price) -> None:
+    telemetry.COST.labels(kind="input").inc(price.of(usage.input_tokens, 0))
+    telemetry.COST.labels(kind="output").inc(price.of(0, usage.output_tokens))
 
 
 def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> None:

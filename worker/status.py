@@ -29,6 +29,8 @@ class Status:
             ready.
         features: what the engine can do beyond plain text; known once it is READY.
         parsers: names of what reads its answers as items; known once it is READY.
+        cold_start_s: from the start to READY; 0 before.
+        tokens_per_s: of the engine, over the last seconds.
     """
 
     state: State = State.LOADING
@@ -36,6 +38,8 @@ class Status:
     kafka: Callable[[], bool] = lambda: False
     features: Collection[str] = ()
     parsers: Collection[str] = ()
+    cold_start_s: float = 0.0
+    tokens_per_s: float = 0.0
 
     @property
     def failed(self) -> bool:
@@ -62,4 +66,6 @@ class Status:
             "kafka": kafka,
             "features": sorted(self.features),
             "parsers": list(self.parsers),
+            "cold_start_s": self.cold_start_s,
+            "tokens_per_s": round(self.tokens_per_s, 1),
         }

@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from tailrace import private_parts
+from tailrace import private_parts, telemetry
 from tailrace.protocol import events, records
 from tests.support import engine_environment, schemas, toy_tools
 from worker.engines import base, vllm_internals
@@ -51,6 +51,7 @@ if engine_environment.HERE:
             public_api=public,
             cpu_dtype="float32" if public else "bfloat16",
             reasoning_parser="deepseek_r1",
+            engine_args={"max_num_batched_tokens": 3072},
         )
         await made.start()
         yield made
@@ -100,6 +101,64 @@ if engine_environment.HERE:
     def text_of(engine: base.Engine, ids: Sequence[int]) -> str:
         detokenizer = engine.detokenizer()
         return detokenizer.push(ids) + detokenizer.flush()
+
+    # ---- arguments, metrics and classes ----------------------------------------------------------
+
+    async def test_the_pools_engine_arguments_reach_the_engine(engine: vllm.VLLM) -> None:
+        scheduler = engine._llm.vllm_config.scheduler_config
+        assert scheduler.max_num_batched_tokens == 3072
+        assert (scheduler.policy, engine._by_class) == ("priority", True)
+
+    @pytest.mark.parametrize("engine", ["vllm"], indirect=True)
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (
+                {"tensor_paralel_size": 2},
+                r"no engine_args.tensor_paralel_size, perhaps 'tensor_par",
+            ),
+            ({"max_model_len": 5}, r"engine_args.max_model_len cannot be given: the pool's"),
+            ({"seed": 1, "quantization": "x"}, r"cannot do engine_args.quantization here: Valid"),
+            ({"enable_dbo": True}, r"cannot do engine_args.enable_dbo = True here: it takes False"),
+        ],
+    )
+    async def test_an_argument_that_vllm_cannot_do_is_refused_by_name(
+        engine: vllm.VLLM, folder: Path, given: dict[str, Any], said: str
+    ) -> None:
+        from worker.engines import vllm
+
+        made = vllm.VLLM(model=str(folder), capacity=4, max_model_len=2048, engine_args=given)
+        with pytest.raises(base.ArgumentRefused, match=said):
+            await made.start()
+        await made.shutdown()
+
+    async def test_vllms_own_metrics_are_exposed(engine: vllm.VLLM) -> None:
+        def count() -> float:
+            body, _ = telemetry.exposed()
+            [line] = re.findall(rb"^vllm:generation_tokens_total\{.*\} (\S+)$", body, re.MULTILINE)
+            return float(line)
+
+        before = count()
+        made = await answer(engine, ask(ignore_eos=True, max_tokens=9))
+        assert (len(made), count() - before) == (9, 9)
+
+    async def test_vllm_is_told_the_class_of_a_request(
+        engine: vllm.VLLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[int] = []
+        add = engine._llm.add_request
+
+        async def watched(*given: Any, **named: Any) -> Any:
+            told.append(named["priority"])
+            return await add(*given, **named)
+
+        monkeypatch.setattr(engine._llm, "add_request", watched)
+        request = ask(max_tokens=2)
+        prompt = await engine.encode(request)
+        for rank in (0, 1):
+            job = base.GenerationInput(request, os.urandom(16).hex(), prompt, [], 2, rank=rank)
+            await engine.generate(job, lambda _step: True)
+        assert told == [0, 1]
 
     # ---- sampling --------------------------------------------------------------------------------
 

@@ -65,6 +65,10 @@ class EngineDead(EngineError):
     """The engine ended. Nothing it runs can finish."""
 
 
+class ArgumentRefused(EngineDead):
+    """The engine does not start with one of the pool's `engine_args`, which the text names."""
+
+
 class Verdict(enum.Enum):
     """What a failed attempt means."""
 
@@ -103,6 +107,7 @@ class GenerationInput:
         prompt_ids: the prompt, as `Engine.encode` returned it.
         output_so_far: accepted ids of former attempts; the engine continues after them.
         copied: so many of them were not generated for this response (log rule §19).
+        rank: of the priority class: 0 is served first.
         max_tokens: tokens that may still be generated.
         inputs: what is to be embedded, as ids; empty where something is to be generated.
         load: gives a request with the files that it names.
@@ -116,6 +121,7 @@ class GenerationInput:
     inputs: Sequence[Sequence[int]] = ()
     load: Load = _as_it_is
     copied: int = 0
+    rank: int = 0
 
     async def whole(self) -> records.Request:
         """The request with its files, which may take megabytes: not to be kept.

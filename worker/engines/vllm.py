@@ -18,12 +18,14 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
+import dataclasses
 import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from tailrace import private_parts, settings, telemetry
@@ -35,6 +37,7 @@ from worker.engines import (
     base,
     detokenizer,
     pdeathsig,
+    vllm_arguments,
     vllm_cpu,
     vllm_embeddings,
     vllm_formats,
@@ -60,6 +63,7 @@ ENVIRONMENT: Final = {
 }
 # What makes tokens and numbers of a prompt, beside the tokenizer: of the model and of images.
 CONFIGURATIONS: Final = ("config.json", "preprocessor_config.json", "processor_config.json")
+NO_PREFIX_CACHE: Final = {"enable_prefix_caching": False}
 WATCH_S: Final = 0.5
 SHUTDOWN_S: Final = 3
 
@@ -75,6 +79,8 @@ def create(s: settings.WorkerSettings) -> VLLM:
         public_api=bool(s.vllm_public_api),
         tool_parser=s.tool_parser,
         reasoning_parser=s.reasoning_parser,
+        engine_args=s.engine_args,
+        prefix_cache=s.cache == "prefix",
     )
 
 
@@ -83,6 +89,7 @@ class VLLM:
 
     Attributes:
         internals: whether `vllm_internals` is used. Decided by `start`.
+        _by_class: vLLM prefers requests by their class. Decided by `start`.
         _llm: AsyncLLM. None until started and after `shutdown`.
         _tokenizer: the model's tokenizer, of transformers. None until started.
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
@@ -112,10 +119,13 @@ class VLLM:
         cpu_dtype: str = "bfloat16",
         tool_parser: str = vllm_parsers.AUTO,
         reasoning_parser: str = vllm_parsers.AUTO,
+        engine_args: Mapping[str, Any] = MappingProxyType({}),
+        prefix_cache: bool = True,
     ) -> None:
         """`model`: a folder or a hub name. `public_api`: do without `vllm_internals`. `cpu_dtype`:
         of weights and arithmetic where there is no GPU. `tool_parser`, `reasoning_parser`: names of
-        vLLM, `AUTO` or `NONE`."""
+        vLLM, `AUTO` or `NONE`. `engine_args`: further arguments for vLLM. `prefix_cache`: keep the
+        beginnings of prompts."""
         self.capacity = capacity
         self.model_rev = ""
         self.tokenizer_digest = ""
@@ -130,6 +140,8 @@ class VLLM:
         self._public_api = public_api
         self._cpu_dtype = cpu_dtype
         self._wanted_parsers = (tool_parser, reasoning_parser)
+        self._given = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
+        self._by_class = False
         self._llm: Any = None
         self._embeds = False
         self._tokenizer: Any = None
@@ -222,6 +234,7 @@ class VLLM:
                 on_step,
                 self._describe_ids(job.request.sampling.logprobs),
                 **outline.further,
+                **({"priority": job.rank} if self._by_class else {}),
             )
         except vllm_public.GaveUp as error:
             if (
@@ -300,8 +313,12 @@ class VLLM:
         thread that started them."""
         try:
             llm = self._construct()
+        except base.ArgumentRefused as error:
+            loop.call_soon_threadsafe(_settle, loaded, error)
+            return
         except BaseException as error:
-            dead = base.EngineDead(f"{type(error).__name__}: {error}")
+            given = f" (with engine_args {', '.join(self._given)})" if self._given else ""
+            dead = base.EngineDead(f"{type(error).__name__}: {error}{given}")
             loop.call_soon_threadsafe(_settle, loaded, dead)
             return
         loop.call_soon_threadsafe(_settle, loaded, llm)
@@ -318,25 +335,32 @@ class VLLM:
         self.internals = vllm_internals.allowed(
             vllm.__version__, private_parts.changes(parts), public_api=self._public_api
         )
-        config = AsyncEngineArgs(  # with a prefix cache, unless the model can have none
-            model=self._model,
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.capacity,
-            disable_log_stats=True,
-            structured_outputs_config=dict(vllm_formats.BACKEND),
+        # The model in the scheduler's process is one process.
+        in_one = self.internals and not vllm_cpu.PARALLEL.intersection(self._given)
+        own: dict[str, Any] = {  # with a prefix cache, unless the model can have none
+            "model": self._model,
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.capacity,
+            "structured_outputs_config": dict(vllm_formats.BACKEND),
+            "scheduling_policy": "priority",
             **vllm_images.ARGUMENTS,
-            **(
-                vllm_cpu.arguments(internals=self.internals, dtype=self._cpu_dtype)
-                if on_cpu
-                else {}
-            ),
-        ).create_engine_config()
+            **(vllm_cpu.arguments(internals=in_one, dtype=self._cpu_dtype) if on_cpu else {}),
+        }
+
+        def build(given: Mapping[str, Any]) -> Any:
+            return AsyncEngineArgs(**{**own, **given}).create_engine_config()
+
+        known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
+        vllm_arguments.check_names(self._given, known, vllm.__version__)
+        config = vllm_arguments.configure(build, self._given, vllm.__version__)
+        self._by_class = str(config.scheduler_config.policy) == "priority"
         self._embeds = vllm_embeddings.pools(config.model_config)
         if not self._embeds:
             self._names = self._find_parsers(config.model_config)
             config.structured_outputs_config.reasoning_parser = self._names.reasoning
-        with vllm_cpu.cores(config, internals=self.internals):
-            return AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+        silent = bool(self._given.get("disable_log_stats"))
+        with vllm_cpu.cores(config, internals=in_one):
+            return AsyncLLM.from_vllm_config(config, disable_log_stats=silent)
 
     def _find_parsers(self, model: Any) -> vllm_parsers.Names:
         """The model's parsers. Before the engine starts, because its grammars need the one for

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Final
 
 from worker.engines import vllm_internals
+
+# Engine arguments that put the model into processes of its own.
+PARALLEL: Final = frozenset(
+    {
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "distributed_executor_backend",
+    }
+)
 
 
 def arguments(*, internals: bool, dtype: str = "bfloat16") -> dict[str, Any]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import log, settings
+from tailrace import log, settings, telemetry
 from tailrace.protocol import fold, topics
 from tailrace.store.redis_store import RedisStore
 from tests.support.memory_log import MemoryLog
@@ -28,7 +30,7 @@ from tests.support.memory_worker import (
 )
 from tests.support.waiting import eventually
 from worker import membership
-from worker.app import App
+from worker.app import App, changed_members
 from worker.connections import Connections
 from worker.engines import base, scripted
 from worker.status import State
@@ -129,13 +131,17 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
         assert it.app.status.readiness()["ready"] is False
         await it.ready()
         await eventually(lambda: it.app.status.kafka(), "the broker answered")
-        assert it.app.status.readiness() == {
+        assert it.app.status.cold_start_s > 0
+        told = it.app.status.readiness()
+        assert told | {"cold_start_s": 0, "tokens_per_s": 0} == {
             "ready": True,
             "state": "ready",
             "detail": "",
             "kafka": True,
             "features": sorted(it.engine.features),
             "parsers": list(it.engine.parsers),
+            "cold_start_s": 0,
+            "tokens_per_s": 0,
         }
         request = it.ask(metadata=cues(5))
         await it.tokens(request.rid, 5)
@@ -246,3 +252,45 @@ async def test_a_worker_whose_log_was_replaced_ends_with_an_error() -> None:
         assert raised.group_contains(log.LogChanged)
         assert it.engine.stopped
         assert answer(it.memory, request.rid).kinds == []
+
+
+async def test_a_worker_whose_engine_refuses_an_argument_ends_with_exit_code_2() -> None:
+    refused = base.ArgumentRefused("vLLM 1 has no engine_args.x")
+    async with running(engine=Engine(refused)) as it:
+        assert await it.exit_code() == 2
+        assert "engine_args.x" in it.app.status.detail
+
+
+async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_restarted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "pools.yaml"
+    line = "pools: {default: {models: [%s], price: {input: %d, output: 9}}}"
+    file.write_text(line % (MODEL, 0))
+    async with running(TAILRACE_POOLS=str(file)) as it:
+        await it.ready()
+        file.write_text(line % (MODEL, 3))
+        await it.app.pools.look()
+        assert "restart_needed" not in caplog.messages
+        before = [telemetry.COST.labels(kind=kind)._value.get() for kind in ("input", "output")]
+        request = it.ask(metadata=cues(5))
+        await eventually(lambda: it.committed() == 1, "committed")
+        ended = answer(it.memory, request.rid).fold.ended
+        assert ended is not None
+        usage = ended.usage
+        after = [telemetry.COST.labels(kind=kind)._value.get() for kind in ("input", "output")]
+        assert [a - b for a, b in zip(after, before, strict=True)] == pytest.approx(
+            [3 * usage.input_tokens / 1e6, 9 * usage.output_tokens / 1e6]
+        )
+        file.write_text(line % (f"{MODEL}, more", 3))
+        await it.app.pools.look()
+        [told] = [record for record in caplog.records if record.message == "restart_needed"]
+        assert told.fields["members"] == ["models"]  # type: ignore[attr-defined]
+
+
+def test_a_pool_that_is_gone_needs_a_restart_too() -> None:
+    pool = settings.Pool("p", ("m",), 100, 10)
+    assert changed_members(pool, None) == ["pool"]
+    assert changed_members(pool, dataclasses.replace(pool, price=settings.Price(1, 1))) == []
+    now = dataclasses.replace(pool, engine_args={"seed": 1}, cache="none")
+    assert changed_members(pool, now) == ["engine_args", "cache"]

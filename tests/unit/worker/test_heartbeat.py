@@ -138,4 +138,6 @@ def test_a_failure_is_told_with_its_reason() -> None:
         "kafka": False,
         "features": [],
         "parsers": [],
+        "cold_start_s": 0.0,
+        "tokens_per_s": 0.0,
     }

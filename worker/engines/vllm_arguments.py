@@ -1,0 +1,106 @@
+"""The pool's engine arguments: handed to vLLM as they are, or refused by name.
+
+An argument is refused where the installed vLLM does not know it, where its configuration cannot be
+made with it, and where vLLM put another value in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from worker.engines import base
+
+# What the worker says itself, and where a pool says it instead.
+OWN: Final[Mapping[str, str]] = {
+    "model": "the pool's `source` says it",
+    "max_model_len": "the pool's `max_model_len` says it",
+    "max_num_seqs": "the pool's `max_num_seqs` says it",
+    "reasoning_parser": "TAILRACE_REASONING_PARSER says it",
+    "structured_outputs_config": "answers that continue need Tailrace's",
+    "limit_mm_per_prompt": "gateways check Tailrace's",
+    "mm_processor_cache_gb": "it would keep images of prompts that are never asked for",
+    "skip_tokenizer_init": "Tailrace needs the tokenizer",
+}
+_SAID: Final = 180  # characters of what vLLM said
+
+
+def check_names(given: Iterable[str], known: Iterable[str], version: str) -> None:
+    """Check that vLLM knows the arguments, and that they are not the worker's own.
+
+    Raises:
+        base.ArgumentRefused
+    """
+    names = [name for name in known if not name.startswith("_")]
+    for name in given:
+        if name in OWN:
+            raise base.ArgumentRefused(f"engine_args.{name} cannot be given: {OWN[name]}")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            meant = f", perhaps {near[0]!r}" if near else ""
+            raise base.ArgumentRefused(f"vLLM {version} has no engine_args.{name}{meant}")
+
+
+def configure(
+    build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any], version: str
+) -> Any:
+    """vLLM's configuration with the given arguments, as `build` makes it.
+
+    Raises:
+        base.ArgumentRefused: vLLM does not make it with one of the arguments, which is named, or
+            changed it.
+        Exception: as `build` raises it, where no argument is the cause.
+    """
+    try:
+        config = build(given)
+    except Exception as error:
+        names = _culprits(build, given)
+        if not names:
+            raise
+        raise base.ArgumentRefused(
+            f"vLLM {version} cannot do {_listed(names)} here: {_said(error)}"
+        ) from error
+    for name, value in given.items():
+        found = _found(config, name, type(value))
+        if found and value not in found:
+            raise base.ArgumentRefused(
+                f"vLLM {version} cannot do engine_args.{name} = {value!r} here: it takes "
+                f"{found[0]!r}"
+            )
+    return config
+
+
+def _culprits(build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> list[str]:
+    """The arguments without which it can be made: each alone, or else all together."""
+    alone = [name for name in given if _builds(build, {n: given[n] for n in given if n != name})]
+    if alone or not given:
+        return alone
+    return list(given) if _builds(build, {}) else []
+
+
+def _builds(build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> bool:
+    try:
+        build(given)
+    except Exception:
+        return False
+    return True
+
+
+def _found(config: Any, name: str, kind: type) -> list[Any]:
+    """What the parts of the configuration have under an argument's name, where that is plain."""
+    if kind not in (bool, int, float, str):
+        return []
+    parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    found = [getattr(part, name) for part in parts if name in getattr(part, "__dict__", ())]
+    return [value for value in found if type(value) is kind]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"engine_args.{name}" for name in names)
+
+
+def _said(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:_SAID]}"
