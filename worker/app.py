@@ -86,6 +86,9 @@ class App:
         self._incarnation = f"{s.name}/{uuid.uuid4().hex[:12]}"
         self.status = Status()
         self.pools = settings.CurrentPools(s.pools, changed=self._pools_changed)
+        if isinstance(self._engine, base.Remote):
+            remote = self._engine
+            self.status.trouble = lambda: remote.trouble
         self.writer = self._connections.writer
         self._metering = Metering(
             self.writer,
@@ -261,6 +264,8 @@ class App:
             batch_share=s.batch_share,
             weight=weight_in(s.weights),
         )
+        if isinstance(self._engine, base.Remote):
+            self._engine.on_bound = engine_slots.restrict
         tail = Tail(connections.reader, connections.replays, connections.offsets, identity, clock)
         context = WorkerContext(
             incarnation=self._incarnation,

@@ -18,6 +18,7 @@ from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
 
 DONE_S = 30.0  # how long an acknowledged END may take to appear in the tail
+BUSY_LOOK_S = 1.0  # how often a response that waits for the engine looks whether it still may
 TRIAL_LOOK_S = 0.02  # how often a trial looks at its progress
 _NO_LIMIT = 2**31
 
@@ -247,6 +248,8 @@ class ClaimRunner:
     async def _engine_failed(self, error: Exception) -> bool:
         """Act on the engine's failure. Returns whether to write END."""
         response, context = self._response, self._context
+        if isinstance(error, base.Busy):
+            return await self._engine_busy(error)
         verdict = base.classify(error)
         telemetry.log(
             telemetry.Action.TASK_FAILED,
@@ -273,6 +276,30 @@ class ClaimRunner:
         response.abandoned.add(self.fencing_token)
         response.release_slots(self.used)
         await asyncio.sleep(pause_s)
+        return False
+
+    async def _engine_busy(self, error: base.Busy) -> bool:
+        """Wait without a slot until the engine may be asked again. Returns whether to write END."""
+        response, context = self._response, self._context
+        telemetry.log(
+            telemetry.Action.WAITING,
+            response=response.rid,
+            reason=str(error),
+            seconds=round(error.pause_s, 1),
+        )
+        until_ms = context.broker_now_ms() + error.pause_s * 1000
+        if self._entry.fold.next:
+            until_ms = 0.0  # the deadline is one of the start
+        if not response.may_wait(until_ms):
+            return self._fail(Ending("failed", (error.code, error.message)))
+        response.release_slots(self.used)
+        end = context.monotonic() + error.pause_s
+        while self._attempt.stopped is None and (left := end - context.monotonic()) > 0:
+            await self._entry.changed(min(left, BUSY_LOOK_S))
+            self.check_ownership()
+        if self._attempt.stopped is not None:
+            await self._interrupted()
+        response.abandoned.add(self.fencing_token)
         return False
 
     def _fail(self, ending: Ending) -> bool:

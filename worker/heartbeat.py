@@ -124,7 +124,7 @@ class Heartbeat:
         return {
             "incarnation": self._incarnation,
             "state": self._status.state.value,
-            "detail": self._status.detail,
+            "detail": self._status.told,
             "model": self._settings.model_name,
             "features": sorted(self._engine.features),
             "counting_digest": self._engine.counting_digest,

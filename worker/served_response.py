@@ -13,6 +13,7 @@ from worker.slots import HeldSlots
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
+MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
 CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
@@ -45,6 +46,7 @@ class ServedResponse:
         copied: ids that it begins with (log rule §19), once they were looked for.
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
+        engine_busy: times that the engine took nothing.
     """
 
     request: records.Request
@@ -60,6 +62,7 @@ class ServedResponse:
     copied: Sequence[int] | None = None
     cached_tokens: int = 0
     engine_failures: int = 0
+    engine_busy: int = 0
 
     @property
     def rid(self) -> str:
@@ -123,6 +126,12 @@ class ServedResponse:
         if self.engine_failures > MAX_ENGINE_RETRIES:
             return None
         return float(RETRY_S * 2 ** (self.engine_failures - 1))
+
+    def may_wait(self, until_ms: float) -> bool:
+        """Count that the engine took nothing. Returns whether to ask it again at `until_ms`, a
+        broker time."""
+        self.engine_busy += 1
+        return self.engine_busy <= MAX_BUSY and until_ms <= self.expires_ms
 
     def usage(
         self,

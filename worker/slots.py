@@ -46,6 +46,7 @@ class Slots:
 
     Attributes:
         capacity: number of slots.
+        bound: slots that may be in use now. Those in use above it are not taken away.
         running: slots in use.
         running_asked: what their requests asked for.
         ended, ended_asked: requests that used a slot and gave it back, and what they asked for.
@@ -69,7 +70,7 @@ class Slots:
     ) -> None:
         """`share` and `limit` are parts of the capacity, of one principal; `batch_share` is that
         of all batch requests, below 1; `weight` is that of a tenant."""
-        self.capacity = capacity
+        self.capacity = self.bound = capacity
         self.running = 0
         self.running_asked = 0.0
         self.ended = 0
@@ -131,6 +132,11 @@ class Slots:
         self._admit()
         return turn
 
+    def restrict(self, bound: int) -> None:
+        """Let at most `bound` slots be in use from now on."""
+        self.bound = bound
+        self._admit()
+
     def release(self, turn: Turn, used: float | None = None) -> None:
         """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
@@ -159,7 +165,7 @@ class Slots:
         return found
 
     def _admit(self) -> None:
-        while self.running < self.capacity and (turn := self._next()) is not None:
+        while self.running < min(self.capacity, self.bound) and (turn := self._next()) is not None:
             self.running += 1
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1

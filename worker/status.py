@@ -27,6 +27,8 @@ class Status:
         detail: what the worker does or waits for; empty when READY.
         kafka: whether the broker answered what it was last asked; not asked before the engine is
             ready.
+        trouble: gives what an operator must know of the engine's server; empty when there is
+            nothing.
         features: what the engine can do beyond plain text; known once it is READY.
         parsers: names of what reads its answers as items; known once it is READY.
         cold_start_s: from the start to READY; 0 before.
@@ -36,6 +38,7 @@ class Status:
     state: State = State.LOADING
     detail: str = "starting"
     kafka: Callable[[], bool] = lambda: False
+    trouble: Callable[[], str] = str
     features: Collection[str] = ()
     parsers: Collection[str] = ()
     cold_start_s: float = 0.0
@@ -45,6 +48,11 @@ class Status:
     def failed(self) -> bool:
         """Whether the worker cannot serve any more."""
         return self.state is State.FAILED
+
+    @property
+    def told(self) -> str:
+        """The detail, and the trouble if there is some."""
+        return ": ".join(filter(None, (self.detail, self.trouble())))
 
     def change(self, state: State, detail: str = "") -> None:
         """Enter `state`."""
@@ -62,7 +70,7 @@ class Status:
         return {
             "ready": self.state is State.READY and kafka,
             "state": self.state.value,
-            "detail": self.detail,
+            "detail": self.told,
             "kafka": kafka,
             "features": sorted(self.features),
             "parsers": list(self.parsers),

@@ -5,6 +5,7 @@ right column is what the worker does:
 
     EngineError
       Transient         this attempt failed, another may succeed     claim again after a pause
+        Busy            it takes nothing now, and has begun nothing  the same, and no attempt failed
       Refused           this request can never succeed here          append END(failed)
         NotResumable    it cannot continue accepted tokens           append END(failed)
       EngineDead        the engine is gone                           stop, exit, be restarted
@@ -38,6 +39,25 @@ class EngineError(Exception):
 
 class Transient(EngineError):
     """Another attempt may succeed."""
+
+
+class Busy(Transient):
+    """The engine takes nothing now and has begun nothing.
+
+    Attributes:
+        pause_s: after which to ask again.
+        code, message: what the client is told when no time or no attempt is left.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        pause_s: float,
+        code: str = "server_error",
+        message: str = "The model's server is not available.",
+    ) -> None:
+        super().__init__(why)
+        self.pause_s, self.code, self.message = pause_s, code, message
 
 
 class Refused(EngineError):
@@ -276,6 +296,20 @@ class PlainText:
 
     async def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
         raise AssertionError("plain text has no parser")
+
+
+class Remote(PlainText):
+    """The part of an engine whose server runs elsewhere.
+
+    Attributes:
+        trouble: what an operator must know of the server; empty when there is nothing.
+        on_bound: is told how many responses may run at once from now on.
+    """
+
+    trouble = ""
+
+    def __init__(self) -> None:
+        self.on_bound: Callable[[int], None] = lambda _bound: None
 
 
 def metadata(request: records.Request) -> dict[str, Any]:

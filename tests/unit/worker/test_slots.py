@@ -43,6 +43,22 @@ async def test_a_slot_granted_before_it_was_withdrawn_is_given_back() -> None:
     assert pool.running == 0
 
 
+async def test_slots_may_be_restricted_for_a_while_and_none_is_taken_away() -> None:
+    pool = slots.Slots(4)
+    running = [pool.acquire(0) for _ in range(3)]
+    pool.restrict(2)
+    waiting = pool.acquire(0)
+    pool.release(running[0])
+    assert not waiting.done()
+    pool.release(running[1])
+    assert waiting.done()
+    pool.restrict(0)
+    late = [pool.acquire(0) for _ in range(9)]
+    assert not any(turn.done() for turn in late)
+    pool.restrict(9)
+    assert sum(turn.done() for turn in late) == 2  # never more than the capacity
+
+
 async def granted(turn: slots.Turn) -> None:
     """Wait until the slot is granted."""
     await asyncio.wait((turn,))
