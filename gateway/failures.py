@@ -16,7 +16,10 @@ from tailrace.protocol import errors
 _OF_INPUT: Final = frozenset(
     {"context_length_exceeded", "invalid_prompt", "invalid_image", "invalid_value"}
 )
-_OF_REQUEST: Final = _OF_INPUT | {"unsupported_parameter", "unsupported_value"}
+_OF_REQUEST: Final = _OF_INPUT | {
+    *("unsupported_parameter", "unsupported_value"),
+    "engine_refused",  # by the server of an engine, with 400 and its own words
+}
 
 
 def error_of(response: dict[str, Any], param: str) -> errors.ApiError:

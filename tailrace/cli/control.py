@@ -138,7 +138,8 @@ def _ready(part: state.Part, running: state.State) -> readiness.Readiness:
 def _answer(probe: str, *, young: bool) -> readiness.Readiness:
     answer = readiness.ask(probe)
     if answer.ready:
-        return replace(answer, detail="")
+        # Of a worker it is the trouble with its engine's server.
+        return answer if answer.features is not None else replace(answer, detail="")
     missing = STARTING if young else "it does not answer"
     return replace(answer, detail=answer.detail or answer.state or missing)
 

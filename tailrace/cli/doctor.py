@@ -251,6 +251,9 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
     where = f" {row.address}" if row.address else ""
     if row.ready:
         able = control.able(row)
+        if row.detail:
+            cure = "Check TAILRACE_ENGINE, the model, and the TAILRACE_ENGINE_… variables"
+            return Finding(row.name, "problem", f"ready, but {row.detail}{history}", cure)
         return Finding(row.name, "ok", f"ready{where}{f' ({able})' if able else ''}{history}")
     if "loading" in row.detail or row.detail == control.STARTING:
         return Finding(row.name, "note", f"loading{detail}{history}", f"Wait; {log}")

@@ -62,6 +62,23 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some words."""
+
+    words: tuple[str, ...]
+    absent: str = ""
+
+    @property
+    def expected(self) -> str:
+        return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+
+    def parse(self, text: str) -> str:
+        if text not in self.words:
+            raise ValueError
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Integer:
     """A whole number from `low` to `high`, in decimal digits."""
 
@@ -184,6 +201,18 @@ class Url:
 
     def parse(self, text: str) -> str:
         return _base_url(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An http(s) URL that is used as it is, with a slash at its end where it has one."""
+
+    expected: str = "an http(s) URL"
+    absent: str = ""
+
+    def parse(self, text: str) -> str:
+        _base_url(text)
+        return text
 
 
 @dataclass(frozen=True, slots=True)

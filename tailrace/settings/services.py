@@ -102,6 +102,13 @@ class WorkerSettings(ServiceSettings):
     cache: shapes.CachePolicy
     engine: str
     engine_key: str = field(repr=False)
+    engine_key_file: Path | None
+    engine_token_url: str
+    engine_client_id: str
+    engine_client_secret_file: Path | None
+    engine_scope: str
+    engine_audience: str
+    engine_continuation: str
     model: str
     model_name: str
     max_num_seqs: int
@@ -183,6 +190,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
             )
         if folder[0] in "/.~" and not Path(folder).is_dir():
             raise Misconfigured(f"TAILRACE_MODEL: there is no folder {kinds.shortened(folder)}")
+    _check_credential(values)
     name = values["model_name"] = values["model_name"] or own.models[0]
     values["model"] = folder or name
     values["models"] = tuple(dict.fromkeys((name, *own.models)))
@@ -195,6 +203,26 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
             f"{engines.VLLM.name}, and this worker's is {kinds.shortened(engine)}"
         )
     return WorkerSettings(**values)
+
+
+def _check_credential(values: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        Misconfigured: the engine would be asked with two credentials, or with a part of one.
+    """
+    ways = ("engine_key", "engine_key_file", "engine_token_url")
+    given = [f"TAILRACE_{way.upper()}" for way in ways if values[way]]
+    if len(given) > 1:
+        raise Misconfigured(f"{given[0]}: set beside {given[1]}, but only one of them can hold")
+    parts = ("engine_client_id", "engine_client_secret_file")
+    for part in parts if values["engine_token_url"] else ():
+        if not values[part]:
+            raise Misconfigured(
+                f"TAILRACE_{part.upper()}: not set, but TAILRACE_ENGINE_TOKEN_URL needs it"
+            )
+    for part in (*parts, "engine_scope", "engine_audience"):
+        if values[part] and not values["engine_token_url"]:
+            raise Misconfigured(f"TAILRACE_{part.upper()}: set without TAILRACE_ENGINE_TOKEN_URL")
 
 
 def command(environ: Mapping[str, str] = os.environ) -> CommandSettings:

@@ -348,6 +348,59 @@ VARIABLES: Final = (
         secret=True,
     ),
     Variable(
+        "TAILRACE_ENGINE_KEY_FILE",
+        "engine_key_file",
+        (WORKER,),
+        kinds.File(),
+        "file with that key, instead of `TAILRACE_ENGINE_KEY`; read at every request, so that a "
+        "key may be rotated",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_TOKEN_URL",
+        "engine_token_url",
+        (WORKER,),
+        kinds.Endpoint(),
+        "token endpoint of an authorization server (OAuth2, client credentials): the engine at a "
+        "URL is asked with access tokens instead of a key, which are renewed before they expire",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_CLIENT_ID",
+        "engine_client_id",
+        (WORKER,),
+        kinds.Text(),
+        "client id at the token endpoint",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_CLIENT_SECRET_FILE",
+        "engine_client_secret_file",
+        (WORKER,),
+        kinds.File(),
+        "file with the client's secret; read whenever a token is fetched",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_SCOPE",
+        "engine_scope",
+        (WORKER,),
+        kinds.Text(),
+        "`scope` of the tokens, if the authorization server asks for one",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_AUDIENCE",
+        "engine_audience",
+        (WORKER,),
+        kinds.Text(),
+        "`audience` of the tokens, if the authorization server asks for one",
+    ),
+    Variable(
+        "TAILRACE_ENGINE_CONTINUATION",
+        "engine_continuation",
+        (WORKER,),
+        kinds.OneOf(("auto", "on", "off")),
+        "whether an engine at a URL continues text that another attempt has begun "
+        "(`continue_final_message`); auto: it is asked at the start",
+        "auto",
+    ),
+    Variable(
         "TAILRACE_ENGINE_STALL_S",
         "stall_s",
         (WORKER,),

@@ -63,7 +63,7 @@ async def test_a_refusal_fails_the_response_with_the_servers_words(
 ) -> None:
     await bench.serve(engine=server.url)
     answer = await bench.done((await bench.ask("status 400")).rid)
-    assert answer.ended.error == ("bad_thing", "refused: status 400")
+    assert answer.ended.error == ("engine_refused", "refused: status 400")
     assert len(server.requests) == 1
 
 
@@ -77,12 +77,11 @@ async def test_a_server_that_is_busy_is_asked_again(
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize("cue", ["cut 9", "garbage 9", "error 9"])
-async def test_a_stream_that_breaks_after_text_ends_as_not_resumable(
-    bench: workers.Bench, server: openai_server.Server, cue: str
+async def test_a_stream_that_breaks_after_text_ends_as_not_resumable_where_text_is_not_continued(
+    bench: workers.Bench, server: openai_server.Server
 ) -> None:
     await bench.serve(engine=server.url)
-    answer = await bench.done((await bench.ask(cue)).rid)
+    answer = await bench.done((await bench.ask("cut 9")).rid)
     assert answer.text == "wörd0 wörd1 wörd2 "
     assert answer.ended.status == "failed"
     assert answer.ended.error is not None

@@ -1,27 +1,66 @@
 """A small OpenAI-compatible server on a real socket, with the manners of bad ones on cue.
 
 The last user message says what to do: `n` words are streamed; `status 400`, `cut`, `garbage`,
-`error`, `no usage`, `silent`, `slow` misbehave.
+`error`, `no usage`, `silent`, `slow`, `think`, `call`, `mute`, `filtered` misbehave or do more.
+
+It counts as tokens: of a prompt 3 and the words of all messages, 3 where an assistant's message
+begins, 2 where it ends; of an answer its words. With `continues` it leaves the last
+message of an assistant open when it is asked to, and goes on with the word behind it. It is an
+authorization server too (`POST /token`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
+
+
+@dataclass
+class Refusal:
+    """One answer that is not 200."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=lambda: {"message": "not now"})
 
 
 class Server:
-    """Attributes: `requests` are the bodies received; `open` streams not yet ended; `closed_early`
-    those the client left."""
+    """
+    Attributes:
+        requests: bodies of streamed chat requests.
+        questions: bodies of chat requests that are not streamed: canaries.
+        headers: heads of streamed chat requests.
+        open: streams not yet ended.
+        closed_early: streams that the client left.
+        fail_first: so many streamed chat requests are answered with 503.
+        refusals: the next answers to streamed chat requests.
+        keys: credentials that count; None: it asks for none.
+        continues, trims, formats, tools: what it honours; `trims`: its template trims messages.
+        cut_after: so many words, then the connection is lost; once.
+        token_requests: forms of token requests, with `basic` as they were authorized.
+        token_answers: the next answers of the token endpoint: status and object.
+        lifetime_s: `expires_in` of the tokens.
+    """
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.questions: list[dict[str, Any]] = []
         self.headers: list[str] = []
         self.open = 0
         self.closed_early = 0
-        self.fail_first = 0  # so many chat requests are answered with 503
+        self.fail_first = 0
+        self.refusals: list[Refusal] = []
+        self.keys: set[str] | None = None
+        self.continues = self.trims = self.formats = self.tools = False
+        self.cut_after: int | None = None
+        self.token_requests: list[dict[str, str]] = []
+        self.token_answers: list[tuple[int, dict[str, Any]]] = []
+        self.lifetime_s: float = 3600
         self._server: asyncio.Server | None = None
 
     @property
@@ -41,52 +80,115 @@ class Server:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                length = next(
-                    (
-                        int(line[15:])
-                        for line in head.split("\r\n")
-                        if line.lower().startswith("content-length:")
-                    ),
-                    0,
-                )
-                body = json.loads(await reader.readexactly(length)) if length else {}
-                if head.startswith("GET /v1/models"):
-                    self._answer(writer, 200, {"data": [{"id": "m"}]})
-                elif head.startswith("POST /v1/chat/completions"):
-                    self.requests.append(body)
-                    self.headers.append(head)
-                    if not await self._chat(body, reader, writer):
-                        break
-                else:
-                    self._answer(writer, 404, {"error": {"message": "no such path"}})
+                length = int(_header(head, "content-length") or 0)
+                content = await reader.readexactly(length) if length else b""
+                if not await self._route(head, content, reader, writer):
+                    break
                 await writer.drain()
         writer.close()
 
-    def _answer(self, writer: asyncio.StreamWriter, status: int, value: dict[str, Any]) -> None:
-        body = json.dumps(value).encode()
-        writer.write(
-            (
-                f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: "
-                f"{len(body)}\r\n\r\n"
-            ).encode()
-            + body
-        )
+    async def _route(
+        self,
+        head: str,
+        content: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """Whether the connection is kept."""
+        path = head.split(" ")[1]
+        if path == "/token":
+            self._token(writer, head, content)
+            return True
+        key = _header(head, "authorization").removeprefix("Bearer ")
+        if self.keys is not None and key not in self.keys:
+            error = {"message": f"Incorrect API key provided: {key}", "code": "invalid_api_key"}
+            _answer(writer, 401, {"error": error})
+            return True
+        if path == "/v1/models":
+            _answer(writer, 200, {"data": [{"id": "m"}]})
+        elif path == "/tokenize" and self.continues:
+            count = self._words(json.loads(content)["prompt"])
+            _answer(writer, 200, {"count": count, "tokens": list(range(count))})
+        elif path == "/v1/chat/completions":
+            body = json.loads(content)
+            if not body.get("stream"):
+                self.questions.append(body)
+                _answer(writer, *self._whole(body))
+                return True
+            self.requests.append(body)
+            self.headers.append(head)
+            return await self._chat(body, reader, writer)
+        else:
+            _answer(writer, 404, {"error": {"message": "no such path"}})
+        return True
+
+    # ---- tokens of OAuth2 ------------------------------------------------------------------------
+
+    def _token(self, writer: asyncio.StreamWriter, head: str, content: bytes) -> None:
+        form = {name: values[0] for name, values in parse_qs(content.decode()).items()}
+        basic = _header(head, "authorization").removeprefix("Basic ")
+        self.token_requests.append({**form, "basic": base64.b64decode(basic).decode()})
+        if self.token_answers:
+            status, told = self.token_answers.pop(0)
+            _answer(writer, status, told)
+            return
+        token = f"token-{len(self.token_requests)}"
+        if self.keys is not None:
+            self.keys.add(token)
+        told = {"access_token": token, "token_type": "Bearer", "expires_in": self.lifetime_s}
+        _answer(writer, 200, told)
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def _words(self, text: str) -> int:
+        """Tokens of a text. White space at the end is one, if it is not trimmed."""
+        return len(text.split()) + (text != text.rstrip() and not self.trims)
+
+    def _prompt(self, body: dict[str, Any]) -> int:
+        """Tokens of the prompt."""
+        tokens, last = 3, body["messages"][-1]
+        for message in body["messages"]:
+            tokens += self._words(message["content"])
+            tokens += 5 * (message["role"] == "assistant")
+        continued = self.continues and body.get("continue_final_message")
+        if continued and last["role"] == "assistant":
+            tokens -= 2
+        if not self.continues or body.get("add_generation_prompt", True):
+            tokens += 3
+        return tokens
+
+    def _whole(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        message: dict[str, Any] = {"role": "assistant", "content": "hello"}
+        if body.get("tools"):
+            if not self.tools:
+                return 400, {"error": {"message": "no tools here", "code": 400}}
+            if isinstance(body["tool_choice"], dict):
+                call = {"name": body["tools"][0]["function"]["name"], "arguments": "{}"}
+                message = {"role": "assistant", "tool_calls": [{"id": "c", "function": call}]}
+        elif body.get("response_format") and self.formats:
+            schema = body["response_format"]["json_schema"]["schema"]
+            word = schema["properties"]["word"]["enum"][0]
+            message["content"] = json.dumps({"word": word})
+        usage = {"prompt_tokens": self._prompt(body), "completion_tokens": 1}
+        return 200, {"choices": [{"index": 0, "message": message}], "usage": usage}
 
     async def _chat(
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Whether the connection is kept."""
-        cue = body["messages"][-1]["content"]
+        users = [m for m in body["messages"] if m["role"] == "user"]
+        cue = users[-1]["content"]
+        if self.refusals:
+            refusal = self.refusals.pop(0)
+            _answer(writer, refusal.status, {"error": refusal.error}, refusal.headers)
+            return True
         if self.fail_first > 0:
             self.fail_first -= 1
-            self._answer(writer, 503, {"error": {"message": "loading"}})
+            _answer(writer, 503, {"error": {"message": "loading"}})
             return True
         if cue.startswith("status "):
-            self._answer(
-                writer,
-                int(cue[7:10]),
-                {"error": {"message": f"refused: {cue}", "code": "bad_thing"}},
-            )
+            error = {"message": f"refused: {cue}", "code": "bad_thing"}
+            _answer(writer, int(cue[7:10]), {"error": error})
             return True
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: "
@@ -108,21 +210,23 @@ class Server:
         gone: asyncio.Future[bytes],
     ) -> bool:
         wanted = int(cue.split()[-1]) if cue.split()[-1].isdigit() else 5
-        words = min(wanted, body.get("max_tokens", 10**6))
-        for i in range(words):
+        first = self._first(body)
+        end = min(wanted, first + body.get("max_tokens", 10**6))
+        if cue.startswith("think"):
+            _delta(writer, reasoning_content="hm, ")
+            _delta(writer, reasoning="well")
+        if cue.startswith("mute"):
+            _raw(writer, ": keep-alive\n\n")
+            await gone
+            return False
+        for i in range(first, end):
             if gone.done():
                 self.closed_early += 1
                 return False
-            _chunk(
-                writer,
-                {
-                    "choices": [
-                        {"index": 0, "delta": {"content": f"wörd{i} "}, "finish_reason": None}
-                    ]
-                },
-            )
+            _delta(writer, content=self._word(body, i, first))
             await writer.drain()
-            if i == 2 and cue.startswith("cut"):
+            if (i == 2 and cue.startswith("cut")) or i + 1 == self.cut_after:
+                self.cut_after = None
                 writer.transport.abort()
                 return False
             if i == 2 and cue.startswith("garbage"):
@@ -135,34 +239,68 @@ class Server:
             await gone
             self.closed_early += 1
             return False
-        _chunk(
-            writer,
-            {
-                "choices": [
-                    {
-                        "index": 0,
-                        "delta": {},
-                        "finish_reason": "length" if words < wanted else "stop",
-                    }
-                ]
-            },
-        )
+        finish = "length" if end < wanted else "stop"
+        if cue.startswith("call"):
+            finish = "tool_calls"
+            self._call(writer)
+        if cue.startswith("filtered"):
+            finish = "content_filter"
+        if not cue.startswith("endless"):
+            choice = {"index": 0, "delta": {}, "finish_reason": finish}
+            _chunk(writer, {"choices": [choice]})
         if not cue.startswith("no usage"):
             details = {"cached_tokens": 2}
-            _chunk(
-                writer,
-                {
-                    "choices": [],
-                    "usage": {
-                        "prompt_tokens": 7,
-                        "completion_tokens": words,
-                        "prompt_tokens_details": details,
-                    },
-                },
-            )
+            usage = {
+                "prompt_tokens": self._prompt(body) if self.continues else 7,
+                "completion_tokens": end - first,
+                "prompt_tokens_details": details,
+            }
+            _chunk(writer, {"choices": [], "usage": usage})
         _raw(writer, "data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         return not gone.done()
+
+    def _first(self, body: dict[str, Any]) -> int:
+        """Number of the first word."""
+        if not (self.continues and body.get("continue_final_message")):
+            return 0
+        return len(body["messages"][-1]["content"].split())
+
+    def _word(self, body: dict[str, Any], i: int, first: int) -> str:
+        """The space behind a word comes with it; where it was cut off, it comes first."""
+        open_word = first and i == first and not body["messages"][-1]["content"].endswith(" ")
+        return f"{' ' if open_word else ''}wörd{i} "
+
+    def _call(self, writer: asyncio.StreamWriter) -> None:
+        for index, city in enumerate(("Paris", "Rome")):
+            function = {"name": "weather", "arguments": ""}
+            _delta(writer, tool_calls=[{"index": index, "id": "c", "function": function}])
+            for part in ('{"city": ', f'"{city}"}}'):
+                _delta(writer, tool_calls=[{"index": index, "function": {"arguments": part}}])
+
+
+def _header(head: str, name: str) -> str:
+    lines = (line.partition(":") for line in head.split("\r\n")[1:])
+    return next((value.strip() for key, _, value in lines if key.lower() == name), "")
+
+
+def _answer(
+    writer: asyncio.StreamWriter,
+    status: int,
+    value: dict[str, Any],
+    headers: dict[str, str] | None = None,
+) -> None:
+    body = json.dumps(value).encode()
+    more = "".join(f"{name}: {text}\r\n" for name, text in (headers or {}).items())
+    head = (
+        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{more}content-length: "
+        f"{len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+
+
+def _delta(writer: asyncio.StreamWriter, **delta: Any) -> None:
+    _chunk(writer, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
 
 def _chunk(writer: asyncio.StreamWriter, value: dict[str, Any]) -> None:

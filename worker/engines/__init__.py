@@ -4,7 +4,9 @@ In: a request, the prompt's ids and the ids accepted so far (`base.GenerationInp
 new ids (`base.Step`). An engine knows nothing of the log or of clients.
 
     scripted    no model; for tests and load
-    openai      any OpenAI-compatible server over HTTP
+    openai      any OpenAI-compatible server over HTTP, with openai_body and openai_answers (what is
+                asked and answered), openai_items (its ids), openai_canary (what it offers),
+                openai_credentials and openai_pace
     vllm        vLLM in this process, with vllm_public and vllm_internals (two ways to read its
                 output), vllm_cpu, detokenizer and pdeathsig
 

@@ -1,37 +1,79 @@
 """Any OpenAI-compatible server over HTTP: streamed chat completions.
 
 Such a server sends text, not token ids. The ids of its responses are the Unicode code points of the
-text, and the server counts and bounds tokens itself. It cannot continue in the middle of an answer:
-a takeover with tokens in the log ends the response as `not_resumable`. One without starts again.
+text (`openai_items`), and the server counts and bounds tokens itself.
+
+A takeover continues the accepted text where the server offers that (`openai_canary`): the text is
+the last message, left open. Otherwise a takeover with tokens in the log ends the response as
+`not_resumable`; one without starts again. So do answers that cannot be continued by text alone:
+those with calls or reasoning so far, and those under a format or with a call that must come, whose
+grammar would begin anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 import httpx
+from msgspec.structs import replace
 
-from tailrace import settings
+from tailrace import settings, telemetry
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature
 from tailrace.retry import retry_until
 from worker import generation
-from worker.engines import base
-from worker.messages import chat
+from worker.engines import (
+    base,
+    openai_answers,
+    openai_body,
+    openai_canary,
+    openai_credentials,
+    openai_items,
+    openai_pace,
+)
 
 CONNECT_S: Final = 5.0
-READ_S: Final = 120.0  # between two chunks; a big model may think long before its first
+READ_S: Final = 120.0  # between two reads; a big model may think long before its first chunk
 PROBE_S: Final = 2.0
 PROBE_PAUSE_S: Final = 0.5
-_RETRIABLE: Final = frozenset({408, 409, 425, 429})
+CANARY_S: Final = 60.0
+OPEN_AFTER_S: Final = 0.01  # timers may be early
+BYTES_PER_TOKEN: Final = 4  # where the server does not count
+_UNREACHABLE: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def create(s: settings.WorkerSettings) -> OpenAI:
     """The engine for these settings; `engine` is the server's base URL."""
-    return OpenAI(url=s.engine, model=s.model, capacity=s.max_num_seqs, key=s.engine_key or None)
+    return OpenAI(
+        url=s.engine,
+        model=s.model,
+        capacity=s.max_num_seqs,
+        credentials=credentials_for(s),
+        continuation=s.engine_continuation,
+    )
+
+
+def credentials_for(s: settings.WorkerSettings) -> openai_credentials.Credentials | None:
+    """What the settings name; None for a server that asks for nothing."""
+    if s.engine_token_url:
+        assert s.engine_client_secret_file is not None
+        return openai_credentials.ClientCredentials(
+            openai_credentials.Client(
+                s.engine_token_url,
+                s.engine_client_id,
+                s.engine_client_secret_file,
+                s.engine_scope,
+                s.engine_audience,
+            )
+        )
+    if s.engine_key_file is not None:
+        return openai_credentials.KeyFile(s.engine_key_file)
+    return openai_credentials.Key(s.engine_key) if s.engine_key else None
 
 
 class Detokenizer:
@@ -44,50 +86,121 @@ class Detokenizer:
         return ""
 
 
-def code_points(text: str) -> list[int]:
-    """The text's code points. U+FFFD replaces half of a surrogate pair: that is no character and
-    cannot be encoded."""
-    return [0xFFFD if 0xD800 <= ord(c) <= 0xDFFF else ord(c) for c in text]
-
-
-class OpenAI(base.PlainText):
+class OpenAI(base.Remote):
     """The engine; see the module's docstring.
 
     Attributes:
         _client: connections to the server. Closed by `shutdown`.
+        _pace: how many responses the server gets at once.
+        _running: requests that the server works on.
+        _continuation: how the server continues text; known once it has started.
+        _counts: the server counts tokens of a text when asked (`/tokenize`).
     """
 
-    # Whether its model reads images only the server knows; it says so when asked.
-    features: frozenset[Feature] = frozenset({"images"})
     ids_are_tokens = False
     tokenizer_digest = "unicode"
     stop_ids: frozenset[int] = frozenset()
 
-    def __init__(self, *, url: str, model: str, capacity: int, key: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        model: str,
+        capacity: int,
+        credentials: openai_credentials.Credentials | None = None,
+        continuation: str = "auto",
+    ) -> None:
+        super().__init__()
         self.capacity = capacity
         self.model_rev = model
         self.dead = asyncio.Event()
+        # Whether its model reads images only the server knows; it says so when asked.
+        self.features: frozenset[Feature] = frozenset({"images"})
         self._model = model
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx.Limits(max_connections=capacity + 4, max_keepalive_connections=capacity)
-        timeout = httpx.Timeout(READ_S, connect=CONNECT_S)
+        self._asked_continuation = continuation
+        self._credentials = credentials
         self._client = httpx.AsyncClient(
-            base_url=_base(url), headers=headers, limits=limits, timeout=timeout
+            base_url=_base(url),
+            auth=openai_credentials.Bearer(credentials) if credentials is not None else None,
+            limits=httpx.Limits(max_connections=capacity + 4, max_keepalive_connections=capacity),
+            timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
         )
+        self._pace = openai_pace.Pace(capacity)
+        self._running = 0
+        self._continuation = openai_canary.NO_CONTINUATION
+        self._counts = False
+
+    # ---- start and end ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Wait until the server answers: it may still be loading its model."""
-        await retry_until(
-            self._probe, on=(httpx.TransportError, base.Transient), pause_s=PROBE_PAUSE_S
-        )
+        """Wait until the server answers, with the credential that it has to take: it may still be
+        loading its model, and a key may be on its way. Then find out what it can do."""
+
+        def failed(error: Exception) -> None:
+            self._trouble(str(error) or type(error).__name__)
+
+        again = (httpx.TransportError, base.Transient)
+        await retry_until(self._probe, on=again, pause_s=PROBE_PAUSE_S, failed=failed)
+        await retry_until(self._find_out, on=again, pause_s=PROBE_PAUSE_S, failed=failed)
 
     async def _probe(self) -> None:
         answer = await self._client.get("models", timeout=PROBE_S)
         if answer.status_code >= 500:
             raise base.Transient(f"the server answered {answer.status_code}")
+        if answer.status_code == 401:
+            raise base.Transient("the server refuses the credential (401)")
+
+    async def _find_out(self) -> None:
+        """What the server can do. A server that asks to wait is asked again later."""
+        self._continuation = await self._continuation_offered()
+        features: set[Feature] = {"images"}
+        if await openai_canary.formats(self._ask):
+            features.add("formats")
+        if await openai_canary.tools(self._ask):
+            features.add("tools")
+        self.features = frozenset(features)
+        if self._continuation.offered:
+            self._counts = await self._counted("one two three") is not None
+
+    async def _continuation_offered(self) -> openai_canary.Continuation:
+        if self._asked_continuation == "auto":
+            return await openai_canary.continuation(self._ask)
+        return openai_canary.Continuation(offered=self._asked_continuation == "on")
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """See `openai_canary.Ask`.
+
+        Raises:
+            Transient, TransportError: it cannot be asked now.
+        """
+        body = {"model": self._model, **question}
+        try:
+            answer = await self._client.post("chat/completions", json=body, timeout=CANARY_S)
+        except httpx.ReadTimeout:
+            return None
+        status = answer.status_code
+        if status == 200:
+            self.trouble = ""
+            return _object(answer)
+        error = openai_answers.failure(status, answer.headers, answer.content)
+        if isinstance(error, openai_answers.Overloaded):
+            self._leave_alone(error)
+            await asyncio.sleep(min(error.pause_s, openai_pace.MAX_CLOSED_S))
+            raise error
+        if isinstance(error, openai_answers.Misconfigured):
+            self._trouble(error.told)
+            if status in (401, 403):
+                raise base.Transient(error.told)
+        if status in (502, 504):
+            raise error
+        return None
 
     async def shutdown(self) -> None:
         await self._client.aclose()
+        if isinstance(self._credentials, openai_credentials.ClientCredentials):
+            await self._credentials.aclose()
+
+    # ---- generation ------------------------------------------------------------------------------
 
     async def encode(self, request: records.Request) -> list[int]:
         """Nothing: the server renders and counts. Its usage comes with the last step."""
@@ -96,110 +209,145 @@ class OpenAI(base.PlainText):
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         await base.call_with_each(self._stream(job), on_step)
 
-    async def _stream(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
-        if job.output_so_far:
-            raise base.NotResumable
-        try:
-            async with self._client.stream(
-                "POST", "chat/completions", json=self._body(job, await job.whole())
-            ) as answer:
-                if answer.status_code != 200:
-                    raise _refusal(answer.status_code, await answer.aread())
-                async for step in _steps(answer.aiter_lines()):
-                    yield step
-        except (httpx.TransportError, httpx.StreamError) as error:
-            raise base.Transient(f"{type(error).__name__}: {error}") from error
-
     def detokenizer(self) -> generation.Detokenizer:
         return Detokenizer()
 
-    def _body(self, job: base.GenerationInput, request: records.Request) -> dict[str, Any]:
-        s = request.sampling
-        body: dict[str, Any] = {
-            "model": self._model,
-            "messages": chat(request.messages),
-            "max_tokens": job.max_tokens,
-            "temperature": s.temperature,
-            "top_p": s.top_p,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        # Only what the client set: servers differ in what they accept.
-        optional = {
-            "presence_penalty": s.presence_penalty or None,
-            "frequency_penalty": s.frequency_penalty or None,
-            "stop": list(s.stop) or None,
-            "seed": s.seed,
-            "logit_bias": s.logit_bias or None,
-        }
-        return body | {k: v for k, v in optional.items() if v is not None}
+    def parser_name(self, request: records.Request) -> str:
+        return openai_items.PARSER if _has_items(request) else ""
+
+    async def item_parser(
+        self, request: records.Request, prompt_ids: Sequence[int]
+    ) -> base.ItemParser:
+        return openai_items.Parser()
+
+    async def _stream(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
+        text = self._continued(job)
+        closed_s = self._pace.closed_s(time.monotonic())
+        if closed_s:
+            raise base.Busy("the server has refused others a moment ago", closed_s)
+        try:
+            sent = text if self._continuation.keeps_space else text.rstrip()
+            begun = openai_answers.Begun(await self._tokens(sent), text[len(sent) :])
+            left = job.max_tokens - begun.tokens
+            request = await job.whole()
+            body = openai_body.body(request, self._model, max(1, left), sent, begun.tokens)
+            async with aclosing(self._answer(body, begun, job)) as answer:
+                async for step in answer:
+                    if left > 0:
+                        yield step
+                    elif step.finish:  # of the one token only the count of the prompt is wanted
+                        assert step.usage is not None
+                        usage = replace(step.usage, output_tokens=begun.tokens)
+                        yield base.Step((), "length", step.cached_tokens, usage)
+        except _UNREACHABLE as error:
+            away = openai_answers.Overloaded(f"no connection to the server ({_name(error)})")
+            self._leave_alone(away)
+            raise away from error
+        except (httpx.TransportError, httpx.StreamError) as error:
+            raise base.Transient(f"{_name(error)}: {error}") from error
+        except base.Busy as error:
+            self._leave_alone(error)
+            raise
+        except openai_answers.Misconfigured as error:
+            self._trouble(error.told)
+            raise
+
+    async def _answer(
+        self, body: dict[str, Any], begun: openai_answers.Begun, job: base.GenerationInput
+    ) -> AsyncGenerator[base.Step, None]:
+        self._running += 1
+        try:
+            async with self._client.stream("POST", "chat/completions", json=body) as answer:
+                if answer.status_code != 200:
+                    content = await answer.aread()
+                    error = openai_answers.failure(answer.status_code, answer.headers, content)
+                    if begun.tokens and type(error) is base.Refused:
+                        raise base.NotResumable from error  # it took what the client asked before
+                    raise error
+                self.trouble = ""
+                self._pace.answered()
+                self._tell_bound()
+                items = _has_items(job.request)
+                async for step in openai_answers.steps(answer.aiter_bytes(), begun, items=items):
+                    yield step
+        finally:
+            self._running -= 1
+
+    def _continued(self, job: base.GenerationInput) -> str:
+        """The text that the answer has already.
+
+        Raises:
+            NotResumable: it cannot be continued.
+        """
+        if not job.output_so_far:
+            return ""
+        text = openai_items.text_of(job.output_so_far)
+        request = job.request
+        bound = request.format is not None or request.tool_choice.mode == "required"
+        if text is None or bound or not self._continuation.offered:
+            raise base.NotResumable
+        return text
+
+    async def _tokens(self, text: str) -> int:
+        """Tokens of a text that the server made."""
+        if not text:
+            return 0
+        counted = await self._counted(text) if self._counts else None
+        return counted or -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+    async def _counted(self, text: str) -> int | None:
+        """The server's count; None if it does not count. vLLM has `/tokenize` beside `/v1`."""
+        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        answer = await self._client.post("../tokenize", json=body)
+        count = (_object(answer) or {}).get("count") if answer.status_code == 200 else None
+        return count if isinstance(count, int) and count > 0 else None
+
+    # ---- the server's state ----------------------------------------------------------------------
+
+    def _leave_alone(self, error: base.Busy) -> None:
+        """Ask the server nothing for a while. Sets the pause of what it refused."""
+        now = time.monotonic()
+        asked_s: float | None = error.pause_s
+        limited = False
+        if isinstance(error, openai_answers.Overloaded):
+            asked_s, limited = error.asked_s, error.limited
+        error.pause_s = self._pace.refused(
+            now,
+            asked_s=asked_s,
+            draw=random.random(),
+            running=max(1, self._running) if limited else 0,
+        )
+        self._trouble(str(error))
+        self._tell_bound()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._pace.closed_s(now) + OPEN_AFTER_S, self._tell_bound)
+
+    def _tell_bound(self) -> None:
+        self.on_bound(self._pace.bound(time.monotonic()))
+
+    def _trouble(self, told: str) -> None:
+        if told != self.trouble:
+            telemetry.log(telemetry.Action.WAITING, reason=told, upstream=self._model)
+        self.trouble = told
+
+
+def _has_items(request: records.Request) -> bool:
+    """Whether readers of its answer know items: other requests may be of version 1."""
+    return bool(request.tools or request.format is not None or request.reasoning)
+
+
+def _object(answer: httpx.Response) -> dict[str, Any] | None:
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _name(error: Exception) -> str:
+    return type(error).__name__
 
 
 def _base(url: str) -> str:
     parsed = httpx.URL(url)
     return str(parsed.copy_with(path="/v1/")) if parsed.path in ("", "/") else f"{url.rstrip('/')}/"
-
-
-async def _steps(lines: AsyncIterator[str]) -> AsyncIterator[base.Step]:
-    """Chunks to steps. The last step waits for the usage, which comes after the finish reason."""
-    finish, usage, chunks = None, None, 0
-    async for line in lines:
-        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-        if data == "[DONE]":
-            break
-        chunk = _chunk(data)
-        if chunk is None:
-            continue
-        usage = _usage(chunk) or usage
-        choice = (chunk.get("choices") or [{}])[0]
-        text = (choice.get("delta") or {}).get("content")
-        finish = choice.get("finish_reason") or finish
-        if text:
-            chunks += 1
-            yield base.Step(code_points(text))
-    if finish is None:
-        raise base.Transient("the server's stream ended without a finish reason")
-    # A server that counts nothing sends about one token per chunk.
-    usage = usage or records.Usage(output_tokens=chunks)
-    yield base.Step((), "length" if finish == "length" else "stop", usage.cached_tokens, usage)
-
-
-def _chunk(data: str) -> dict[str, Any] | None:
-    if not data:
-        return None
-    try:
-        chunk = json.loads(data)
-    except ValueError as error:
-        raise base.Transient("the server sent a chunk that is not JSON") from error
-    if not isinstance(chunk, dict):
-        raise base.Transient("the server sent a chunk that is not an object")
-    if chunk.get("error"):
-        raise base.Transient("the server failed in mid-stream")
-    return chunk
-
-
-def _usage(chunk: dict[str, Any]) -> records.Usage | None:
-    found = chunk.get("usage")
-    if not isinstance(found, dict):
-        return None
-    details = found.get("prompt_tokens_details") or {}
-    return records.Usage(
-        found.get("prompt_tokens") or 0,
-        found.get("completion_tokens") or 0,
-        details.get("cached_tokens") or 0,
-    )
-
-
-def _refusal(status: int, body: bytes) -> base.EngineError:
-    if status >= 500 or status in _RETRIABLE:
-        return base.Transient(f"the server answered {status}")
-    try:
-        error = json.loads(body)
-        error = error.get("error", error)
-        code, message = error.get("code"), error.get("message")
-    except (ValueError, AttributeError):
-        code, message = None, None
-    return base.Refused(
-        code if isinstance(code, str) else "engine_refused",
-        str(message or f"The engine refused the request ({status}).")[:1000],
-    )

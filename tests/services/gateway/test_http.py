@@ -18,7 +18,7 @@ from tailrace.protocol import ids, images, records, topics
 from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import pictures, waiting
-from worker.engines import base
+from worker.engines import base, openai_credentials
 from worker.engines import openai as openai_engine
 
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
@@ -361,9 +361,8 @@ class TestChains:
             told += "".join(map(chr, step.ids))
             return True
 
-        engine = openai_engine.OpenAI(
-            url=gateway.url, model=gp.MODEL, capacity=1, key=gateway.keys.token("alice")
-        )
+        key = openai_credentials.Key(gateway.keys.token("alice"))
+        engine = openai_engine.OpenAI(url=gateway.url, model=gp.MODEL, capacity=1, credentials=key)
         try:
             base.check_features(request, engine.features)
             prompt = await engine.encode(request)

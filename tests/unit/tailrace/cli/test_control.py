@@ -129,6 +129,12 @@ def row(
     [
         (row("worker", "running", "", ready=True), "ok", "ready", ""),
         (row("worker", "running", "loading the engine"), "note", "loading", "Wait; its log"),
+        (
+            row("worker", "running", "the server refuses the credential (401)", ready=True),
+            "problem",
+            "ready, but the server refuses the credential (401)",
+            "TAILRACE_ENGINE",
+        ),
         (row("gateway", "running", "starting"), "note", "loading", "Wait; its log"),
         (row("worker", "running", "it does not answer"), "problem", "not ready", "See its log"),
         (

@@ -233,6 +233,37 @@ def test_no_secret_is_shown(edge: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"KEY": "a", "KEY_FILE": "@"}, "TAILRACE_ENGINE_KEY: set beside TAILRACE_ENGINE_KEY_FILE"),
+        ({"TOKEN_URL": "https://a/t"}, "TAILRACE_ENGINE_CLIENT_ID: not set"),
+        ({"TOKEN_URL": "https://a/t", "CLIENT_ID": "c"}, "ENGINE_CLIENT_SECRET_FILE: not set"),
+        ({"SCOPE": "s"}, "TAILRACE_ENGINE_SCOPE: set without TAILRACE_ENGINE_TOKEN_URL"),
+        ({"KEY_FILE": "/nowhere/key"}, "TAILRACE_ENGINE_KEY_FILE: .* is not a file"),
+        ({"CONTINUATION": "maybe"}, "TAILRACE_ENGINE_CONTINUATION: .* is not auto, on or off"),
+    ],
+)
+def test_a_credential_of_the_engine_is_whole_and_the_only_one(
+    tmp_path: Path, given: dict[str, str], says: str
+) -> None:
+    (tmp_path / "key").write_text("k")
+    values = {name: str(tmp_path / "key") if v == "@" else v for name, v in given.items()}
+    environ = {f"TAILRACE_ENGINE_{name}": value for name, value in values.items()}
+    with pytest.raises(settings.Misconfigured, match=says):
+        settings.worker({**WORKER, **environ})
+
+
+def test_a_token_endpoint_keeps_the_slash_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("s")
+    oauth = {
+        "TAILRACE_ENGINE_TOKEN_URL": "https://id.example/token/",
+        "TAILRACE_ENGINE_CLIENT_ID": "me",
+        "TAILRACE_ENGINE_CLIENT_SECRET_FILE": str(tmp_path / "s"),
+    }
+    assert settings.worker({**WORKER, **oauth}).engine_token_url == "https://id.example/token/"
+
+
+@pytest.mark.parametrize(
     ("reader", "kind"),
     [
         ("gateway", services.GatewaySettings),

@@ -1,18 +1,38 @@
-"""The engine over HTTP: when it counts as started."""
+"""The engine over HTTP, asked directly: when it counts as started, what it asks, what it continues,
+and what its server's failures become."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from worker.engines import openai
+from tailrace.protocol import records
+from tests.support import openai_server
+from tests.support.openai_server import Refusal
+from tests.support.waiting import eventually
+from worker.engines import (
+    base,
+    openai,
+    openai_answers,
+    openai_body,
+    openai_credentials,
+    openai_pace,
+)
+from worker.engines.openai_items import code_points
+from worker.item_parser import Piece
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {}}}
 
 
-class Server:
-    """Answers each request with the next of these; None closes the connection without an answer."""
+class Silent:
+    """Answers each request with the next of these, without a body; None closes the connection
+    without an answer. After them it knows no path."""
 
     def __init__(self, *answers: int | None) -> None:
         self.answers = list(answers)
@@ -20,7 +40,8 @@ class Server:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             await reader.readuntil(b"\r\n\r\n")
-            if (status := self.answers.pop(0)) is not None:
+            status = self.answers.pop(0) if self.answers else 404
+            if status is not None:
                 head = f"HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
                 writer.write(head.encode())
                 await writer.drain()
@@ -36,19 +57,494 @@ class Server:
                 await made.shutdown()
 
 
-@pytest.mark.parametrize("loading", [None, 500, 503])
-async def test_it_has_started_once_the_server_answers_without_a_failure_of_its_own(
+@pytest.fixture
+async def server() -> AsyncIterator[openai_server.Server]:
+    async with openai_server.Server() as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def engine_of(
+    server: openai_server.Server, *, start: bool = True, **options: Any
+) -> AsyncIterator[openai.OpenAI]:
+    made = openai.OpenAI(url=server.url, model="m", **{"capacity": 8, **options})
+    try:
+        if start:
+            await asyncio.wait_for(made.start(), 20)
+        yield made
+    finally:
+        await made.shutdown()
+
+
+def ask(text: str = "say 5", max_tokens: int = 50, **more: Any) -> records.Request:
+    sampling = more.pop("sampling", records.Sampling(max_tokens, temperature=0.0))
+    messages = [{"role": "user", "content": text}]
+    return records.Request("resp_x", records.Owner("i", "s"), "m", messages, sampling, {}, **more)
+
+
+async def told(
+    engine: base.Engine, request: records.Request, so_far: str | list[int] = ""
+) -> tuple[str, base.Step]:
+    """The text of the answer and its last step."""
+    ids, last = await made(engine, request, so_far)
+    return "".join(map(chr, ids)), last
+
+
+async def made(
+    engine: base.Engine, request: records.Request, so_far: str | list[int] = ""
+) -> tuple[list[int], base.Step]:
+    """The ids of the answer and its last step."""
+    before = code_points(so_far) if isinstance(so_far, str) else so_far
+    job = base.GenerationInput(request, "f", [], before, request.sampling.max_tokens)
+    steps: list[base.Step] = []
+    await engine.generate(job, kept_in(steps))
+    return [i for step in steps for i in step.ids], steps[-1]
+
+
+def kept_in(steps: list[base.Step]) -> base.OnStep:
+    def on_step(step: base.Step) -> bool:
+        steps.append(step)
+        return True
+
+    return on_step
+
+
+# ---- start
+
+
+@pytest.mark.parametrize("loading", [None, 401, 500, 503])
+async def test_it_has_started_once_the_server_answers_and_takes_the_credential(
     monkeypatch: pytest.MonkeyPatch, loading: int | None
 ) -> None:
     monkeypatch.setattr(openai, "PROBE_PAUSE_S", 0.0)
-    server = Server(loading, loading, 200, 200)
+    server = Silent(loading, loading, 200)
     async with server.engine() as engine:
         await asyncio.wait_for(engine.start(), 10)
-        assert server.answers == [200]
+        assert server.answers == []
 
 
 async def test_a_server_without_a_list_of_models_has_started_too() -> None:
-    server = Server(404, 200)
+    server = Silent(404)
     async with server.engine() as engine:
         await asyncio.wait_for(engine.start(), 10)
-        assert server.answers == [200]
+        assert server.answers == []
+
+
+async def test_while_the_credential_is_refused_it_waits_and_says_so(
+    server: openai_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai, "PROBE_PAUSE_S", 0.0)
+    server.keys = {"right"}
+    path = tmp_path / "key"
+    path.write_text("wrong\n")
+    key = openai_credentials.KeyFile(path)
+    async with engine_of(server, start=False, credentials=key) as engine:
+        starting = asyncio.create_task(engine.start())
+        await eventually(lambda: engine.trouble, "it says what it waits for", every_s=0.005)
+        assert engine.trouble == "the server refuses the credential (401)"
+        path.write_text("right\n")
+        await asyncio.wait_for(starting, 10)
+        assert engine.trouble == ""
+
+
+async def test_a_server_that_ignores_what_it_does_not_know_offers_nothing(
+    server: openai_server.Server,
+) -> None:
+    async with engine_of(server) as engine:
+        assert engine.features == {"images"}
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask(), "wörd0 ")
+    assert server.requests == []
+
+
+async def test_a_server_that_honours_only_one_of_the_two_members_does_not_continue(
+    server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the last message and begins no other one: its prompts are shorter with the members,
+    too."""
+    server.continues = True
+    monkeypatch.setattr(openai_body, "CONTINUED", {"unknown": True, "add_generation_prompt": False})
+    async with engine_of(server) as engine:
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask(), "wörd0 ")
+
+
+async def test_features_are_what_the_server_has_shown(server: openai_server.Server) -> None:
+    server.formats = server.tools = True
+    async with engine_of(server) as engine:
+        assert engine.features == {"images", "formats", "tools"}
+
+
+async def test_a_server_that_says_no_to_canaries_with_500_starts(
+    server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_whole", lambda _body: (500, {"error": {"message": "broken"}}))
+    async with engine_of(server) as engine:
+        assert engine.features == {"images"}
+
+
+# ---- what is asked
+
+
+async def test_only_what_the_client_asked_for_is_sent(server: openai_server.Server) -> None:
+    async with engine_of(server) as engine:
+        await told(engine, ask())
+        chosen = records.Sampling(
+            50, top_k=3, min_p=0.1, repetition_penalty=1.2, min_tokens=4, ignore_eos=True, seed=7
+        )
+        await told(engine, ask(sampling=chosen))
+    plain, full = server.requests
+    assert set(plain) == {
+        *("model", "messages", "max_tokens", "temperature", "top_p", "stream", "stream_options")
+    }
+    asked = {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 4, "seed": 7}
+    assert {k: v for k, v in full.items() if k not in plain} == {**asked, "ignore_eos": True}
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent", "names"),
+    [
+        (records.ToolChoice(), "auto", ["weather", "time"]),
+        (records.ToolChoice("none"), "none", ["weather", "time"]),
+        (records.ToolChoice("auto", ("time",)), "auto", ["time"]),
+        (
+            records.ToolChoice("required", ("time",)),
+            {"type": "function", "function": {"name": "time"}},
+            ["time"],
+        ),
+    ],
+)
+def test_the_choice_of_tools_as_servers_take_it(
+    choice: records.ToolChoice, sent: object, names: list[str]
+) -> None:
+    tools = [TOOL, {"type": "function", "function": {"name": "time", "parameters": {}}}]
+    request = ask(tools=tools, tool_choice=choice, parallel_tool_calls=False)
+    body = openai_body.body(request, "m", 5)
+    assert body["tool_choice"] == sent
+    assert [tool["function"]["name"] for tool in body["tools"]] == names
+    assert body["parallel_tool_calls"] is False
+
+
+def test_formats_as_servers_take_them() -> None:
+    schema = {"type": "object"}
+    body = openai_body.body(
+        ask(format={"type": "json_schema", "schema": schema, "strict": True}), "m", 5
+    )
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }
+    with pytest.raises(base.Refused, match="`regex`") as caught:
+        openai_body.body(ask(format={"type": "regex", "pattern": "a"}), "m", 5)
+    assert caught.value.code == "unsupported_parameter"
+
+
+# ---- answers
+
+
+async def test_calls_and_reasoning_are_items_where_readers_know_them(
+    server: openai_server.Server,
+) -> None:
+    server.tools = True
+    async with engine_of(server) as engine:
+        request = ask("call 1", tools=[TOOL])
+        assert engine.parser_name(request) == "openai@1"
+        ids, last = await made(engine, request)
+        assert last.finish == "stop"
+        parser = await engine.item_parser(request, [])
+        found = [piece for token in ids for piece in parser.push(token)]
+    assert _joined(found) == [
+        ("m", "", "wörd0 "),
+        ("c", "weather", '{"city": "Paris"}'),
+        ("c", "weather", '{"city": "Rome"}'),
+    ]
+
+
+def _joined(pieces: list[Piece]) -> list[tuple[str, str, str]]:
+    made: list[tuple[str, str, str]] = []
+    for kind, text, name in pieces:
+        if made and made[-1][0] == kind and not name:
+            made[-1] = (kind, made[-1][1], made[-1][2] + text)
+        else:
+            made.append((kind, name, text))
+    return made
+
+
+async def test_reasoning_is_left_out_of_a_plain_answer_and_is_a_sign_of_life(
+    server: openai_server.Server,
+) -> None:
+    async with engine_of(server) as engine:
+        steps: list[base.Step] = []
+        job = base.GenerationInput(ask("think 1"), "f", [], [], 50)
+        await engine.generate(job, kept_in(steps))
+    assert [step.ids for step in steps[:2]] == [[], []]
+    assert "".join(chr(i) for step in steps for i in step.ids) == "wörd0 "
+
+
+async def test_a_comment_is_a_sign_of_life(server: openai_server.Server) -> None:
+    async with engine_of(server) as engine:
+        steps: list[base.Step] = []
+        job = base.GenerationInput(ask("mute"), "f", [], [], 50)
+        reading = asyncio.create_task(engine.generate(job, kept_in(steps)))
+        await eventually(lambda: steps, "a step", every_s=0.005)
+        assert list(steps[0].ids) == []
+        reading.cancel()
+
+
+async def test_a_filtered_answer_is_a_failure(server: openai_server.Server) -> None:
+    async with engine_of(server) as engine:
+        with pytest.raises(base.Refused) as caught:
+            await told(engine, ask("filtered 1"))
+    assert caught.value.code == "content_filter"
+
+
+@pytest.mark.parametrize("cue", ["cut 9", "garbage 9", "error 9", "endless 4"])
+async def test_a_stream_that_is_not_whole_may_be_tried_again(
+    server: openai_server.Server, cue: str
+) -> None:
+    async with engine_of(server) as engine:
+        with pytest.raises(base.Transient) as caught:
+            await told(engine, ask(cue))
+    assert not isinstance(caught.value, base.Busy)
+
+
+async def test_separators_of_unicode_inside_of_a_chunk_do_not_end_its_line() -> None:
+    chunk = {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}
+
+    async def content() -> AsyncIterator[bytes]:
+        line = f"data: {json.dumps(chunk, ensure_ascii=False)}\r\n\r\n".encode()
+        for at in range(0, len(line), 7):
+            yield line[at : at + 7]
+
+    begun = openai_answers.Begun()
+    steps = [step async for step in openai_answers.steps(content(), begun, items=False)]
+    assert "".join(chr(i) for step in steps for i in step.ids) == "a\u2028b\x85c"
+
+
+# ---- continuation
+
+
+@pytest.mark.parametrize("trims", [False, True])
+@pytest.mark.parametrize("cut", ["wörd0", "wörd0 wörd1 ", "wörd0 wörd1 wörd2"])
+async def test_a_continued_answer_is_the_whole_one(
+    server: openai_server.Server, cut: str, trims: bool
+) -> None:
+    server.continues, server.trims = True, trims
+    async with engine_of(server) as engine:
+        whole, alone = await told(engine, ask())
+        rest, last = await told(engine, ask(), cut)
+    assert cut + rest == whole
+    assert last.finish == alone.finish
+    assert last.usage is not None
+    assert alone.usage is not None
+    assert last.usage.input_tokens == alone.usage.input_tokens
+    sent = server.requests[1]
+    assert sent["messages"][-1] == {
+        "role": "assistant",
+        "content": cut.rstrip() if trims else cut,
+    }
+    assert sent["continue_final_message"] is True
+    made = len(cut.split()) + (cut.endswith(" ") and not trims)  # the space is a token, too
+    assert sent["max_tokens"] == 50 - made
+    assert last.usage.output_tokens == made + 5 - len(cut.split())
+
+
+async def test_the_bound_counts_the_text_that_is_continued(server: openai_server.Server) -> None:
+    server.continues = True
+    async with engine_of(server) as engine:
+        rest, last = await told(engine, ask("say 9", max_tokens=3), "wörd0 wörd1")
+        assert (rest, last.finish) == (" wörd2 ", "length")
+        assert last.usage is not None
+        assert last.usage.output_tokens == 3
+        rest, last = await told(engine, ask("say 9", max_tokens=2), "wörd0 wörd1")
+        assert (rest, last.finish, last.usage) == ("", "length", records.Usage(8, 2, 2))
+
+
+async def test_without_a_count_four_bytes_are_a_token(server: openai_server.Server) -> None:
+    async with engine_of(server, continuation="on") as engine:
+        await told(engine, ask(), "wörd0 wörd1 ")
+    assert server.requests[0]["max_tokens"] == 50 - 4
+    assert [q for q in server.questions if "continue_final_message" in q] == []
+
+
+async def test_continuation_may_be_switched_off(server: openai_server.Server) -> None:
+    server.continues = True
+    async with engine_of(server, continuation="off") as engine:
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask(), "wörd0 ")
+
+
+@pytest.mark.parametrize(
+    ("more", "so_far"),
+    [
+        ({"format": {"type": "json_object"}}, code_points('{"a"')),
+        ({"tools": [TOOL], "tool_choice": records.ToolChoice("required")}, code_points("I ")),
+        ({"tools": [TOOL]}, [*code_points("I "), 0x110002, *code_points("weather")]),
+        ({"tools": [TOOL]}, [0x110001, *code_points("hm")]),
+    ],
+)
+async def test_what_text_alone_cannot_continue_is_not_continued(
+    server: openai_server.Server, more: dict[str, Any], so_far: list[int]
+) -> None:
+    server.continues = server.tools = server.formats = True
+    async with engine_of(server) as engine:
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask(**more), so_far)
+    assert server.requests == []
+
+
+async def test_a_rest_that_begins_with_reasoning_is_not_taken_for_text(
+    server: openai_server.Server,
+) -> None:
+    server.continues = True
+    async with engine_of(server) as engine:
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask("think 5"), "wörd0 ")
+
+
+async def test_a_server_that_refuses_to_continue_makes_the_response_not_resumable(
+    server: openai_server.Server,
+) -> None:
+    server.continues = True
+    async with engine_of(server) as engine:
+        server.refusals = [Refusal(400, error={"message": "the template has no such message"})]
+        with pytest.raises(base.NotResumable):
+            await told(engine, ask(), "wörd0 ")
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("headers", "pause_s"),
+    [
+        ({"retry-after": "7"}, 7),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        (
+            {
+                "date": "Sun, 06 Nov 1994 08:49:37 GMT",
+                "retry-after": "Sun, 06 Nov 1994 08:50:07 GMT",
+            },
+            30,
+        ),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}, 0),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(
+    server: openai_server.Server, status: int, headers: dict[str, str], pause_s: float
+) -> None:
+    async with engine_of(server) as engine:
+        bounds: list[int] = []
+        engine.on_bound = bounds.append
+        server.refusals = [Refusal(status, headers)]
+        with pytest.raises(base.Busy) as caught:
+            await told(engine, ask())
+        assert caught.value.pause_s == pause_s
+        assert caught.value.code == ("rate_limit_exceeded" if status == 429 else "server_error")
+        if not pause_s:
+            return
+        assert bounds == [0]
+        with pytest.raises(base.Busy):
+            await told(engine, ask())  # it is not even asked
+        assert len(server.requests) == 1
+        assert engine.trouble == f"the server answered {status}"
+
+
+@pytest.mark.parametrize("asked", ["soon", "-3", "inf", "nan", ""])
+def test_a_pause_that_cannot_be_read_is_none(asked: str) -> None:
+    assert openai_answers.retry_after_s({"retry-after": asked}) is None
+
+
+async def test_slots_open_again_by_themselves_and_grow_with_answers(
+    server: openai_server.Server,
+) -> None:
+    async with engine_of(server) as engine:
+        bounds: list[int] = []
+        engine.on_bound = bounds.append
+        server.refusals = [Refusal(429, {"retry-after-ms": "20"})]
+        with pytest.raises(base.Busy):
+            await told(engine, ask())
+        await eventually(lambda: bounds[-1] > 0, "it opens", every_s=0.005)
+        assert bounds == [0, 1]
+        await told(engine, ask())
+        assert bounds[-1] == 2
+
+
+async def test_a_server_that_is_gone_is_busy_and_not_at_fault_of_the_request(
+    server: openai_server.Server,
+) -> None:
+    async with engine_of(server, start=False) as engine:
+        await server.__aexit__()
+        with pytest.raises(base.Busy):
+            await told(engine, ask())
+        assert engine.trouble.startswith("no connection to the server")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_credential_is_the_operators_and_shows_nothing_of_it(
+    server: openai_server.Server, status: int
+) -> None:
+    async with engine_of(server) as engine:
+        server.refusals = [Refusal(status, error={"message": "Incorrect key: sk-12"})]
+        with pytest.raises(base.Refused) as caught:
+            await told(engine, ask())
+        assert caught.value.code == "engine_unauthorized"
+        assert "sk-12" not in str(caught.value)
+        assert engine.trouble == f"the server refuses the credential ({status})"
+        await told(engine, ask())
+        assert engine.trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        (400, {"message": "no", "code": 400}, "engine_refused"),
+        (400, {"message": "no", "code": "invalid_value"}, "invalid_value"),
+        (400, {"message": "This model's maximum context length is 5"}, "context_length_exceeded"),
+        (404, {"message": "no such model"}, "engine_misconfigured"),
+        (429, {"message": "pay", "code": "insufficient_quota"}, "engine_unauthorized"),
+    ],
+)
+async def test_what_cannot_succeed_fails_with_a_code(
+    server: openai_server.Server, status: int, error: dict[str, Any], code: str
+) -> None:
+    async with engine_of(server) as engine:
+        server.refusals = [Refusal(status, error=error)]
+        with pytest.raises(base.Refused) as caught:
+            await told(engine, ask())
+    assert caught.value.code == code
+
+
+# ---- pace
+
+
+def test_a_burst_of_refusals_halves_once_and_answers_add_one_a_round() -> None:
+    pace = openai_pace.Pace(16)
+    for _ in range(5):
+        assert pace.refused(10.0, asked_s=2.0, draw=0.0, running=12) == 2.0
+    assert (pace.allowed, pace.bound(11.9), pace.bound(12.0)) == (6.0, 0, 6)
+    for _ in range(6):
+        pace.answered()
+    assert 6.9 < pace.allowed < 7.1
+    for _ in range(1000):
+        pace.answered()
+    assert pace.bound(12.0) == 16
+
+
+def test_pauses_grow_have_jitter_and_a_bound() -> None:
+    pace, now = openai_pace.Pace(4), 0.0
+    pauses = []
+    for _ in range(9):
+        pauses.append(pace.refused(now, asked_s=None, draw=1.0))
+        now += pauses[-1]
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
+    assert pace.refused(now, asked_s=None, draw=0.0) == 15
+    pace.answered()
+    assert pace.refused(now + 60, asked_s=None, draw=0.0) == 0.5
+
+
+def test_a_server_that_asks_for_hours_is_asked_again_within_a_minute() -> None:
+    pace = openai_pace.Pace(4)
+    assert pace.refused(0.0, asked_s=86_400, draw=0.0) == 86_400
+    assert (pace.bound(59.0), pace.bound(60.0)) == (0, 4)

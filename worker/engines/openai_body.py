@@ -1,0 +1,90 @@
+"""What an OpenAI-compatible server is asked: the body of a streamed chat completion.
+
+Members that only some servers know are sent only where the client asked for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tailrace.protocol import records
+from worker.engines import base
+from worker.messages import chat
+
+# Of vLLM, as a part of one message; understood by servers that offer it (`openai_canary`).
+CONTINUED: Final = {"continue_final_message": True, "add_generation_prompt": False}
+
+
+def body(
+    request: records.Request, model: str, max_tokens: int, so_far: str = "", made: int = 0
+) -> dict[str, Any]:
+    """The body.
+
+    Args:
+        max_tokens: tokens that may still be generated.
+        so_far: text that the answer has already; it is continued.
+        made: tokens of that text.
+
+    Raises:
+        Refused: the server takes no such format.
+    """
+    s = request.sampling
+    asked: dict[str, Any] = {
+        "model": model,
+        "messages": chat(request.messages),
+        "max_tokens": max_tokens,
+        "temperature": s.temperature,
+        "top_p": s.top_p,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    optional = {
+        "presence_penalty": s.presence_penalty or None,
+        "frequency_penalty": s.frequency_penalty or None,
+        "stop": list(s.stop) or None,
+        # The same seed for the rest would draw what it drew for the beginning.
+        "seed": None if s.seed is None else s.seed + made,
+        "logit_bias": s.logit_bias or None,
+        # vLLM's own, and of most servers beside it.
+        "top_k": s.top_k or None,
+        "min_p": s.min_p or None,
+        "repetition_penalty": s.repetition_penalty if s.repetition_penalty != 1 else None,
+        "min_tokens": min(max(0, s.min_tokens - made), max_tokens) or None,
+        "ignore_eos": s.ignore_eos or None,
+        "response_format": _format(request.format) if request.format else None,
+        **_tools(request),
+    }
+    asked |= {k: v for k, v in optional.items() if v is not None}
+    if so_far:
+        asked["messages"] = [*asked["messages"], {"role": "assistant", "content": so_far}]
+        asked |= CONTINUED
+    return asked
+
+
+def _format(form: dict[str, Any]) -> dict[str, Any]:
+    if form["type"] == "json_object":
+        return {"type": "json_object"}
+    if form["type"] != "json_schema":
+        raise base.Refused(
+            "unsupported_parameter",
+            f"The model does not support a format of type `{form['type']}` here.",
+        )
+    schema = {"name": "answer", "schema": form["schema"], "strict": bool(form.get("strict"))}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _tools(request: records.Request) -> dict[str, Any]:
+    """Where only some tools are allowed, the others are left out."""
+    choice = request.tool_choice
+    tools = [
+        tool
+        for tool in request.tools
+        if not choice.names or tool.get("function", {}).get("name") in choice.names
+    ]
+    if not tools:
+        return {}
+    mode: Any = choice.mode
+    if mode == "required" and len(choice.names) == 1:
+        mode = {"type": "function", "function": {"name": choice.names[0]}}
+    alone = {} if request.parallel_tool_calls else {"parallel_tool_calls": False}
+    return {"tools": tools, "tool_choice": mode, **alone}
