@@ -187,12 +187,15 @@ class Attempt:
     async def _read(
         self, engine: base.Engine, job: base.GenerationInput, stall_detector: StallDetector
     ) -> None:
+        # Where ids are characters their number says about how many tokens they are.
+        per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
+
         def on_step(step: base.Step) -> bool:
             if self.stopped is not None:
                 return False
             self._last_step = self._monotonic()
             self._on_step(step)
-            stall_detector.record_output(len(step.ids), self._last_step)
+            stall_detector.record_output(len(step.ids) / per_token, self._last_step)
             return self.generation.phase is generation.Phase.RUNNING
 
         await engine.generate(job, on_step)

@@ -14,21 +14,26 @@ class StallDetector:
     """Signs of life of the engine as a whole.
 
     Attributes:
-        tokens: ids the engine made since the start.
         last_sign: when the engine last said something; 0 before.
+        _tokens: tokens the engine made since the start.
         _stall_s: silence of the whole engine that counts as a stall.
         _given_up: responses whose attempts were given up since the last sign of life.
     """
 
     def __init__(self, stall_s: float) -> None:
-        self.tokens = 0
+        self._tokens = 0.0
         self.last_sign = 0.0
         self._stall_s = stall_s
         self._given_up: set[str] = set()
 
-    def record_output(self, tokens: int, now: float) -> None:
-        """The engine made `tokens` ids for one of its responses."""
-        self.tokens += tokens
+    @property
+    def tokens(self) -> int:
+        """Tokens the engine made since the start."""
+        return int(self._tokens)
+
+    def record_output(self, tokens: float, now: float) -> None:
+        """The engine made `tokens` for one of its responses."""
+        self._tokens += tokens
         self.last_sign = now
         self._given_up.clear()
 

@@ -41,6 +41,7 @@ class Server:
         refusals: the next answers to streamed chat requests.
         keys: credentials that count; None: it asks for none.
         continues, trims, formats, tools: what it honours; `trims`: its template trims messages.
+        hangs: so many streams say nothing more after their third word.
         cut_after: so many words, then the connection is lost; once.
         token_requests: forms of token requests, with `basic` as they were authorized.
         token_answers: the next answers of the token endpoint: status and object.
@@ -57,6 +58,7 @@ class Server:
         self.refusals: list[Refusal] = []
         self.keys: set[str] | None = None
         self.continues = self.trims = self.formats = self.tools = False
+        self.hangs = 0
         self.cut_after: int | None = None
         self.token_requests: list[dict[str, str]] = []
         self.token_answers: list[tuple[int, dict[str, Any]]] = []
@@ -228,6 +230,11 @@ class Server:
             if (i == 2 and cue.startswith("cut")) or i + 1 == self.cut_after:
                 self.cut_after = None
                 writer.transport.abort()
+                return False
+            if i == 2 and self.hangs:
+                self.hangs -= 1
+                await gone
+                self.closed_early += 1
                 return False
             if i == 2 and cue.startswith("garbage"):
                 _raw(writer, "data: {not json\n\n")

@@ -226,7 +226,9 @@ class OpenAI(base.Remote):
         if closed_s:
             raise base.Busy("the server has refused others a moment ago", closed_s)
         try:
-            sent = text if self._continuation.keeps_space else text.rstrip()
+            # A space belongs to the token of the next word: text that ends with one is odd to a
+            # model. So it is left out, and the model says it again.
+            sent = text.rstrip(" " if self._continuation.keeps_space else None)
             begun = openai_answers.Begun(await self._tokens(sent), text[len(sent) :])
             left = job.max_tokens - begun.tokens
             request = await job.whole()

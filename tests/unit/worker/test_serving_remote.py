@@ -1,7 +1,5 @@
-"""A response whose engine takes nothing now: it waits without a slot, and nothing counts as failed.
-
-The engine is a server on this machine's loopback.
-"""
+"""Responses whose engine is a server elsewhere, here one on the loopback. While it takes nothing
+they wait without a slot, and nothing counts as failed; when it is lost in mid-answer they go on."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.support import memory_worker, openai_server
 from tests.support.memory_worker import Foreign, answer, new_request
 from tests.support.openai_server import Refusal
 from tests.support.waiting import eventually
-from worker import served_response
+from worker import attempt, served_response
 from worker.attempt import Stop
 from worker.engines import openai
 from worker.outcome import Outcome
@@ -151,6 +149,20 @@ async def test_an_answer_whose_stream_breaks_is_continued_by_its_text(
         assert [m["role"] for m in server.requests[1]["messages"]] == ["user", "assistant"]
 
 
+async def test_an_answer_whose_server_hangs_is_continued_by_its_text(
+    server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "STALL_CHECK_S", 0.005)
+    monkeypatch.setattr(attempt, "STOOD_STILL_S", 1e9)
+    server.continues, server.hangs = True, 1
+    async with worker_on(server) as worker:
+        request = new_request(worker.memory, "say 9", sampling=SAMPLING)
+        assert await advancing(worker, worker.serve(request)) is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.text == "".join(f"wörd{i} " for i in range(9))
+        assert server.closed_early == 1
+
+
 async def test_a_stop_string_across_the_takeover_is_found(
     server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +176,7 @@ async def test_a_stop_string_across_the_takeover_is_found(
         assert await worker.serve(request).outcome() is Outcome.DONE
         found = answer(worker.memory, request.rid)
         assert (found.text, found.ended.status) == ("wörd0 wörd1 ", "completed")
-        assert server.requests[1]["messages"][-1]["content"] == "wörd0 wörd1 wörd2 "
+        assert server.requests[1]["messages"][-1]["content"] == "wörd0 wörd1 wörd2"
 
 
 async def test_another_worker_continues_the_text_of_a_lost_one(
@@ -185,3 +197,25 @@ async def test_another_worker_continues_the_text_of_a_lost_one(
         found = answer(worker.memory, request.rid)
         assert found.text == "".join(f"wörd{i} " for i in range(40))
         assert [claim.worker for claim in found.claims] == ["this/1", "next/1"]
+
+
+async def test_calls_of_the_server_are_items_in_the_log(server: openai_server.Server) -> None:
+    server.tools = True
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    async with worker_on(server) as worker:
+        request = new_request(worker.memory, "call 1", sampling=SAMPLING, tools=[tool])
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.text == 'wörd0 {"city": "Paris"}{"city": "Rome"}'
+        marks = [mark for r in found.records if isinstance(r, records.Tok) for mark in r.marks]
+        assert [(mark.kind, mark.name) for mark in marks] == [("c", "weather"), ("c", "weather")]
+        assert (found.ended.status, found.claims[0].parser) == ("completed", "openai@1")
+
+
+async def test_characters_are_not_counted_as_tokens(server: openai_server.Server) -> None:
+    """Symptom: the rate of a worker whose engine is at a URL was told four times too high, and so
+    the wait at it four times too short."""
+    async with worker_on(server) as worker:
+        request = new_request(worker.memory, "say 8", sampling=SAMPLING)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert worker.context.stall_detector.tokens == len("wörd0 " * 8) // 4
