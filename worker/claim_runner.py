@@ -296,7 +296,6 @@ class ClaimRunner:
         end = context.monotonic() + error.pause_s
         while self._attempt.stopped is None and (left := end - context.monotonic()) > 0:
             await self._entry.changed(min(left, BUSY_LOOK_S))
-            self.check_ownership()
         if self._attempt.stopped is not None:
             await self._interrupted()
         response.abandoned.add(self.fencing_token)

@@ -147,8 +147,7 @@ class OpenAI(base.Remote):
         answer = await self._client.get("models", timeout=PROBE_S)
         if answer.status_code >= 500:
             raise base.Transient(f"the server answered {answer.status_code}")
-        if answer.status_code == 401:
-            raise base.Transient("the server refuses the credential (401)")
+        self.trouble = ""
 
     async def _find_out(self) -> None:
         """What the server can do. A server that asks to wait is asked again later."""

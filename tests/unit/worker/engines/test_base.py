@@ -15,6 +15,7 @@ from worker.engines import base
         (base.Refused("c", "m"), base.Verdict.FAIL),
         (base.NotResumable(), base.Verdict.FAIL),
         (base.Transient("x"), base.Verdict.RETRY),
+        (base.Busy("x", 1.0), base.Verdict.RETRY),
         (RuntimeError("a defect"), base.Verdict.RETRY),
     ],
 )

@@ -181,8 +181,11 @@ async def test_a_server_that_says_no_to_canaries_with_500_starts(
     server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_whole", lambda _body: (500, {"error": {"message": "broken"}}))
-    async with engine_of(server) as engine:
+    async with engine_of(server, start=False) as engine:
+        engine.trouble = "no connection"
+        await asyncio.wait_for(engine.start(), 20)
         assert engine.features == {"images"}
+        assert engine.trouble == ""
 
 
 # ---- what is asked
