@@ -19,7 +19,7 @@ from worker.engines import base, openai, openai_credentials
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.engine,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(500),
 ]
 GREEDY = records.Sampling(60, temperature=0.0)
 QUESTION = "Tell a story about the sea."

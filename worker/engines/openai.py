@@ -94,7 +94,7 @@ class OpenAI(base.Remote):
         _pace: how many responses the server gets at once.
         _running: requests that the server works on.
         _continuation: how the server continues text; known once it has started.
-        _counts: the server counts tokens of a text when asked (`/tokenize`).
+        _counts: the server counts tokens of a text when asked (`/tokenize`), as vLLM does.
     """
 
     ids_are_tokens = False
@@ -158,8 +158,7 @@ class OpenAI(base.Remote):
         if await openai_canary.tools(self._ask):
             features.add("tools")
         self.features = frozenset(features)
-        if self._continuation.offered:
-            self._counts = await self._counted("one two three") is not None
+        self._counts = await self._counted("one two three") is not None
 
     async def _continuation_offered(self) -> openai_canary.Continuation:
         if self._asked_continuation == "auto":
@@ -232,6 +231,10 @@ class OpenAI(base.Remote):
             left = job.max_tokens - begun.tokens
             request = await job.whole()
             body = openai_body.body(request, self._model, max(1, left), sent, begun.tokens)
+            if (
+                self._counts
+            ):  # it is vLLM, whose shared prefix cache would tell tenants by its speed
+                body["cache_salt"] = request.owner.cache_scope
             async with aclosing(self._answer(body, begun, job)) as answer:
                 async for step in answer:
                     if left > 0:

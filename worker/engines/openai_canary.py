@@ -65,7 +65,7 @@ NO_CONTINUATION: Final = Continuation(offered=False)
 
 
 async def continuation(ask: Ask) -> Continuation:
-    """How the server continues text. Five questions of one token at most; two to a server that does
+    """How the server continues text. Six questions of one token at most; two to a server that does
     not."""
 
     async def prompt_tokens(text: str, **more: Any) -> int:

@@ -206,6 +206,13 @@ async def test_only_what_the_client_asked_for_is_sent(server: openai_server.Serv
     assert {k: v for k, v in full.items() if k not in plain} == {**asked, "ignore_eos": True}
 
 
+async def test_vllm_is_told_whose_prompt_it_caches(server: openai_server.Server) -> None:
+    server.continues = True  # and counts tokens, as vLLM does
+    async with engine_of(server) as engine:
+        await told(engine, ask())
+    assert server.requests[0]["cache_salt"] == records.Owner("i", "s").cache_scope
+
+
 @pytest.mark.parametrize(
     ("choice", "sent", "names"),
     [
