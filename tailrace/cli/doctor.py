@@ -174,7 +174,7 @@ def _pools() -> Finding:
                     f"pool {pool.name}: {member}: there is no folder {folder}",
                     f"Correct it in {catalog.file or 'TAILRACE_POOLS'}",
                 )
-    rules = f", and {len(catalog.rules)} rules of auto" if catalog.rules else ""
+    rules = f", and rules of auto: {len(catalog.rules)}" if catalog.rules else ""
     return Finding(
         "pools", "ok", f"{', '.join(catalog.names)}{rules} ({catalog.file or 'TAILRACE_POOLS'})"
     )

@@ -64,7 +64,7 @@ def configure(
         ) from error
     for name, value in given.items():
         found = _found(config, name, type(value))
-        if found and value not in found:
+        if found and value != "auto" and value not in found:
             raise base.ArgumentRefused(
                 f"vLLM {version} cannot do engine_args.{name} = {value!r} here: it takes "
                 f"{found[0]!r}"

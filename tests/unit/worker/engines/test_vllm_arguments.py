@@ -30,7 +30,7 @@ def build(given: Mapping[str, Any]) -> Config:
     if given.get("model") == "missing":
         raise OSError("no model")
     dbo = False if "dbo" in given else None
-    return Config(Part(size=given.get("size", 1)), Part(dbo=dbo, dtype="torch.bfloat16"))
+    return Config(Part(size=given.get("size", 1), mode="hf"), Part(dbo=dbo))
 
 
 def test_arguments_that_vllm_knows_pass() -> None:
@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_refused(given: dict[str, Any], said: str) -> Non
         vllm_arguments.configure(build, given, "1")
 
 
-@pytest.mark.parametrize("given", [{}, {"size": 4}, {"x": [1], "size": 2}])
+@pytest.mark.parametrize("given", [{}, {"size": 4}, {"x": [1], "size": 2, "mode": "auto"}])
 def test_what_can_be_done_is_configured(given: dict[str, Any]) -> None:
     assert vllm_arguments.configure(build, given, "1").cache.size == given.get("size", 1)
 
