@@ -3,7 +3,6 @@ outlives."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -135,7 +134,6 @@ async def test_an_answer_goes_on_as_without_a_fault_when_its_worker_is_killed(
         second = bench.worker(session_ms=3000, **more)
         first.kill()
         answer = await bench.done(request.rid, 120)
-        assert await asyncio.to_thread(second.status) is not None
         logs = first.logs() + second.logs()
     assert answer.text == whole
     assert answer.ended.status == "incomplete"  # by its bound, which counts both parts

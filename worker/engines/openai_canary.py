@@ -111,13 +111,15 @@ async def tools(ask: Ask) -> bool:
     except (KeyError, IndexError, TypeError):
         return False
     # vLLM refuses this one where it was started without a parser of calls.
-    return bool(await _message(ask, "Hello.", tools=[_TOOL], tool_choice="auto"))
+    may = await _message(ask, "Hello.", tools=[_TOOL], tool_choice="auto", max_tokens=1)
+    return bool(may)
 
 
 async def _message(ask: Ask, text: str, **more: Any) -> dict[str, Any]:
     """The message of the answer; empty if there is none."""
     question = [{"role": "user", "content": text}]
-    answer = await ask({"messages": question, "max_tokens": _MOST_TOKENS, "temperature": 0, **more})
+    asked = {"messages": question, "max_tokens": _MOST_TOKENS, "temperature": 0}
+    answer = await ask(asked | more)
     try:
         message = (answer or {})["choices"][0]["message"]
     except (KeyError, IndexError, TypeError):
