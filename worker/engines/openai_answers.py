@@ -69,20 +69,21 @@ def failure(status: int, headers: Mapping[str, str], content: bytes) -> base.Eng
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The pause that an answer asks for, in s; None if it asks for none that can be read.
+    """The pause that an answer asks for, in s; None if it asks for none, or it cannot be read.
     `retry-after-ms` is of OpenAI's servers; `retry-after` is seconds or an HTTP date."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             pause_s = float(headers[name]) * unit
         except (KeyError, ValueError):
             continue
-        return pause_s if 0 <= pause_s < float("inf") else None
+        return pause_s if 0 < pause_s < float("inf") else None
     until = _time(headers.get("retry-after", ""))
     if until is None:
         return None
     # By the server's own clock, if it tells the time.
     now = _time(headers.get("date", "")) or datetime.now(UTC)
-    return max(0.0, (until - now).total_seconds())
+    pause_s = (until - now).total_seconds()
+    return pause_s if pause_s > 0 else None
 
 
 def _time(text: str) -> datetime | None:
