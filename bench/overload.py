@@ -2,7 +2,7 @@
 feels of it (docs/performance.md).
 
 Three workers of the scripted engine, whose capacity is known, and two gateways get an open loop of
-streamed requests of many users; 3 % of the answers are 30 times as long as the others. In the
+streamed requests of many users; 3 % of the answers are 20 times as long as the others. In the
 first kind of run interactive requests take half of the capacity, and batch requests are what is too
 much; in the second kind both classes are. In each run Redis is emptied after a third of the load
 and killed after two thirds; the supervisor starts it again. After the load, interactive requests
@@ -38,9 +38,9 @@ from tailrace.verify import checks
 from tailrace.verify import command as verify
 
 WORKERS: Final = 3
-PLACES: Final = 8  # of each worker
-PACE_MS: Final = 20
-SHORT, LONG, LONG_SHARE = 20, 600, 0.03  # tokens
+PLACES: Final = 4  # of each worker
+PACE_MS: Final = 40
+SHORT, LONG, LONG_SHARE = 20, 400, 0.03  # tokens
 MEAN: Final = SHORT + LONG_SHARE * (LONG - SHORT)
 MOST: Final = 1000  # tokens that every request allows
 USERS: Final = 20
