@@ -257,6 +257,8 @@ class Stream:
         if self._failed:
             return b""
         out = b""
+        if event.response is not None and not index:  # it may be another one than was asked for
+            self._head["model"] = event.response["model"]
         if not self._opened:
             self._opened = True
             out = b"".join(choice.open() for choice in self._choices)

@@ -58,9 +58,10 @@ async def source(
         request = await deliver.request_of(fork.rid, owner)
     except (delivery.NotFound, log.HistoryLost) as error:
         raise errors.previous_response_not_found(fork.rid, forks.SOURCE) from error
-    if request.model != model:
+    answered = found.response["model"]
+    if answered != model:
         raise errors.invalid_value(
-            "model", f"A fork is continued by the model of its source, '{request.model}'."
+            "model", f"A fork is continued by the model of its source, '{answered}'."
         )
     if found.claim is None or fork.at > found.tokens:
         raise errors.invalid_value(

@@ -129,6 +129,8 @@ class Stream:
         index, event = chosen
         if self._failed:
             return b""
+        if event.response is not None and not index:  # it may be another one than was asked for
+            self._head["model"] = event.response["model"]
         if event.type == "response.output_text.delta" and event.delta is not None:
             tokens = _delta(event.body).logprobs if self._logprobs else []
             out = self._chunk(index, self._begun(index) + event.delta, tokens)

@@ -146,7 +146,7 @@ def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> di
         "owner": whole.owner.key,
         "created_at": int(request.echo["created_at"]),
         "ended_ms": whole.ended_ms,
-        "model": request.model,
+        "model": whole.model,
         "kind": CHAT if choice is not None else RESPONSE,
         "status": status or "cancelled",
         "previous": request.previous,

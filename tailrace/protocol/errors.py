@@ -516,6 +516,17 @@ def unavailable(
     )
 
 
+def no_pool(model: str, states: Sequence[tuple[str, str]], retry_after_s: float) -> ApiError:
+    """Neither the pool of the model nor one of its `fallback` can answer. `states`: each pool, and
+    what keeps it from it; empty: it does not answer for this model, or not such a request."""
+    told = ", ".join(f"{pool}: {reason or 'not able'}" for pool, reason in states)
+    return unavailable(
+        f"No pool can answer for the model {_quoted(model)} right now ({told}). "
+        f"Please try again in {_wait(retry_after_s):.1f}s.",
+        retry_after_s,
+    )
+
+
 def _wait(seconds: float) -> float:
     """A waiting time that a client can be told. Where it was computed from figures that mean
     nothing, the client comes back after a second."""

@@ -126,6 +126,8 @@ def is_echo(found: dict[str, Any], rid: str) -> bool:
 
 DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 
+FALLBACK: Final = "fallback"  # of a Response object; log rule §22
+
 EMBEDDINGS: Final = "embeddings"  # `object` in the echo of an embeddings request
 
 
@@ -142,6 +144,16 @@ def embeddings_echo(
         "background": False,
         "metadata": metadata or {},
     }
+
+
+def served_by(base: dict[str, Any], served: str) -> dict[str, Any]:
+    """The static part of a Response object that the model `served` answers; empty: the one that was
+    asked for. `base` may name another one of them."""
+    asked = base[FALLBACK]["from"] if FALLBACK in base else base["model"]
+    found = {**base, "model": served or asked, FALLBACK: {"from": asked}}
+    if not served:
+        del found[FALLBACK]
+    return found
 
 
 def shown(found: dict[str, Any]) -> bool:
@@ -193,7 +205,8 @@ class Series:
     Feed it the effects of the fold in order; each call returns the events that follow from it.
 
     Attributes:
-        base: the request's echo, and from the first claim on how many messages the prompt lacks.
+        base: the request's echo, and from the first claim on how many messages the prompt lacks,
+            and which model answers where that is another one.
         next: the next sequence_number.
         output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
@@ -267,12 +280,14 @@ class Series:
 
     def _claimed(self, effect: fold.Claimed) -> list[Event]:
         self.parsed = bool(effect.claim.parser)
-        # A takeover continues the series without a reset, because SDKs know no reset.
-        if self.claimed:
+        base = served_by(self.base, effect.served)
+        # A takeover continues the series without a reset, because SDKs know no reset. Only another
+        # model is told, which can answer as long as there is no token.
+        if self.claimed and base["model"] == self.base["model"]:
             return []
-        self.claimed = True
-        if effect.claim.dropped:
-            self.base = {**self.base, DROPPED: effect.claim.dropped}
+        if not self.claimed and effect.claim.dropped:
+            base[DROPPED] = effect.claim.dropped
+        self.claimed, self.base = True, base
         return [self._lifecycle("response.in_progress", "in_progress")]
 
     def _tokens(self, effect: fold.Accepted) -> list[Event]:

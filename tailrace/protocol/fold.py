@@ -52,10 +52,11 @@ class Ignored(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A CLAIM took effect. `epoch` 1 is the first claim; a higher one is a takeover, which readers
-    show as "resumed"."""
+    show as "resumed". `served`: `Fold.served` from now on."""
 
     claim: records.Claim
     epoch: int
+    served: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,11 @@ class Fold:
         first: the first accepted claim; None while NEW.
         model: model revision, tokenizer and parser of the claim under which its first token was
             made; of the last claim while there is none. All tokens are of these.
+        served: public name of the model that answers, where that is not the one that was asked for
+            (log rule §22); else empty. By the last claim before its first token.
+        prompt: length of the prompt in tokens. By the last claim before its first token that says
+            it: another model may have another tokenizer.
+        topic: the request topic that the owner's claim names; empty while NEW.
         claims: accepted claims in order, as (fencing token, worker).
         starts: for each of them, how many tokens were accepted before it.
         yielded: fencing tokens whose workers asked to be taken over.
@@ -169,6 +175,9 @@ class Fold:
     copied: int = 0
     first: records.Claim | None = None
     model: tuple[str, str, str] = ("", "", "")
+    served: str = ""
+    prompt: int = 0
+    topic: str = ""
     claims: list[tuple[str, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     yielded: set[str] = field(default_factory=set)
@@ -244,11 +253,14 @@ class Fold:
         if not self.next:
             self.model = (record.model_rev, record.tokenizer_digest, record.parser)
             self.copied = record.copied or self.copied
+            self.served = record.served
+            self.prompt = record.prompt_tokens or self.prompt
+        self.topic = record.req_topic
         self.ended = None
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
-        return Claimed(record, self.epoch)
+        return Claimed(record, self.epoch, self.served)
 
     def _token(self, record: records.Tok) -> Outcome:
         if record.own != self.owner:
@@ -314,7 +326,7 @@ class Fold:
         if principal is not None and record.by != principal:
             return Ignored.FOREIGN
         usage = records.Usage(
-            input_tokens=self.first.prompt_tokens if self.first else 0,
+            input_tokens=self.prompt,
             output_tokens=self.made,
             reasoning_tokens=self.reasoning,
         )

@@ -70,13 +70,20 @@ class FrameLp(msgspec.Struct, array_like=True, frozen=True):
     lp: Annotated[tuple[records.Lp, ...], msgspec.Meta(min_length=1)]
 
 
+class ClaimServed(msgspec.Struct, array_like=True, frozen=True):
+    """The model that claim number `claim` names as the one that answers (log rule §22)."""
+
+    claim: records.Count
+    served: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_defaults=True):
     """One response that has ended.
 
     `claims`, `frames`, `ids`, `text`: what was accepted, in order; `text` is without the end's.
     `marks` and `lp`: only of frames that have some, by frame. `dropped`: messages that its prompt
-    lacks (log rule §21). `end`: the record that ended it, a
-    CANCEL without its `echo`. `ended_ms`: broker time of that record.
+    lacks (log rule §21). `served`: only of claims that name a model. `end`: the record that ended
+    it, a CANCEL without its `echo`. `ended_ms`: broker time of that record.
     """
 
     rid: str
@@ -91,7 +98,15 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     marks: list[FrameMarks] = []
     lp: list[FrameLp] = []
     dropped: records.Count = 0
+    served: list[ClaimServed] = []
     v: int = records.VERSION
+
+    @property
+    def model(self) -> str:
+        """The model that answered: the last claim before the first token says which."""
+        before = [number for number, claim in enumerate(self.claims) if claim.at == 0]
+        by_claim = {each.claim: each.served for each in self.served}
+        return (by_claim.get(before[-1], "") if before else "") or self.request.model
 
     @property
     def consistent(self) -> bool:
@@ -110,6 +125,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
             and sum(frame.characters for frame in self.frames) == len(self.text)
             and _numbered([each.frame for each in self.marks], len(self.frames))
             and _numbered([each.frame for each in self.lp], len(self.frames))
+            and _numbered([each.claim for each in self.served], len(self.claims))
         )
 
     @property
@@ -129,9 +145,9 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
         )
 
 
-def _numbered(frames: Sequence[int], count: int) -> bool:
-    """Whether these are numbers of some of `count` frames, in order, each once."""
-    return all(a < b for a, b in itertools.pairwise([-1, *frames, count]))
+def _numbered(numbers: Sequence[int], count: int) -> bool:
+    """Whether these are numbers of some of `count` frames or claims, in order, each once."""
+    return all(a < b for a, b in itertools.pairwise([-1, *numbers, count]))
 
 
 # Measured: a frame, beside ids and text; a claim; a token in log probabilities.
@@ -157,6 +173,7 @@ class Draft:
     text: list[str] = field(default_factory=list)
     marks: list[FrameMarks] = field(default_factory=list)
     lp: list[FrameLp] = field(default_factory=list)
+    served: list[ClaimServed] = field(default_factory=list)
     end: records.End | records.Cancel | None = None
     ended_ms: int = 0
     dropped: int = 0
@@ -192,6 +209,8 @@ class Draft:
         # A first CLAIM shows that a CANCEL before it was a stranger's.
         self.end = None
         self.dropped = self.dropped if self.claims else record.dropped
+        if record.served:
+            self.served.append(ClaimServed(len(self.claims), record.served))
         self.claims.append(
             Claimed(
                 len(self.ids),
@@ -222,6 +241,7 @@ class Draft:
             self.marks,
             self.lp,
             self.dropped,
+            self.served,
         )
 
 
@@ -271,7 +291,8 @@ def accepted(history: History) -> Iterator[records.TokenRecord]:
 
 def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
     prev = None
-    for each in history.claims:
+    served = {each.claim: each.served for each in history.served}
+    for number, each in enumerate(history.claims):
         claim = records.Claim(
             history.rid,
             each.own,
@@ -287,6 +308,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             each.parser,
             each.copied,
             history.dropped if prev is None else 0,
+            served.get(number, ""),
         )
         yield each.at, claim
         prev = each.own

@@ -248,6 +248,17 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
         return 0 < self.append_by < timestamp
 
 
+class Reroute(msgspec.Struct, tag_field="t", tag="REROUTE", frozen=True, omit_defaults=True):
+    """On the request topic of another pool, in the same partition, key = rid: its workers may
+    answer `request` too, which is in the log already (log rule §22). `asked_ms`: broker time of the
+    request's own record; 0 where its gateway does not know it."""
+
+    rid: str
+    request: Request
+    asked_ms: Count = 0
+    v: int = VERSION
+
+
 class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaults=True):
     """A worker with fencing token `own` takes the response over from `prev` (null: no owner yet).
 
@@ -255,7 +266,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     response. `copied` of them are the ids that the response begins with (log rule §19). `dropped`
     messages were left out of the prompt (log rule §21); only a first claim says so. `parser` is
     equal where the same ids make the same text and marks: names of parsers
-    and the version of what runs them; empty for a plain response (log rule §16).
+    and the version of what runs them; empty for a plain response (log rule §16). `served` is the
+    public name of the worker's model where that is not the one that was asked for (log rule §22).
     """
 
     rid: str
@@ -272,12 +284,14 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     parser: str = ""
     copied: Count = 0
     dropped: Count = 0
+    served: str = ""
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        return VERSION_2 if self.parser or self.copied or self.dropped else VERSION
+        later = self.parser or self.copied or self.dropped or self.served
+        return VERSION_2 if later else VERSION
 
 
 class Mark(msgspec.Struct, array_like=True, frozen=True):
@@ -503,14 +517,26 @@ class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults
 
 TokenRecord = Claim | Tok | End | Cancel | Yield
 Record = (
-    Request | TokenRecord | Deleted | Metadata | Revoked | Upload | Incarnation | Metered | Dead
+    Request
+    | Reroute
+    | TokenRecord
+    | Deleted
+    | Metadata
+    | Revoked
+    | Upload
+    | Incarnation
+    | Metered
+    | Dead
 )
 
-T = TypeVar("T", bound=Request | TokenRecord | Deleted | Metadata | Revoked | Upload | Incarnation)
+T = TypeVar(
+    "T", bound=Request | Reroute | TokenRecord | Deleted | Metadata | Revoked | Upload | Incarnation
+)
 
 _encoder = msgspec.json.Encoder()
 _tokens = msgspec.json.Decoder(TokenRecord)
 _requests = msgspec.json.Decoder(Request)
+_reroutes = msgspec.json.Decoder(Reroute)
 _deletions = msgspec.json.Decoder(Deleted)
 _changes = msgspec.json.Decoder(Metadata)
 _revocations = msgspec.json.Decoder(Revoked)
@@ -534,10 +560,12 @@ def encode(record: Record) -> bytes:
     return _encoder.encode(record)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], value: bytes | None) -> T | None:
+def _decode(
+    decoder: msgspec.json.Decoder[T], value: bytes | None, depth: int = MAX_DEPTH
+) -> T | None:
     if value is None:
         return None
-    if too_deep(value):
+    if too_deep(value, depth):
         return None
     try:
         record = decoder.decode(value)
@@ -627,6 +655,16 @@ def request_of(key: bytes | None, value: bytes | None) -> Request | None:
     """Like `decode_request`, but also None where the key names another response."""
     record = decode_request(value)
     return record if record is not None and key == record.rid.encode() else None
+
+
+def reroute_of(key: bytes | None, value: bytes | None) -> Reroute | None:
+    """A reroute, or None for every other record of a request topic, for garbage, and where the key
+    names another response."""
+    record = _decode(_reroutes, value, MAX_DEPTH + 1)  # its request is one level deeper
+    if record is None or key != record.rid.encode():
+        return None
+    request = record.request
+    return record if request.rid == record.rid and request.v == request.version else None
 
 
 def decode_meta(value: bytes | None) -> Incarnation | None:

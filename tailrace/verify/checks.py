@@ -13,6 +13,7 @@ from tailrace.verify import (
     activity_checks,
     conversation_checks,
     embedding_checks,
+    fallback_checks,
     fork_checks,
     history,
     item_checks,
@@ -101,6 +102,7 @@ def _response(
     conversation_checks.check_turn(out, response, found)
     fork_checks.check_fork(out, response, account, found.responses)
     truncation_checks.check_truncation(out, response, account)
+    fallback_checks.check_fallback(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)
@@ -113,9 +115,11 @@ def _response(
 
 
 def _committed(response: history.Response, found: history.History) -> bool:
-    """Whether the group is past one of its requests."""
-    commits = ((found.committed.get((a.topic, response.partition)), a) for a in response.asked)
-    return any(commit is not None and commit.offset > a.offset for commit, a in commits)
+    """Whether a group is past one of its requests."""
+    places = [(a.topic, a.offset) for a in response.asked]
+    places += [(a.topic, a.offset) for a in response.rerouted]
+    commits = ((found.committed.get((t, response.partition)), offset) for t, offset in places)
+    return any(commit is not None and commit.offset > offset for commit, offset in commits)
 
 
 def _figures(out: Report, response: history.Response, account: reference_fold.Account) -> None:

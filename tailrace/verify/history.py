@@ -32,6 +32,14 @@ class Asked(NamedTuple):
     request: records.Request
 
 
+class Rerouted(NamedTuple):
+    """A reroute and where it lies in the log."""
+
+    topic: str
+    offset: int
+    reroute: records.Reroute
+
+
 class Placed(NamedTuple):
     """A record of `llm.tokens` with its offset. `timestamp` is the broker's, in milliseconds."""
 
@@ -48,6 +56,7 @@ class Response:
         entries: its token records by offset, ignored ones included.
         asked: its requests by topic and offset. There are several when a gateway repeated an
             append of unknown outcome, and none once retention removed them.
+        rerouted: the reroutes of its request.
         metered: its usage records.
         dead: its dead letters.
         deleted: who wrote that it is deleted.
@@ -61,6 +70,7 @@ class Response:
     partition: int
     entries: list[Placed] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    rerouted: list[Rerouted] = field(default_factory=list)
     metered: list[records.Metered] = field(default_factory=list)
     dead: list[records.Dead] = field(default_factory=list)
     deleted: list[records.Owner] = field(default_factory=list)
@@ -219,6 +229,10 @@ class History:
     def _add_request(self, r: log_words.Record) -> None:
         place = self.places.setdefault((r.topic, r.partition), {})
         place[r.offset] = None
+        reroute = records.reroute_of(r.key, r.value)
+        if reroute is not None:
+            self._add_reroute(r, reroute)
+            return
         request = records.decode_request(r.value)
         if not self._under_its_key(r, request.rid if request else None):
             request = None
@@ -233,6 +247,15 @@ class History:
         self.response(request.rid, address).asked.append(
             Asked(r.topic, r.offset, r.timestamp, request)
         )
+
+    def _add_reroute(self, r: log_words.Record, reroute: records.Reroute) -> None:
+        address = self._address(reroute.rid, r.topic)
+        if address is None or address.partition != r.partition:
+            self.garbage[r.topic] += address is not None
+            return
+        self.places[r.topic, r.partition][r.offset] = reroute.rid
+        found = Rerouted(r.topic, r.offset, reroute)
+        self.response(reroute.rid, address).rerouted.append(found)
 
     def _add_kept(self, r: log_words.Record) -> None:
         """Files and metadata that lie in the same topic are not judged."""

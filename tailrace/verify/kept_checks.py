@@ -29,6 +29,7 @@ _MEMBERS: Final = {
     "marks": "it has other marks",
     "lp": "it has other log probabilities",
     "dropped": "it has another number of messages left out",
+    "served": "it names another model",
     "end": "it has another end",
     "ended_ms": "it ended at another time",
 }
@@ -144,6 +145,9 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
     sparse = {
         "marks": [[n, _plain(tok)["marks"]] for n, tok in enumerate(frames) if tok.marks],
         "lp": [[n, _plain(tok)["lp"]] for n, tok in enumerate(frames) if tok.lp],
+        "served": [
+            [n, epoch.claim.served] for n, epoch in enumerate(account.epochs) if epoch.claim.served
+        ],
     }
     request = _plain(response.asked[0].request)
     return {

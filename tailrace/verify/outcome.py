@@ -164,10 +164,7 @@ def events(
     out: list[tuple[str, str | None, int]] = [("response.created", None, 0)]
     if background:
         out.append(("response.queued", None, 0))
-    if account.epochs:
-        out.append(
-            ("response.in_progress", None, account.entries[account.epochs[0].start].timestamp)
-        )
+    out += [("response.in_progress", None, at) for at in _begun(account)]
     end_at = account.entries[account.ended_at].timestamp if account.ended_at is not None else 0
     kind = ""  # of the open item
     named = False  # a token with text came before any item
@@ -192,6 +189,17 @@ def events(
     terminal = account.status if account.status in ("completed", "failed") else "incomplete"
     out.append((f"response.{terminal}", None, end_at))
     return out
+
+
+def _begun(account: reference_fold.Account) -> Iterable[int]:
+    """Broker times of the first claim, and of those before the first token that name another model
+    than the one before."""
+    before = None
+    first = account.frames[0].at if account.frames else len(account.entries)
+    for epoch, served in zip(account.epochs, account.served_at(first), strict=False):
+        if served != before:
+            yield account.entries[epoch.start].timestamp
+        before = served
 
 
 _CHARACTERS: Final = {

@@ -175,6 +175,24 @@ class Account:
         return self.epochs[0].claim.dropped if self.epochs else 0
 
     @property
+    def prompt(self) -> int:
+        """How many tokens its prompt has, as the last owner before its first token said who did."""
+        begun = self.frames[0].at if self.frames else len(self.entries)
+        said = [t.claim.prompt_tokens for t in self.epochs if t.start < begun]
+        return next((tokens for tokens in reversed(said) if tokens), 0)
+
+    @property
+    def served(self) -> str:
+        """The model that answers, where that is not the one asked for: what the owner said under
+        whom its first token was made, or the last one while there is none."""
+        names = self.served_at(self.frames[0].at if self.frames else len(self.entries))
+        return names[-1] if names else ""
+
+    def served_at(self, position: int) -> list[str]:
+        """What each owner before `position` said of it."""
+        return [epoch.claim.served for epoch in self.epochs if epoch.start < position]
+
+    @property
     def made(self) -> int:
         """How many ids were generated for it."""
         return max(0, self.total - self.copied)

@@ -107,6 +107,8 @@ def check_fold_agreement(
         counted,
         real.reasoning,
         real.ended.vectors if real.ended else (),
+        real.served,
+        real.prompt,
     )
     reference = (
         account.ids,
@@ -118,6 +120,8 @@ def check_fold_agreement(
         len(account.marks),
         account.reasoning,
         account.vectors,
+        account.served,
+        account.prompt,
     )
     names = (
         "ids",
@@ -129,6 +133,8 @@ def check_fold_agreement(
         "number of marks",
         "reasoning",
         "vectors",
+        "model that answers",
+        "length of the prompt",
     )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
@@ -282,13 +288,13 @@ def check_usage(
         counts
         and account.end is not None
         and account.epochs
-        and bill.usage.input_tokens != (prompt := account.epochs[0].claim.prompt_tokens)
+        and bill.usage.input_tokens != account.prompt
     ):
         out.fail(
             "L6",
             counterexample(
                 response,
-                f"billed {bill.usage.input_tokens} prompt tokens, the first claim has {prompt}",
+                f"billed {bill.usage.input_tokens} prompt tokens, the claims say {account.prompt}",
             ),
         )
     elif account.end is not None and bill.usage != account.end.usage:
@@ -306,6 +312,8 @@ def check_usage(
         out.fail(
             "L6", counterexample(response, f"billed as {bill.status}, ended as {account.status}")
         )
+    elif response.asked and bill.model != (account.served or response.asked[0].request.model):
+        out.fail("L6", counterexample(response, f"billed is the model '{bill.model}'"))
     elif bill.ids_digest != account.chain:
         out.fail("L6", counterexample(response, "the bill names other tokens"))
 

@@ -36,6 +36,8 @@ _MOVING: Final = {
     "error",
     "incomplete_details",
     "completed_at",
+    "model",
+    "fallback",
 }
 
 
@@ -57,6 +59,7 @@ class Grammar:
         self._next = 0
         self._before: list[str] = []  # lifecycle events so far
         self._static: dict[str, Any] = {}
+        self._model = ""
         self._done: list[dict[str, Any]] = []
         self._item: dict[str, Any] | None = None
         self._part: dict[str, Any] | None = None
@@ -113,7 +116,11 @@ class Grammar:
     def _begin(self, kind: str, event: dict[str, Any]) -> None:
         order = ["response.created", "response.queued", "response.in_progress"]
         response = event["response"]
-        self._before.append(kind)
+        if kind == "response.in_progress" and kind in self._before:
+            self._is(response["model"] != self._model, event, "told again only of another model")
+        else:
+            self._before.append(kind)
+        self._model = response["model"]
         self._is(
             self._before == [each for each in order if each in self._before]
             and self._before[0] == order[0]

@@ -128,6 +128,23 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"withdrawn":true}',
     ),
     (
+        records.Claim("resp_a", "n1", None, OWNER, "w/1", "q", 7, "rev", "tok", served="s"),
+        b'{"t":"CLAIM","rid":"resp_a","own":"n1","prev":null,"owner":' + OWNER_JSON + b","
+        b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'
+        b'"tokenizer_digest":"tok","served":"s","v":2}',
+    ),
+    (
+        records.Reroute(
+            "resp_a",
+            records.Request("resp_a", OWNER, "m", [], records.Sampling(9), {"id": "resp_a"}),
+            5,
+        ),
+        b'{"t":"REROUTE","rid":"resp_a","request":{"t":"REQUEST","rid":"resp_a","owner":'
+        + OWNER_JSON
+        + b',"model":"m","messages":[],"sampling":{"max_tokens":9},"echo":{"id":"resp_a"}},'
+        b'"asked_ms":5}',
+    ),
+    (
         records.Yield("resp_a", "n1", 6),
         b'{"t":"YIELD","rid":"resp_a","own":"n1","seq":6}',
     ),

@@ -30,6 +30,7 @@ INCARNATION = "planted"
 TAG = ids.incarnation_tag(INCARNATION)
 PARTITION = 3
 REQUESTS = topics.requests("default", "interactive")
+SMALL = topics.requests("small", "interactive")
 T0 = 1_700_000_000_000
 
 
@@ -120,6 +121,7 @@ class World:
         held: int = 0,
         copied: int = 0,
         dropped: int = 0,
+        served: str = "",
     ) -> Writer:
         own = self.claim(
             request,
@@ -127,8 +129,9 @@ class World:
             prev.own if prev else None,
             copied=copied,
             dropped=0 if prev else dropped,
+            served=served,
         )
-        return Writer(self, request, own, worker, list(accepted), held, copied, dropped)
+        return Writer(self, request, own, worker, list(accepted), held, copied, dropped, served)
 
     def claim(
         self,
@@ -138,6 +141,7 @@ class World:
         parser: str = "",
         copied: int = 0,
         dropped: int = 0,
+        served: str = "",
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -155,6 +159,7 @@ class World:
             parser,
             copied,
             dropped,
+            served,
         )
         self.token(claim)
         return own
@@ -166,11 +171,12 @@ class World:
         usage: records.Usage,
         digest: str,
         claims: int = 1,
+        model: str = "m",
     ) -> None:
         metered = records.Metered(
             request.rid,
             request.owner,
-            "m",
+            model,
             "scripted-1",
             status,
             usage,
@@ -345,6 +351,7 @@ class Writer:
     held: int = 0
     copied: int = 0
     dropped: int = 0
+    served: str = ""
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
@@ -381,7 +388,8 @@ class Writer:
             )
         )
         if bill:
-            self.world.bill(self.request, reference_fold.STATUS.get(reason, "failed"), usage, chain)
+            status = reference_fold.STATUS.get(reason, "failed")
+            self.world.bill(self.request, status, usage, chain, model=self.served or "m")
 
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
@@ -495,6 +503,7 @@ class Good:
     fork: records.Request  # begins with 7 tokens of `plain`; taken over in the middle of these
     turn: records.Request  # the second of a conversation
     shortened: records.Request  # its prompt lacks two turns; taken over
+    elsewhere: records.Request  # its pool's worker died before a token; another pool answered
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -510,6 +519,16 @@ def with_messages_left_out(w: World) -> records.Request:
     request = w.ask("third", "bob", wants={"messages": said, "truncate": True})
     first = w.writer(request, "worker-1/a", dropped=4).frames(8)
     w.writer(request, "worker-2/b", first, first.ids, first.held, dropped=4).frames(12).end()
+    return request
+
+
+def by_another_pool(w: World) -> records.Request:
+    """A response that a worker of its pool claimed, and that one of another pool answers."""
+    request = w.ask("elsewhere", "bob")
+    asked_ms = w.now
+    first = w.writer(request, "worker-1/a")
+    w.append(SMALL, PARTITION, request.rid, records.Reroute(request.rid, request, asked_ms))
+    w.writer(request, "small-1/b", first, served="small-model").frames(20).end()
     return request
 
 
@@ -582,9 +601,10 @@ def good() -> Good:
     ).end()
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
+    elsewhere = by_another_pool(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        shortened,
+        *(shortened, elsewhere),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -617,4 +637,5 @@ def good() -> Good:
         *(w, plain, taken, cancelled, failed, expired, keyed, late, unknown, again, items, fork),
         turn,
         shortened,
+        elsewhere,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace.protocol import activity, conversations, records, topics
+from tailrace.protocol import activity, conversations, fold, records, topics
 from tailrace.protocol import history as kept
 from tailrace.verify import history, reference_fold, report, transcript
 from tests.support import toy_parser
@@ -1079,6 +1079,59 @@ def the_history_has_another_number_of_messages_left_out(g: worlds.Good, _: rando
     rewrite(g, g.shortened, dropped=2)
 
 
+def reroute(g: worlds.Good, topic: str = worlds.SMALL, **changes: Any) -> None:
+    """Change the reroute of the response that another pool answered."""
+    w = g.world
+    at = beside(w, worlds.SMALL, g.elsewhere.rid)
+    found = records.reroute_of(w.log[at].key, w.log[at].value)
+    assert found is not None
+    w.log[at] = w.log[at]._replace(topic=topic)
+    w.replace(at, msgspec.structs.replace(found, **changes))
+    w.renumber()
+
+
+@planted("L14")
+def a_reroute_holds_another_request(g: worlds.Good, _: random.Random) -> None:
+    reroute(g, request=msgspec.structs.replace(g.elsewhere, messages=[]))
+
+
+@planted("L14")
+def a_reroute_lies_in_the_own_topic(g: worlds.Good, _: random.Random) -> None:
+    reroute(g, worlds.REQUESTS)
+
+
+@planted("L14")
+def a_reroute_names_another_time(g: worlds.Good, _: random.Random) -> None:
+    reroute(g, asked_ms=worlds.T0 + 10**9)
+
+
+@planted("L14")
+def a_claim_names_the_model_that_was_asked_for(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.elsewhere.rid, records.Claim, 1), served="m")
+
+
+@planted("L6")
+def the_model_that_was_asked_for_is_billed(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = beside(w, topics.USAGE, g.elsewhere.rid)
+    value = w.log[at].value or b""
+    assert value.count(b'"model":"small-model"') == 1
+    value = value.replace(b'"model":"small-model"', b'"model":"m"')
+    w.log[at] = w.log[at]._replace(value=value)
+
+
+@planted("L9")
+def the_history_does_not_name_the_model(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.elsewhere, served=[])
+
+
+@planted("C1")
+def the_change_of_the_model_is_not_told(g: worlds.Good, _: random.Random) -> None:
+    """Then every number behind it is another event."""
+    for line in batches(g.world, g.elsewhere):
+        line.events = [e for e in line.events or [] if e[0] != 3]
+
+
 @planted("L10")
 def a_fork_copies_a_token_too_many(g: worlds.Good, _: random.Random) -> None:
     copied(g, g.fork, 8)
@@ -1178,6 +1231,20 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
     out = g.world.judge()
     assert out.failed() == []
     assert out.results["L9"].judged == 9
+
+
+class Forgetful(fold.Fold):
+    """Names the model of the first claim, whatever a takeover says."""
+
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        before, first = self.served, self.first
+        outcome = super()._claim(record)
+        self.served = self.served if first is None else before
+        return outcome
+
+
+def test_a_fold_that_names_another_model_is_found() -> None:
+    assert worlds.good().world.judge(fold_class=Forgetful).failed() == ["L1"]
 
 
 def test_the_good_history_passes() -> None:

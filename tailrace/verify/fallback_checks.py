@@ -1,0 +1,41 @@
+"""L14: a response that another pool may answer, or has answered (pure; log rule §22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.protocol import records
+from tailrace.verify import history, reference_fold
+from tailrace.verify.report import Report
+from tailrace.verify.response_checks import counterexample
+
+
+def check_fallback(
+    out: Report, response: history.Response, account: reference_fold.Account
+) -> None:
+    """L14: a reroute holds the request as it is in the log, and is of another pool; a claim names
+    the model that answers only where that is another one than was asked for."""
+    if not response.rerouted and not any(epoch.claim.served for epoch in account.epochs):
+        return
+    out.judged("L14")
+    problem = next(_problems(response, account), None)
+    if problem is not None:
+        out.fail("L14", counterexample(response, problem))
+    out.figures["responses of another pool's model"] += bool(account.served)
+
+
+def _problems(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
+    if not response.asked:
+        return  # retention removed them
+    asked = {records.encode(each.request) for each in response.asked}
+    topics = {each.topic for each in response.asked}
+    times = {each.timestamp for each in response.asked} | {0}
+    for each in response.rerouted:
+        if records.encode(each.reroute.request) not in asked:
+            yield "a reroute holds another request"
+        if each.topic in topics:
+            yield "a reroute lies in the topic of its request"
+        if each.reroute.asked_ms not in times:
+            yield "a reroute names another time of its request"
+    if any(epoch.claim.served == response.asked[0].request.model for epoch in account.epochs):
+        yield "a claim names the model that was asked for as another one"
