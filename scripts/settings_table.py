@@ -95,7 +95,7 @@ def _default_of(member: msgspec.inspect.Field) -> Any:
 def _value(value: object) -> str:
     if isinstance(value, str):
         return value
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return msgspec.json.encode(value).decode()
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else f"{value:.0f}"
 

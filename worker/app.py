@@ -270,6 +270,8 @@ class App:
         context = WorkerContext(
             incarnation=self._incarnation,
             models=frozenset(s.models),
+            model=s.model_name,
+            stands_in_for=frozenset(s.stands_in_for),
             engine=self._engine,
             writer=self.writer,
             tail=tail,
@@ -298,6 +300,7 @@ class App:
         )
         self._context, self._servings, self._consumer = context, servings, consumer
         context.drainers = lambda: self._heartbeat.drainers
+        context.strangers = lambda: self._heartbeat.strangers
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
         self._heartbeat.unserved = consumer.unserved

@@ -109,9 +109,11 @@ def claim_record(
     fencing_token: str,
     copied: int = 0,
     dropped: int = 0,
+    served: str = "",
 ) -> records.Claim:
     """The CLAIM. Only a first one carries the static part of the response object, and `dropped`:
-    how many messages the prompt lacks. `copied`: by `copied_by`."""
+    how many messages the prompt lacks. `copied`: by `copied_by`. `served`: the model, where it is
+    not the one that was asked for."""
     return records.Claim(
         request.rid,
         fencing_token,
@@ -127,6 +129,7 @@ def claim_record(
         parser=me.parser,
         copied=copied,
         dropped=dropped if plan.prev is None else 0,
+        served=served,
     )
 
 

@@ -95,6 +95,7 @@ class ClaimRunner:
             self.fencing_token,
             self._copied,
             self._response.dropped,
+            self._context.served(self._response.request),
         )
         kind = claim_plan.kind_of(self._plan, self._entry.fold, me.worker)
         _note_claim(self._response, self._entry.fold, kind)
@@ -346,7 +347,7 @@ class ClaimRunner:
                 max(0, made.total - self._copied),
                 made.reasoning,
                 attempt.cached_tokens,
-                self._entry.fold.first,
+                self._entry.fold.prompt,
                 self._copied,
             )
             if counted

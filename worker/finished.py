@@ -18,8 +18,8 @@ _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
 def pack(state: fold.Fold) -> bytes:
-    """A fold that is DONE, without what only an attempt asks for (ids, marks, model), the client's
-    data and the counts of ignored records."""
+    """A fold that is DONE, without what only an attempt asks for (ids, marks), the client's data
+    and the counts of ignored records."""
     ended, first = state.ended, state.first
     assert ended is not None
     usage = ended.usage
@@ -41,6 +41,7 @@ def pack(state: fold.Fold) -> bytes:
             first and [first.own, first.worker, first.req_topic, first.req_offset],
             first and _principal(first.owner),
             [(_principal(by), end.reason, end.timestamp) for by, end in state.cancelled_by.items()],
+            [state.served, *(state.model if state.served else ())],
         ]
     )
 
@@ -64,6 +65,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         place,
         principal,
         cancelled_by,
+        (served, *of_served),
     ) = _decoder.decode(packed)
     first = None
     if model is not None:
@@ -88,6 +90,8 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         phase=fold.Phase.DONE,
         text_length=text_length,
         first=first,
+        served=served,
+        model=tuple(of_served) if served else ("", "", ""),
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,
         yielded=set(yielded),

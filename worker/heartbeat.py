@@ -21,6 +21,7 @@ from worker.worker_context import WorkerContext
 from worker.workload import Totals, Workload
 
 HEARTBEAT_S = 1.0
+STRANGERS_S = 3.0  # for how long a process of another pool counts as alive after it was seen
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
 
 
@@ -43,6 +44,8 @@ class Heartbeat:
         unserved: gives the requests of a class that were not taken.
         drainers: incarnations of the pool's workers that drain, as of the last heartbeat.
         workload: what lies ahead is computed from.
+        _strangers: incarnations of related pools' workers, and when they were last seen (monotonic
+            seconds); None while Redis is away.
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
         _waited: requests waited for a slot at the last measurement.
@@ -62,6 +65,7 @@ class Heartbeat:
         self._engine = engine
         self._incarnation = incarnation
         self.drainers: frozenset[str] = frozenset()
+        self._strangers: dict[str, float] | None = None
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
         self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved(0.0, 0)
@@ -88,11 +92,28 @@ class Heartbeat:
             try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
                 self.drainers = drainers(await self._workers.list_workers(self._settings.pool))
+                await self.see_strangers(loop.time())
             except StoreUnavailable:
-                self.drainers = frozenset()
+                self.drainers, self._strangers = frozenset(), None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
             self._due.clear()
+
+    @property
+    def strangers(self) -> frozenset[str] | None:
+        """Incarnations of related pools' workers that lived a moment ago; None while it is not
+        known."""
+        return None if self._strangers is None else frozenset(self._strangers)
+
+    async def see_strangers(self, now: float) -> None:
+        """Note who is there. Redis may have been emptied a moment ago: one look without a process
+        proves nothing."""
+        seen = self._strangers or {}
+        for pool in self._settings.related:
+            for beat in await self._workers.list_workers(pool):
+                if isinstance(incarnation := beat.get("incarnation"), str):
+                    seen[incarnation] = now
+        self._strangers = {name: at for name, at in seen.items() if at > now - STRANGERS_S}
 
     async def forget(self) -> None:
         """Remove this worker's entry at once, instead of when it expires."""
@@ -126,6 +147,7 @@ class Heartbeat:
             "state": self._status.state.value,
             "detail": self._status.told,
             "model": self._settings.model_name,
+            "stands_in_for": sorted(self._settings.stands_in_for),
             "features": sorted(self._engine.features),
             "counting_digest": self._engine.counting_digest,
             "max_model_len": self._engine.max_model_len,

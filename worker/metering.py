@@ -52,8 +52,8 @@ class Metering:
         metered = records.Metered(
             rid=request.rid,
             owner=request.owner,
-            model=request.model,
-            model_rev=state.first.model_rev,
+            model=state.served or request.model,
+            model_rev=state.model[0] if state.served else state.first.model_rev,
             status=state.ended.status,
             usage=state.ended.usage,
             claims=state.epoch,

@@ -181,7 +181,7 @@ class RequestConsumer:
     def _serve(self, r: log.Record, request: records.Request, tracker: Tracker) -> None:
         self._context.clock.observe(r.timestamp, self._context.monotonic())
         delivery = Delivery(
-            r.topic, r.partition, r.offset, r.timestamp, tracker, r.headers, len(r.value or b"")
+            r.topic, r.partition, r.offset, asked_at(r), tracker, r.headers, len(r.value or b"")
         )
         self._servings.deliver(request, delivery)
 
@@ -269,11 +269,22 @@ def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None
     or that its gateway gave up before the broker had it, is skipped, so that it stalls no other."""
     request = records.request_of(r.key, r.value)
     if request is None:
-        return None, "garbage"
-    if request.late(r.timestamp):
+        reroute = records.reroute_of(r.key, r.value)
+        if reroute is None:
+            return None, "garbage"
+        request = reroute.request  # it is in the log already, so this copy is never late
+    elif request.late(r.timestamp):
         return None, "late"
     try:
         address = ids.parse(request.rid, partitions)
     except ids.InvalidId:
         return None, "invalid_id"
     return (request, "") if address.partition == r.partition else (None, "wrong_partition")
+
+
+def asked_at(r: log.Record) -> int:
+    """The broker time of a request, by its record or by a reroute of it."""
+    reroute = records.reroute_of(r.key, r.value) if b'"REROUTE"' in (r.value or b"")[:64] else None
+    if reroute is None:
+        return r.timestamp
+    return min(r.timestamp, reroute.asked_ms or reroute.request.append_by or r.timestamp)

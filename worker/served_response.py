@@ -138,13 +138,11 @@ class ServedResponse:
         output_tokens: int,
         reasoning_tokens: int,
         cached_tokens: int,
-        first: records.Claim | None,
+        prompt: int,
         copied: int = 0,
     ) -> records.Usage:
-        """Token counts, counted by ids. A claim that only closes has not encoded the prompt; the
-        response's `first` claim knows its length. `copied` ids are input."""
+        """Token counts, counted by ids. A claim that only closes has not encoded the prompt; a
+        claim before it has said its length. `copied` ids are input."""
         if self.prompt_ids is not None:
             prompt = len(self.prompt_ids) + copied
-        else:
-            prompt = first.prompt_tokens if first is not None else 0
         return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

@@ -193,7 +193,7 @@ class Serving:
             EngineError: the prompt cannot be served, or the engine failed.
         """
         response, context = self.response, self._context
-        if response.request.model not in context.models:
+        if response.request.model not in context.models | context.stands_in_for:
             raise base.Refused(
                 "model_not_found", f"The model `{response.request.model}` is not served here."
             )

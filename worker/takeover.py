@@ -45,6 +45,10 @@ GRACE_MS = 2_000
 # The grace of an owner that drains and has made no token yet: a long prompt takes its time, and the
 # worker lives, by its heartbeat. Bounded, because a heartbeat does not say that the log is reached.
 PREFILL_GRACE_MS = 30_000
+# The grace of an owner of another pool that has made no token yet: it may well be reading a long
+# prompt, and two pools that took it away from each other would use its attempts up. Heartbeats end
+# it earlier.
+STRANGER_GRACE_MS = 30_000
 # How long a response of another model, tokenizer or parser waits for a worker that has these.
 MODEL_GRACE_MS = 60_000
 
@@ -89,7 +93,8 @@ Decision = Finished | Wait | Claim | Close
 class Self:
     """This process, the model it serves, and the parser it has for this response. `abandoned` are
     its fencing tokens that write no more. `drainers` are the processes that finish what they run,
-    by their heartbeats."""
+    by their heartbeats. `topic`: where this process has the request from. `strangers`: processes of
+    other pools that may have it and lived a moment ago, by their heartbeats; None: not known."""
 
     worker: str
     model_rev: str
@@ -97,6 +102,18 @@ class Self:
     parser: str = ""
     abandoned: Collection[str] = ()
     drainers: Collection[str] = ()
+    topic: str = ""
+    strangers: Collection[str] | None = None
+
+    def grace_ms(self, state: fold.Fold) -> float:
+        """How long the owner may be silent."""
+        _, worker = state.claims[-1]
+        if state.next > state.starts[-1]:
+            return GRACE_MS
+        if self.topic not in ("", state.topic):
+            gone = self.strangers is not None and worker not in self.strangers
+            return GRACE_MS if gone else STRANGER_GRACE_MS
+        return PREFILL_GRACE_MS if worker in self.drainers else GRACE_MS
 
 
 class Attempts(NamedTuple):
@@ -149,8 +166,7 @@ def decide(
     prev, prev_worker = state.claims[-1]
     free = prev in state.yielded or prev in me.abandoned
     quiet_ms = now_ms - state.last_active
-    in_prefill = prev_worker in me.drainers and state.next == state.starts[-1]
-    grace_ms = PREFILL_GRACE_MS if in_prefill else GRACE_MS
+    grace_ms = me.grace_ms(state)
     if not free and quiet_ms < grace_ms:
         return Wait(grace_ms - quiet_ms)
     ran = attempts(state)

@@ -42,6 +42,8 @@ class WorkerContext:
     Attributes:
         incarnation: names this process in its claims.
         models: model names that are served here.
+        model: the one that this worker loads, as clients know it.
+        stands_in_for: models of other pools that it answers for (log rule §22).
         writer: appends every record of this worker.
         tail: the folds of the token partitions.
         identity: checks that the log is still the one this worker started on.
@@ -56,6 +58,8 @@ class WorkerContext:
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
         drainers: gives the other processes of the pool that drain, by their heartbeats.
+        strangers: gives the processes of related pools that lived a moment ago, by their
+            heartbeats; None while these are not known.
         steady_s: for how long the broker has answered since it last did not.
         monotonic: local time in seconds.
     """
@@ -80,6 +84,9 @@ class WorkerContext:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     drainers: Callable[[], Collection[str]] = frozenset
+    model: str = ""
+    stands_in_for: frozenset[str] = frozenset()
+    strangers: Callable[[], Collection[str] | None] = lambda: None
     steady_s: Callable[[], float] = lambda: math.inf
     monotonic: Callable[[], float] = time.monotonic
 
@@ -127,4 +134,11 @@ class WorkerContext:
             engine.parser_name(response.request),
             response.abandoned,
             self.drainers(),
+            response.deliveries[0].topic,
+            self.strangers(),
         )
+
+    def served(self, request: records.Request) -> str:
+        """What its claims say of the model: nothing where it is the one that was asked for."""
+        other = request.model in self.stands_in_for and request.model not in self.models
+        return self.model if other else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -96,6 +96,15 @@ class Catalog:
         """The pool of this name."""
         return next((pool for pool in self.pools if pool.name == name), None)
 
+    def chain(self, name: str) -> tuple[Pool, ...]:
+        """A pool, and those that answer its requests when it cannot, in order; nothing for a pool
+        that is not offered any more."""
+        first = self.pool(name)
+        if first is None:
+            return ()
+        others = (self.pool(other) for other in first.fallback)
+        return (first, *(pool for pool in others if pool is not None))
+
     def find(self, model: str) -> tuple[Pool, str] | None:
         """The pool of a model or alias, and the model that answers."""
         return self._by_model.get(model)
@@ -131,6 +140,8 @@ def _catalog(value: Any, rules: Iterable[Rule], file: Path | None = None) -> Cat
         raise ValueError("it has no pool")
     catalog = Catalog(tuple(_pool(name, value[name]) for name in value), tuple(rules), file)
     _check_unique(catalog)
+    for pool in catalog.pools:
+        _check_fallback(pool, catalog.names)
     for number, rule in enumerate(catalog.rules):
         if catalog.find(rule.model) is None:
             raise ValueError(
@@ -148,6 +159,18 @@ def _check_unique(catalog: Catalog) -> None:
                 where = f"pool {of[name]} too" if of[name] else "the rules of 'auto'"
                 raise ValueError(f"pool {pool.name}: the name {name!r} is that of {where}")
             of[name] = pool.name
+
+
+def _check_fallback(pool: Pool, names: Sequence[str]) -> None:
+    for other in pool.fallback:
+        if other not in names:
+            raise ValueError(
+                f"pool {pool.name}: fallback: {other!r} is no pool{_meant(other, names)}"
+            )
+        if other == pool.name:
+            raise ValueError(f"pool {pool.name}: fallback: it names the pool itself")
+    if len(set(pool.fallback)) != len(pool.fallback):
+        raise ValueError(f"pool {pool.name}: fallback: it names a pool twice")
 
 
 def _pool(name: Any, value: Any) -> Pool:
@@ -195,6 +218,10 @@ def _pool(name: Any, value: Any) -> Pool:
         classes=tuple(dict.fromkeys(shape.classes)),
         cache=shape.cache,
         truncation=shape.truncation,
+        fallback=shape.fallback,
+        fallback_when_busy=shape.fallback_when_busy,
+        late_after_s=shape.late_after_s,
+        stalled_after_s=shape.stalled_after_s,
     )
 
 

@@ -89,6 +89,9 @@ class WorkerSettings(ServiceSettings):
 
     Attributes:
         models: the pool's models, the one this worker loads first.
+        stands_in_for: models of pools whose `fallback` names this worker's pool.
+        related: those pools, and the ones that its pool's `fallback` names: their workers may have
+            the same requests.
         max_model_len: context of the pool, in tokens.
         engine_args: arguments of vLLM's engine, as the pool has them.
         cache: whether the engine keeps prefixes of prompts.
@@ -97,6 +100,8 @@ class WorkerSettings(ServiceSettings):
     redis_cache: str = field(repr=False)
     pool: str
     models: tuple[str, ...]
+    stands_in_for: tuple[str, ...]
+    related: tuple[str, ...]
     max_model_len: int
     engine_args: Mapping[str, Any]
     cache: shapes.CachePolicy
@@ -194,6 +199,9 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     name = values["model_name"] = values["model_name"] or own.models[0]
     values["model"] = folder or name
     values["models"] = tuple(dict.fromkeys((name, *own.models)))
+    of = [pool for pool in catalog.pools if own.name in pool.fallback]
+    values["stands_in_for"] = tuple(model for pool in of for model in pool.models)
+    values["related"] = tuple(dict.fromkeys((*(pool.name for pool in of), *own.fallback)))
     values["max_model_len"] = own.max_model_len
     values["max_num_seqs"] = values["max_num_seqs"] or own.max_num_seqs or kind.max_num_seqs
     values["engine_args"], values["cache"] = own.engine_args, own.cache

@@ -18,6 +18,7 @@ DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 Rate = Annotated[float, msgspec.Meta(ge=0)]
 Burst = Annotated[float, msgspec.Meta(gt=0)]
 Cap = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -42,7 +43,8 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One model deployment. `max_model_len` bounds prompt and answer together, in tokens;
-    `output_limit` bounds the answer."""
+    `output_limit` bounds the answer. `fallback`: names of the pools that answer its requests when
+    it cannot, in order."""
 
     name: str
     models: tuple[str, ...]
@@ -62,6 +64,10 @@ class Pool:
     classes: tuple[topics.PriorityClass, ...] = topics.CLASSES
     cache: CachePolicy = "prefix"
     truncation: Truncation = "disabled"
+    fallback: tuple[str, ...] = ()
+    fallback_when_busy: bool = False
+    late_after_s: float = 0.0
+    stalled_after_s: float = 30.0
 
     @property
     def longest_answer(self) -> int:
@@ -169,6 +175,29 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Truncation,
         msgspec.Meta(description="`truncation` of Responses requests that name none"),
     ] = "disabled"
+    fallback: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="pools that answer its requests when it cannot, the first choice first; "
+            "their own `fallback` is not followed"
+        ),
+    ] = ()
+    fallback_when_busy: Annotated[
+        bool, msgspec.Meta(description="also where it would start them after their deadline")
+    ] = False
+    late_after_s: Annotated[
+        Seconds,
+        msgspec.Meta(
+            description="a first token that comes later counts as a failure of the pool; 0: none"
+        ),
+    ] = 0.0
+    stalled_after_s: Annotated[
+        Seconds,
+        msgspec.Meta(
+            description="a response that a worker has and that does not go on for so long counts "
+            "as a failure of the pool; 0: none"
+        ),
+    ] = 30.0
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

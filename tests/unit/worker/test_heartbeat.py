@@ -15,7 +15,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Time, make_context
 from tests.support.waiting import eventually
 from worker.engines import scripted
-from worker.heartbeat import Heartbeat
+from worker.heartbeat import STRANGERS_S, Heartbeat
 from worker.read_ahead import Unserved
 from worker.slots import STARTED
 from worker.status import State, Status
@@ -35,6 +35,7 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "state": "loading",
         "detail": "loading the engine",
         "model": MODEL,
+        "stands_in_for": [],
         "features": sorted(scripted.Scripted.features),
         "counting_digest": "",
         "max_model_len": 8_192,
@@ -141,3 +142,30 @@ def test_a_failure_is_told_with_its_reason() -> None:
         "cold_start_s": 0.0,
         "tokens_per_s": 0.0,
     }
+
+
+class Beats(Workers):
+    """What Redis says of the workers of other pools."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[dict[str, Any]]] = {}
+
+    async def list_workers(self, pool: str) -> list[dict[str, Any]]:
+        return self.told.get(pool, [])
+
+
+async def test_processes_of_related_pools_live_until_they_were_not_seen_for_a_while() -> None:
+    """A Redis that was emptied a moment ago tells of none of them."""
+    pools = '{"default":{"models":["m"]},"large":{"models":["l"],"fallback":["default"]}}'
+    chosen = settings.worker({"TAILRACE_ENGINE": "scripted", "TAILRACE_POOLS": pools})
+    assert (chosen.related, chosen.stands_in_for) == (("large",), ("l",))
+    beats, engine = Beats(), scripted.Scripted(capacity=4, max_model_len=8_192)
+    heartbeat = Heartbeat(beats, chosen, Status(), engine, "this/1")
+    assert heartbeat.strangers is None
+    beats.told["large"] = [{"incarnation": "a/1"}, {"incarnation": 7}]
+    await heartbeat.see_strangers(0.0)
+    beats.told.clear()
+    await heartbeat.see_strangers(STRANGERS_S - 1)
+    assert heartbeat.strangers == {"a/1"}
+    await heartbeat.see_strangers(STRANGERS_S + 0.1)
+    assert heartbeat.strangers == frozenset()

@@ -1,0 +1,354 @@
+"""One response in the hands of workers of two pools, on the in-memory log (log rule §22).
+
+Pool `default` has the model that is asked for; pool `small` stands in for it with another model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tailrace import log
+from tailrace.protocol import events, fold, history, ids, records, topics
+from tailrace.verify import checks
+from tailrace.verify import history as verify_history
+from tests.support import memory_worker
+from tests.support.memory_log import MemoryLog
+from tests.support.memory_worker import MODEL, Foreign, Served, Time, Worker, answer, cues
+from tests.unit.worker import test_serving
+from worker import request_consumer, takeover
+from worker.commit_tracker import Tracker
+from worker.delivery import Delivery
+from worker.engines import scripted
+from worker.outcome import Outcome
+
+looks_often = test_serving.looks_often
+several_looks = test_serving.several_looks
+SMALL = topics.requests("small", "interactive")
+SERVED = "small-model"
+
+
+class SmallModel(scripted.Scripted):
+    """Another model than the one that is asked for."""
+
+    model_rev = "small-1"
+
+
+@contextlib.asynccontextmanager
+async def two_pools() -> AsyncIterator[tuple[Worker, Worker]]:
+    """A worker of each pool, on one log and one clock."""
+    time = Time()
+    memory = MemoryLog(clock=time, pools=("default", "small"))
+    engine = SmallModel(capacity=4, max_model_len=8_192)
+    async with (
+        memory_worker.worker(memory, time, name="a") as a,
+        memory_worker.worker(memory, time, name="b", engine=engine) as b,
+    ):
+        b.context.models = frozenset([SERVED])
+        b.context.model, b.context.stands_in_for = SERVED, frozenset([MODEL])
+        b.context.strangers = frozenset
+        a.context.strangers = frozenset
+        yield a, b
+
+
+def new_request(worker: Worker, n: int = 5, **more: Any) -> records.Request:
+    fields: dict[str, Any] = {"append_by": int(worker.time.now * 1000) + 10_000, **more}
+    return memory_worker.new_request(worker.memory, metadata=cues(n), **fields)
+
+
+def reroute(worker: Worker, request: records.Request, asked_ms: int = 0) -> Delivery:
+    """Give the request to pool `small`, and read it as its consumer does."""
+    partition = ids.parse(request.rid).partition
+    record = records.Reroute(request.rid, request, asked_ms)
+    offset = worker.memory.put_record(SMALL, partition, record, request.rid)
+    r = worker.memory.records(SMALL, partition)[offset]
+    read, problem = request_consumer.read_request(r, worker.memory.layout.partitions)
+    assert (read, problem) == (request, "")
+    tracker = Tracker()
+    tracker.begin(offset)
+    worker.context.clock.observe(r.timestamp, worker.time.now)
+    return Delivery(SMALL, partition, offset, request_consumer.asked_at(r), tracker, ())
+
+
+def serve(worker: Worker, request: records.Request) -> Served:
+    return worker.serve(request, reroute(worker, request))
+
+
+def responses(memory: MemoryLog, request: records.Request) -> list[dict[str, object]]:
+    """The Response objects of all lifecycle events."""
+    series = events.Series(request.echo)
+    shown = series.open()
+    for effect in effects(memory, request):
+        shown += series.apply(effect)
+    return [event.response for event in shown if event.response is not None]
+
+
+def effects(memory: MemoryLog, request: records.Request) -> list[fold.Effect]:
+    state = fold.Fold(keep_ids=True)
+    found = []
+    for r in memory.records(topics.TOKENS, ids.parse(request.rid).partition):
+        record = records.token_of(r.key, r.value)
+        if record is not None and record.rid == request.rid:
+            outcome = state.apply(record, r.offset, r.timestamp)
+            if not isinstance(outcome, fold.Ignored):
+                found.append(outcome)
+    return found
+
+
+def judged(memory: MemoryLog, *names: str) -> None:
+    """What `tailrace verify` says of the whole log."""
+    found = verify_history.gather(
+        memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
+    )
+    report, _ = checks.judge(found, checks.Options(settle_s=0))
+    assert {name: result.failed for name, result in report.results.items() if result.failed} == {}
+    assert {name for name in names if report.results[name].judged} == set(names)
+
+
+def kept(memory: MemoryLog) -> list[log.Record]:
+    return [r for r in memory.appended if r.topic == topics.HISTORY]
+
+
+async def test_another_pool_answers_and_everything_names_its_model() -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        delivery = a.deliver(request)
+        assert await serve(b, request).outcome() is Outcome.DONE
+        # The request's own pool comes later, and finds it done.
+        assert await a.serve(request, delivery).outcome() is Outcome.DONE
+        assert delivery.tracker.in_flight == 0
+
+        found = answer(a.memory, request.rid)
+        assert [(c.served, c.version, c.req_topic) for c in found.claims] == [(SERVED, 2, SMALL)]
+        assert found.ended.status == "completed"
+        assert [m.model for m in test_serving.metered(a.memory)] == [SERVED] * 2
+        assert {m.model_rev for m in test_serving.metered(a.memory)} == {"small-1"}
+        created, progress, completed = responses(a.memory, request)
+        assert created["model"] == MODEL
+        assert "fallback" not in created
+        for response in (progress, completed):
+            assert (response["model"], response["fallback"]) == (SERVED, {"from": MODEL})
+        copies = kept(a.memory)
+        assert len(copies) == 2
+        assert len({r.value for r in copies}) == 1, "both wrote equal bytes"
+        part = history.part_of(copies[0].key, copies[0].value)
+        assert part is not None
+        whole = history.joined([part])
+        assert whole is not None
+        assert whole.model == SERVED
+        again = [r for r in history.accepted(whole) if isinstance(r, records.Claim)]
+        assert [r.served for r in again] == [SERVED]
+        judged(a.memory, "L1", "L6", "L9", "L14")
+
+
+async def test_a_done_response_that_comes_again_after_it_was_packed_has_the_same_bill() -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        assert await serve(b, request).outcome() is Outcome.DONE
+        assert await serve(b, request).outcome() is Outcome.DONE
+        assert len({msgspec.json.encode(m) for m in test_serving.metered(a.memory)}) == 1
+
+
+async def test_both_pools_race_and_one_of_them_answers() -> None:
+    async with two_pools() as (a, b):
+        for _ in range(5):
+            request = new_request(a)
+            mine, theirs = a.serve(request), serve(b, request)
+            assert await mine.outcome() is Outcome.DONE
+            assert await theirs.outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert found.fold.next == 5
+            model = responses(a.memory, request)[-1]["model"]
+            assert model == (SERVED if found.fold.served else MODEL)
+        judged(a.memory, "L1", "L14")
+
+
+async def test_two_copies_of_a_reroute_are_one_response() -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        first, second = serve(b, request), serve(b, request)
+        assert await first.outcome() is Outcome.DONE
+        assert await second.outcome() is Outcome.DONE
+        assert answer(a.memory, request.rid).fold.next == 5
+        judged(a.memory, "L1")
+
+
+async def test_what_waits_unclaimed_in_its_pool_for_long_may_still_be_rerouted() -> None:
+    """A request that is appended after its `append_by` does not count; a reroute is none."""
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        a.deliver(request)
+        a.time.advance(60)
+        assert await serve(b, request).outcome() is Outcome.DONE
+        assert answer(a.memory, request.rid).ended.status == "completed"
+        late = a.memory.put_record(SMALL, 0, request, request.rid)
+        r = a.memory.records(SMALL, 0)[late]
+        assert request_consumer.read_request(r, a.memory.layout.partitions) == (None, "late")
+
+
+@pytest.mark.parametrize("asked_ms", [0, 1_000_000])
+async def test_the_deadline_is_that_of_the_request_and_not_of_the_reroute(asked_ms: int) -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a, ttl_ms=30_000)
+        a.deliver(request)
+        a.time.advance(41 if asked_ms == 0 else 31)
+        assert await b.serve(request, reroute(b, request, asked_ms)).outcome() is Outcome.DONE
+        found = answer(a.memory, request.rid)
+        assert (found.ended.reason, found.fold.next) == ("expired", 0)
+        judged(a.memory, "R5")
+
+
+async def test_a_withdrawn_or_cancelled_request_is_not_answered_by_the_reroute() -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        Foreign(a.memory, request).write(
+            records.Cancel(request.rid, request.owner, request.echo, withdrawn=True)
+        )
+        assert await serve(b, request).outcome() is Outcome.DONE
+        found = answer(a.memory, request.rid)
+        assert (found.fold.next, found.ended.reason) == (0, "withdrawn")
+        assert found.claims == [] or found.fold.epoch == 0
+
+
+async def test_a_model_that_no_pool_stands_in_for_is_refused() -> None:
+    async with two_pools() as (a, b):
+        request = new_request(a, model="another")
+        assert await serve(b, request).outcome() is Outcome.DONE
+        assert answer(a.memory, request.rid).ended.error[0] == "model_not_found"  # type: ignore[index]
+
+
+class TestTakeover:
+    async def test_a_worker_that_died_before_its_first_token_is_replaced_by_the_other_pool(
+        self,
+    ) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a)
+            Foreign(a.memory, request, "dead/1").claim("dead")
+            await b.caught_up()
+            served = serve(b, request)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1, "within the grace"
+            b.time.advance(takeover.GRACE_MS / 1000 + 0.1)
+            assert await served.outcome() is Outcome.DONE
+            shown = responses(a.memory, request)
+            assert [r["model"] for r in shown] == [MODEL, MODEL, SERVED, SERVED]
+            assert [r["status"] for r in shown] == [
+                *("in_progress", "in_progress", "in_progress", "completed")
+            ]
+            judged(a.memory, "L1", "L6", "L9", "L14")
+
+    async def test_one_that_lives_has_time_for_its_prompt(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a)
+            other = Foreign(a.memory, request, "long/1")
+            other.claim("long")
+            b.context.strangers = lambda: frozenset(["long/1"])
+            await b.caught_up()
+            served = serve(b, request)
+            b.time.advance(10)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1
+            other.tokens("long", 3)
+            other.end("long")
+            assert await served.outcome() is Outcome.DONE
+            assert answer(a.memory, request.rid).fold.served == ""
+
+    async def test_without_redis_it_has_it_too_and_not_for_ever(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a)
+            Foreign(a.memory, request, "long/1").claim("long")
+            b.context.strangers = lambda: None
+            await b.caught_up()
+            served = serve(b, request)
+            b.time.advance(10)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1
+            b.time.advance(takeover.STRANGER_GRACE_MS / 1000)
+            assert await served.outcome() is Outcome.DONE
+            assert answer(a.memory, request.rid).fold.served == SERVED
+
+    async def test_after_a_token_the_other_model_continues_nothing(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a)
+            other = Foreign(a.memory, request, "dead/1")
+            other.claim("dead", prompt_tokens=len(await a.engine.encode(request)))
+            other.tokens("dead", 2)
+            await b.caught_up()
+            served = serve(b, request)
+            b.time.advance(10)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1
+            # A worker of its own pool does.
+            mine = a.serve(request)
+            assert await mine.outcome() is Outcome.DONE
+            assert await served.outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert found.text == scripted.expected_text(request.messages, 5)
+            assert found.fold.served == ""
+            judged(a.memory, "L1", "L6")
+
+    async def test_the_own_pool_takes_back_what_the_other_one_lost_and_the_own_model_is_named(
+        self,
+    ) -> None:
+        async with two_pools() as (a, _):
+            request = new_request(a)
+            other = Foreign(a.memory, request, "b/9")
+            other.write(_claim(request, "first", None, SERVED))
+            other.yield_("first")
+            await a.caught_up()
+            assert await a.serve(request).outcome() is Outcome.DONE
+            models = [r["model"] for r in responses(a.memory, request)]
+            assert models == [MODEL, SERVED, MODEL, MODEL]
+            assert "fallback" not in responses(a.memory, request)[-1]
+            judged(a.memory, "L1", "L6", "L9", "L14")
+
+
+def _claim(request: records.Request, own: str, prev: str | None, served: str) -> records.Claim:
+    return records.Claim(
+        *(request.rid, own, prev, request.owner, "b/9", SMALL, 0, "small-1", "scripted-1"),
+        echo=request.echo if prev is None else {},
+        served=served,
+    )
+
+
+def test_the_claims_of_two_pools_in_every_order_give_one_model_in_all_readers() -> None:
+    """A takeover between the pools before the first token, and one behind it."""
+    orders: Sequence[tuple[str, ...]] = [("", SERVED), (SERVED, ""), (SERVED, "", SERVED)]
+    for names in orders:
+        for tokens_behind in range(len(names) + 1):
+            state = fold.Fold(keep_ids=True)
+            written: list[records.TokenRecord] = []
+            owner, expected = records.Owner("i", "s"), ""
+            rid = ids.mint(ids.Address(b"abcd", 0, 0), b"r" * 11)
+            request = records.Request(
+                rid, owner, MODEL, [], records.Sampling(9), events.echo(rid, 1, MODEL)
+            )
+            for n, name in enumerate(names):
+                claim = records.Claim(
+                    *(rid, f"o{n}", state.owner, owner, f"w{n}", SMALL, 0, "r", "t"),
+                    echo=request.echo if n == 0 else {},
+                    served=name,
+                )
+                written.append(claim)
+                state.apply(claim, len(written))
+                expected = name if n <= tokens_behind else expected
+                if n == tokens_behind:
+                    tok = records.Tok(rid, f"o{n}", 0, [1], "x", state.h)
+                    written.append(tok)
+                    state.apply(tok, len(written))
+            end = records.End(rid, f"o{len(names) - 1}", state.next, "stop", state.h)
+            written.append(end)
+            state.apply(end, len(written))
+            assert state.served == expected
+            whole = history.of(request, written, 7)
+            assert whole.model == (expected or MODEL)
+            decoded = history.decode(history.encode(whole))
+            assert decoded == whole
+            again = fold.Fold()
+            for n, record in enumerate(history.accepted(whole)):
+                again.apply(record, n)
+            assert (again.served, again.phase) == (expected, fold.Phase.DONE)
