@@ -16,6 +16,7 @@ import fastapi
 from starlette.routing import WebSocketRoute
 
 from gateway import (
+    breakers,
     busy,
     cache,
     completion_routes,
@@ -225,7 +226,14 @@ class Gateway:
             self.writer,
         )
         items = conversation_items.Items(self.delivery, operations, resolved)
+        self.breakers = breakers.Breakers(
+            self.pools,
+            self.workers,
+            cached,
+            f"{config.name}/{os.urandom(4).hex()}",
+        )
         self.submission = submission.Submission(
+            self.pools,
             config.limits,
             request_builder.RequestBuilder(
                 self.delivery,
@@ -251,6 +259,8 @@ class Gateway:
             turns.Turns(known, items, self.delivery, resolver),
             busy.BusyTurns(self.delivery, operations),
             self.token_counts,
+            self.breakers,
+            self.spawn,
         )
         self.sockets = endpoint.Sockets(
             config,
@@ -300,6 +310,7 @@ class Gateway:
             self.delivery,
             self.redis,
             self.workers,
+            self.breakers,
             version=_version(),
             started=int(time.time()),
         )
@@ -349,6 +360,7 @@ class Gateway:
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
+            *(self.breakers, self.submission.rerouting),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

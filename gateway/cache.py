@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tailrace.store import idempotency, limits, prefixes, running, sessions, workers
+from tailrace.store import breakers, idempotency, limits, prefixes, running, sessions, workers
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ class Cache:
         self._prefixes = prefixes.Prefixes(evictable)
         self._workers = workers.Workers(redis)
         self._running = running.Running(redis)
+        self._breakers = breakers.Breakers(redis)
         self._buckets = limits.TokenBuckets(redis)
 
     async def turn(self, rid: str) -> bytes | None:
@@ -56,9 +57,19 @@ class Cache:
         hit = await self._ask(self._prefixes.lookup_prefix(pool, list(reversed(chain))), nothing)
         return hit.partition if hit is not None else None
 
-    async def workers(self, pool: str) -> list[dict[str, Any]]:
-        empty: list[dict[str, Any]] = []
-        return await self._ask(self._workers.list_workers(pool), empty)
+    async def workers(self, pool: str) -> list[dict[str, Any]] | None:
+        """None without Redis."""
+        nothing: list[dict[str, Any]] | None = None
+        return await self._ask(self._workers.list_workers(pool), nothing)
+
+    async def tell_breaker(self, pool: str, found: breakers.Open) -> bool:
+        """Tell the other gateways of an open breaker. Returns whether Redis took it."""
+        return await self._ask(_done(self._breakers.tell(pool, found)), False)
+
+    async def open_breakers(self) -> Mapping[str, breakers.Open]:
+        """Open breakers by pool."""
+        nothing: Mapping[str, breakers.Open] = {}
+        return await self._ask(self._breakers.listed(), nothing)
 
     async def tell_running(self, gateway: str, counts: Mapping[str, int]) -> None:
         await self._ask(self._running.tell(gateway, counts), None)
@@ -86,3 +97,8 @@ class Cache:
             return await call
         except StoreUnavailable:
             return default
+
+
+async def _done(call: Awaitable[None]) -> bool:
+    await call
+    return True

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import (
+    breakers,
     completion_routes,
     conversation_routes,
     create_routes,
@@ -58,6 +59,7 @@ class Api:
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
+        broken: breakers.Breakers,
         *,
         version: str,
         started: int,
@@ -78,6 +80,7 @@ class Api:
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
         self._workers = workers
+        self._breakers = broken
         self._version = version
         self._started = started
 
@@ -222,6 +225,7 @@ class Api:
             "redis": await self._redis.reachable(),
             "draining": self._submit.leaving,
             "engine": self._workers.state(),
+            "pools": self._breakers.shown(),
         }
 
 

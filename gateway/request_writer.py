@@ -27,6 +27,7 @@ class RequestWriter:
 
     Attributes:
         _clock: bound on the broker's time, by its acknowledgements.
+        _times: when the broker took requests, by response id, until somebody asks (`taken_at`).
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class RequestWriter:
         self._writer = writer
         self._monotonic = monotonic
         self._clock = BrokerClock()
+        self._times: dict[str, int] = {}
 
     @property
     def ready(self) -> bool:
@@ -94,6 +96,16 @@ class RequestWriter:
         self._delivery.acknowledged(request.rid)
         return subscription, offset + 1 or -1
 
+    async def reroute(self, reroute: records.Reroute, topic: str, partition: int) -> None:
+        """Append a reroute with acks=all. Raises log.AppendFailed."""
+        value = records.encode(reroute)
+        await self._writer.append(topic, partition, reroute.rid, value, telemetry.trace_headers())
+
+    def taken_at(self, rid: str) -> int:
+        """The broker's time, in ms, of a request that was appended here; 0 if it is not known. It
+        is told once."""
+        return self._times.pop(rid, 0)
+
     def append_by(self) -> int:
         """The broker's time, in ms, after which a request that is appended now does not count; 0
         before the first acknowledgement: the broker's time is not known."""
@@ -145,6 +157,7 @@ class RequestWriter:
             self._clock.acknowledged(appended.timestamp, now)
             if request.late(appended.timestamp):
                 raise log.NotAppended("the broker took it too late")
+            self._times[request.rid] = appended.timestamp
         elif request.late(int(self._clock.now_ms(now))):
             raise log.AppendFailed("the broker does not say when it took it")
         return appended.offset

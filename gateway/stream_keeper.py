@@ -46,6 +46,8 @@ class StreamKeeper:
     Attributes:
         running: unfinished responses that were submitted here.
         active_streams: number of streams that a connection of this process follows.
+        on_end: called with each stream of a response that was submitted here, when it is not
+            followed any more.
         _unstored: running responses that were submitted here and are not stored, by id.
         _background: number of streams by response id that no connection follows any more.
     """
@@ -72,6 +74,7 @@ class StreamKeeper:
         self._unstored: dict[str, _Unstored] = {}
         self.running = admission.Running()
         self.active_streams = 0
+        self.on_end: Callable[[response_stream.ResponseStream], None] = lambda _stream: None
         self._background: Counter[str] = Counter()
 
     def open(
@@ -170,6 +173,8 @@ class StreamKeeper:
         await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
 
     def _end(self, stream: response_stream.ResponseStream) -> None:
+        if stream.counted:
+            self.on_end(stream)
         stream.subscription.close()
         if stream.counted:
             if (unstored := self._unstored.pop(stream.rid, None)) is not None:

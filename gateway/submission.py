@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from gateway import (
     admission,
     backlog,
+    breakers,
     busy,
     context,
     files,
@@ -29,7 +30,9 @@ from gateway import (
     rate_limits,
     request_builder,
     request_writer,
+    rerouting,
     response_stream,
+    routes,
     stream_keeper,
     token_counts,
     turns,
@@ -37,7 +40,7 @@ from gateway import (
     worker_registry,
 )
 from gateway.parsing import command, conversation
-from tailrace import log, telemetry
+from tailrace import log, settings, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records, topics
@@ -55,6 +58,7 @@ class Submission:
 
     Attributes:
         streams: streams of the responses submitted here and of those followed here.
+        rerouting: watches the responses submitted here.
         leaving: this process is on its way out. It is not ready, but takes requests until load
             balancers have noticed.
         refusing: no new requests are taken any more.
@@ -62,6 +66,7 @@ class Submission:
 
     def __init__(
         self,
+        pools: settings.CurrentPools,
         bounds: Limits,
         builder: request_builder.RequestBuilder,
         writer: request_writer.RequestWriter,
@@ -76,6 +81,8 @@ class Submission:
         taken: turns.Turns,
         waits: busy.BusyTurns,
         tokens: token_counts.TokenCounts,
+        broken: breakers.Breakers,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._limits = bounds
@@ -93,6 +100,10 @@ class Submission:
         self._tokens = tokens
         self.streams = streams
         self._lately = backlog.Lately()
+        self._routes = routes.Routes(pools, broken, workers, self._lately_sent)
+        self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer)
+        streams.on_end = self.rerouting.ended
+        self._spawn = spawn
         self.leaving = False
         self.refusing = False
 
@@ -202,6 +213,8 @@ class Submission:
         charged.add_done_callback(consume_exception)
         charge: rate_limits.Charge | None = None
         appended: delivery.Subscription | response_stream.ResponseStream | None = None
+        rid = ""
+        asked_ms = 0
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S) as preparing:
                 if looks_up:
@@ -217,20 +230,24 @@ class Submission:
                 await self._tokens.check(create, request)
                 request = await self._files.apart(request)
                 self._permit(principal)  # what came before may have taken seconds
+                rid, pool = request.rid, self._routes.choose(create, request, self._own(principal))
+                # One topic decides which request of a key is the first.
+                home = pool if create.idempotency_key is None else create.pool
                 appended = await self._append(
-                    create, principal, request, partition, place, preparing
+                    create, principal, request, partition, place, preparing, home
                 )
         except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
             raise errors.unavailable("The log cannot be written right now.") from error
         finally:
             charged.cancel()
+            asked_ms = self._writer.taken_at(rid)
             if charge is not None and not isinstance(appended, delivery.Subscription):
                 # Nothing was written, or an earlier request with the same key was charged.
                 self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
-        self._lately.add(create.pool, create.priority, time.monotonic())
+        self._lately.add(pool, create.priority, time.monotonic())
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         telemetry.SUBMIT_SECONDS.observe(seconds)
@@ -238,19 +255,58 @@ class Submission:
         telemetry.log(
             telemetry.Action.RESPONSE_ACCEPTED,
             response=request.rid,
-            pool=create.pool,
+            pool=pool,
             priority=create.priority,
             partition=partition,
         )
+        self._watch(create, request, appended, partition, home, pool, asked_ms)
         return self.streams.open(
             request,
             appended,
             principal=principal,
             partition=partition,
-            pool=create.pool,
+            pool=pool,
             awaited_since=started,
             charge=charge,
         )
+
+    def _watch(
+        self,
+        create: command.Create,
+        request: records.Request,
+        subscription: delivery.Subscription,
+        partition: int,
+        home: str,
+        pool: str,
+        asked_ms: int,
+    ) -> None:
+        """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
+        now = time.monotonic()
+        watched = rerouting.Watched(
+            subscription,
+            at=home,
+            others=[name for name in self._routes.others(create, request) if name != home],
+            priority=create.priority,
+            partition=partition,
+            asked_ms=asked_ms,
+            expires_at=now + create.deadline_ms / 1000,
+            sent_at=now,
+        )
+        self.rerouting.add(request.rid, watched)
+        written = records.decode_request(subscription.request)
+        if pool != home and written is not None:
+            self._spawn(self.rerouting.send(written, watched, pool))
+        elif pool != create.pool:
+            rerouting.moved(request.rid, create.pool, pool)
+
+    def _lately_sent(self, pool: str, priority: topics.PriorityClass) -> int:
+        """Requests of a pool and class that its heartbeats do not tell of yet."""
+        return self._lately.count(pool, priority, time.monotonic())
+
+    def _own(self, principal: Principal) -> int:
+        """Unfinished requests of a principal, at all gateways."""
+        key = principal.key
+        return self.streams.running.of(key) + self._counts.elsewhere(key)
 
     async def _place(
         self, create: command.Create, principal: Principal
@@ -273,8 +329,8 @@ class Submission:
             self._limits,
             refusing=self.refusing,
             writable=self._writer.ready,
-            work=self._workers.backlog(create.pool),
-            lately=self._lately.count(create.pool, create.priority, time.monotonic()),
+            work=self._routes.backlog(create.pool),
+            lately=self._lately_sent(create.pool, create.priority),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:
@@ -289,10 +345,13 @@ class Submission:
         partition: int,
         place: turns.Place | None,
         preparing: asyncio.Timeout,
+        home: str,
     ) -> delivery.Subscription | response_stream.ResponseStream:
         """A subscription to the new response; or the stream of an earlier one with the same key."""
         try:
-            return await self._append_once(create, principal, request, partition, place, preparing)
+            return await self._append_once(
+                create, principal, request, partition, place, preparing, home
+            )
         except log.NotAppended:
             raise
         except log.AppendFailed as error:
@@ -308,8 +367,9 @@ class Submission:
         partition: int,
         place: turns.Place | None,
         preparing: asyncio.Timeout,
+        home: str,
     ) -> delivery.Subscription | response_stream.ResponseStream:
-        topic = topics.requests(create.pool, create.priority)
+        topic = topics.requests(home, create.priority)
 
         async def append() -> tuple[delivery.Subscription, int]:
             # A cancelled append would not say what became of the record.

@@ -6,13 +6,18 @@ They are a hint for admission and for people. A request is taken without them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway import backlog, cache
 from tailrace import settings
 
 REFRESH_S: Final = 1.0
+# A Redis that was emptied a moment ago tells of no worker until their next heartbeats.
+ABSENT_S: Final = 2.0
+
+Beat = Mapping[str, Any]
 
 
 def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -51,12 +56,23 @@ class WorkerRegistry:
 
     Attributes:
         _known: the last heartbeats by pool; empty while Redis is away.
+        _standing: the last heartbeats of ready workers by pool. They stay while Redis is away.
+        _absent_since: pools without a ready worker, and since when (monotonic seconds). None while
+            Redis is away.
     """
 
-    def __init__(self, cached: cache.Cache, pools: settings.CurrentPools) -> None:
+    def __init__(
+        self,
+        cached: cache.Cache,
+        pools: settings.CurrentPools,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cache = cached
         self._pools = pools
+        self._clock = clock
         self._known: dict[str, list[dict[str, Any]]] = {}
+        self._standing: dict[str, list[Beat]] = {}
+        self._absent_since: dict[str, float] = {}
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -64,8 +80,30 @@ class WorkerRegistry:
             names = self._pools.catalog.names
             self._known = {pool: self._known.get(pool, []) for pool in names}
             for pool in names:
-                self._known[pool] = await self._cache.workers(pool)
+                self.note(pool, await self._cache.workers(pool))
             await asyncio.sleep(REFRESH_S)
+
+    def note(self, pool: str, told: list[dict[str, Any]] | None) -> None:
+        """What Redis says of a pool; None: it does not answer."""
+        self._known[pool] = told or []
+        ready = [worker for worker in told or [] if worker.get("state") == "ready"]
+        if ready or told is None:
+            self._absent_since.pop(pool, None)
+        else:
+            self._absent_since.setdefault(pool, self._clock())
+        if ready:
+            self._standing[pool] = [*ready]
+        elif self.absent(pool):
+            self._standing.pop(pool, None)
+
+    def absent(self, pool: str) -> bool:
+        """Whether it is known that no worker of the pool is ready."""
+        since = self._absent_since.get(pool)
+        return since is not None and self._clock() - since >= ABSENT_S
+
+    def standing(self, pool: str) -> Sequence[Beat]:
+        """The ready workers of a pool, as they were last known."""
+        return self._standing.get(pool, ())
 
     def workers(self, pool: str) -> list[dict[str, Any]]:
         return self._known.get(pool, [])

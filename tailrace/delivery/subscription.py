@@ -92,6 +92,11 @@ class Subscription:
         return self._stream.request
 
     @property
+    def state(self) -> fold.Fold:
+        """The response under the reader rule, as far as this instance has read."""
+        return self._stream.state
+
+    @property
     def vectors(self) -> tuple[bytes, ...]:
         """Those of an embeddings request that has ended; else none."""
         return self._stream.vectors

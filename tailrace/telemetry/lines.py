@@ -43,6 +43,7 @@ class Action(enum.StrEnum):
     RESPONSE_TAKEN_OVER = "response_taken_over"
     RESPONSE_LOST = "response_lost"  # another worker has claimed it
     RESPONSE_WITHDRAWN = "response_withdrawn"  # its client was told that the outcome is unknown
+    RESPONSE_REROUTED = "response_rerouted"  # another pool may answer it
     RESPONSE_ENDED = "response_ended"
     DEAD_LETTER = "dead_letter"
 
@@ -51,6 +52,7 @@ class Action(enum.StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library
 
+    BREAKER_CHANGED = "breaker_changed"  # of a pool: it gets requests, none, or a few
     COUNTING_LEFT_TO_WORKERS = "counting_left_to_workers"  # the gateway's tokenizer is another
 
     POOLS_CHANGED = "pools_changed"  # the pools' file says something else, and it is in force

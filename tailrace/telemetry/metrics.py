@@ -60,6 +60,19 @@ SOCKET_CLOSES: Final = Counter(
 OUTBOX_CLOSES: Final = Counter(
     "tailrace_outbox_closes", "Connections closed because their outbox overflowed", ["verdict"]
 )
+POOL_BREAKER: Final = Gauge(
+    "tailrace_pool_breaker", "Breaker of a pool: 0 closed, 1 half open, 2 open", ["pool"]
+)
+POOL_FAILURES: Final = Counter(
+    "tailrace_pool_failures",
+    "What a pool's breaker was told of: failed, late, stalled",
+    ["pool", "reason"],
+)
+FALLBACKS: Final = Counter(
+    "tailrace_fallbacks",
+    "Requests that another pool got than their own, or their last",
+    ["pool", "to"],
+)
 RUNNING_RESPONSES: Final = Gauge(
     "tailrace_running_responses", "In-flight responses of this process"
 )

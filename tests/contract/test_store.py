@@ -14,7 +14,7 @@ import redis.asyncio
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
-from tailrace.store import queues, redis_store, running
+from tailrace.store import breakers, queues, redis_store, running
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.prefixes import Prefixes
@@ -643,6 +643,22 @@ async def test_gateways_tell_each_other_what_the_busiest_principals_run(
     assert elsewhere[redis_store.digest("bob")] == 0
     await counts.tell(f"{name}-2", {})
     assert (await counts.elsewhere(f"{name}-1"))[redis_store.digest("alice")] == 0
+
+
+async def test_open_breakers_are_told_with_what_is_left_of_their_time(
+    store: RedisStore, name: str
+) -> None:
+    shared = breakers.Breakers(store)
+    await shared.tell(f"{name}-a", breakers.Open("one", 2, "failed", 60.0))
+    await shared.tell(f"{name}-b", breakers.Open("one", 1, "late", 0.001))
+    found = (await shared.listed())[f"{name}-a"]
+    assert found._replace(for_s=60.0) == breakers.Open("one", 2, "failed", 60.0)
+    assert 0 < found.for_s <= 60
+
+    async def over() -> bool:
+        return f"{name}-b" not in await shared.listed()
+
+    await waiting.eventually(over, "the second one is over")
 
 
 async def test_places_in_the_queue_are_told_taken_out_and_forgotten_soon(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway import (
+    breakers,
     busy,
     cache,
     context,
@@ -84,10 +85,12 @@ class Parts:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     failed: list[BaseException] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
+    pools: tuple[Pool, ...] = (POOL,)
     seal_keys: seals.Keys | None = None
     cancel_grace_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.current = settings.CurrentPools(settings.Catalog(self.pools))
         self.revocations = revocations.Revocations(
             self.broker.reader(topics.REVOCATIONS), self.broker.offsets()
         )
@@ -121,7 +124,7 @@ class Parts:
             self.rates.settle,
         )
         self.counts = principal_counts.PrincipalCounts(self.cache, self.streams.running, "this")
-        self.workers = worker_registry.WorkerRegistry(self.cache, POOLS)
+        self.workers = worker_registry.WorkerRegistry(self.cache, self.current)
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
             self.delivery,
@@ -132,11 +135,12 @@ class Parts:
             seal_keys=self.seal_keys,
             uploaded=self.uploads,
         )
+        self.breakers = breakers.Breakers(self.current, self.workers, self.cache, "this")
         self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
-        self.token_counts = token_counts.TokenCounts(POOLS, self.workers)
+        self.token_counts = token_counts.TokenCounts(self.current, self.workers)
         self.references = references.References(self.delivery, self.seal_keys, self.uploads)
         self.conversations = conversations.Conversations(
             self.broker.layout.tag,
@@ -157,6 +161,7 @@ class Parts:
     def submission_with(self, keys: idempotency.Idempotency) -> submission.Submission:
         """A submission over these parts with its own idempotency."""
         return submission.Submission(
+            self.current,
             self.limits,
             self.builder,
             self.request_writer,
@@ -171,6 +176,8 @@ class Parts:
             self.turns,
             busy.BusyTurns(self.delivery, self.operations),
             self.token_counts,
+            self.breakers,
+            self.spawn,
         )
 
     def permit(self, principal: Principal) -> None:
@@ -229,15 +236,17 @@ def put_answer(
     end: bool = True,
     error: tuple[str, str] | None = None,
     dropped: int = 0,
+    served: str = "",
 ) -> None:
     """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed.
-    `dropped`: so many messages were left out."""
+    `dropped`: so many messages were left out. `served`: another model answers."""
     rid, partition = request.rid, ids.parse(request.rid).partition
     topic = topics.requests("default", "interactive")
     claim = records.Claim(
         *(rid, "own", None, request.owner, "w/1", topic, 0, "rev", "tok"),
         echo=request.echo,
         dropped=dropped,
+        served=served,
     )
     broker.put_record(topics.TOKENS, partition, claim, rid)
     digest = fold.H0

@@ -65,7 +65,7 @@ class MemoryRedis(RedisStore):
             return self._consume(key, *map(float, args[:3]))
         if kind == "queue":
             return self._tell_queue(key, *args[2:])
-        assert kind in ("workers", "running"), key
+        assert kind in ("workers", "running", "breakers"), key
         return []
 
     def _tell_queue(self, key: str, told: str, gone: str) -> None:

@@ -52,7 +52,7 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     assert await cached.claim_key("p", "k", "mine", 1.0) == "mine"
     assert await cached.warm_partition("pool", ["d"]) is None
     assert await cached.consume_tokens("p", 1, 1, 1, "requests") is None
-    assert await cached.workers("pool") == []
+    assert await cached.workers("pool") is None
 
 
 async def test_what_may_be_evicted_lies_apart_from_what_must_stay() -> None:

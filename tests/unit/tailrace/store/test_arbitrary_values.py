@@ -15,6 +15,7 @@ from gateway import backlog, cache, context, worker_registry
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.store import (
+    breakers,
     idempotency,
     limits,
     prefixes,
@@ -80,6 +81,17 @@ class Fixed:
 
 def store_of(answer: Any) -> redis_store.RedisStore:
     return Fixed(answer)  # type: ignore[return-value]
+
+
+@hypothesis.given(st.lists(ANSWERS, max_size=6) | ANSWERS)
+@hypothesis.example([b"\xff", b"9" * 400, b'{"by":"g","opened":1,"reason":"failed"}'])
+@hypothesis.example([b"p", b"1e+15", b'{"by":"g","opened":1,"reason":"failed"}'])
+@hypothesis.example([b"p", b"1000", b'{"by":"g","opened":1,"reason":"<b>now</b>"}'])
+async def test_an_open_breaker_has_a_plain_reason_and_a_bounded_time(answer: Any) -> None:
+    for found in (await breakers.Breakers(store_of(answer)).listed()).values():
+        assert 0 <= found.for_s <= breakers.MOST_S
+        assert found.reason.replace("_", "a").isalpha()
+        assert 1 <= found.opened <= 1_000
 
 
 @hypothesis.given(ANSWERS)

@@ -23,10 +23,12 @@ ROOT = Path(__file__).parents[4]
 FROM_WORDS = {
     ("IGNORED_RECORDS", "reason"): {reason.value for reason in Ignored},
     ("CREDENTIAL_REFUSALS", "reason"): {reason.value for reason in Reason},
+    ("POOL_FAILURES", "reason"): {"failed", "late", "stalled"},
     ("RESPONSES_ENDED", "status"): {*STATUS_OF_REASON.values(), "cancelled"},
 }
 # Words of the runbooks that are no label value: members of lines, of files, of Kubernetes.
 OTHER_WORDS = {"action", "runbook", "issuers", "gpu_memory_utilization"}
+OTHER_WORDS |= {"fallback", "pools", "no_worker"}
 
 
 @cache

@@ -282,6 +282,7 @@ def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() ->
         "kind",
         "verdict",
         "pool",
+        "to",
         "stage",
         "tokens",
         "topic",

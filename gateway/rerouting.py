@@ -1,0 +1,176 @@
+"""Responses that were submitted here, until they end: what they say of their pools, and their way
+to another pool where theirs cannot answer (log rule §22)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway import breaker, breakers, request_writer, response_stream, routes
+from tailrace import log, settings, telemetry
+from tailrace.delivery import delivery
+from tailrace.protocol import fold, records, topics
+
+LOOK_S: Final = 0.5
+AT_ONCE: Final = 64  # reroutes under way
+# Codes of failed responses by which their pool's engine is to blame (`worker.claim_plan`).
+_BROKEN: Final = frozenset({"server_error"})
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One response.
+
+    Attributes:
+        at: the pool that got its request last.
+        others: pools that may answer it too, and did not get it yet.
+        expires_at: when nothing starts it any more (monotonic seconds).
+        sent_at: when the pool got it (monotonic seconds).
+        seen: claims and tokens at the last look.
+        seen_at: when they last grew (monotonic seconds).
+        told: something was said of the pool.
+        late, stalled: so was that.
+    """
+
+    subscription: delivery.Subscription
+    at: str
+    others: list[str]
+    priority: topics.PriorityClass
+    partition: int
+    asked_ms: int
+    expires_at: float
+    sent_at: float
+    seen: tuple[int, int] = (0, 0)
+    seen_at: float = 0.0
+    told: bool = False
+    late: bool = False
+    stalled: bool = False
+
+    @property
+    def state(self) -> fold.Fold:
+        return self.subscription.state
+
+    @property
+    def owner(self) -> str:
+        """The pool whose worker has it, or else the one that got it last."""
+        return self.state.topic.split(".")[2] if self.state.topic.count(".") == 3 else self.at
+
+
+class Rerouting:
+    """Watches the responses of this gateway; `run` is its one task.
+
+    Attributes:
+        _watched: by response id.
+    """
+
+    def __init__(
+        self,
+        pools: settings.CurrentPools,
+        broken: breakers.Breakers,
+        ways: routes.Routes,
+        writer: request_writer.RequestWriter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pools = pools
+        self._breakers = broken
+        self._routes = ways
+        self._writer = writer
+        self._clock = clock
+        self._watched: dict[str, Watched] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def add(self, rid: str, found: Watched) -> None:
+        """A response was submitted here."""
+        found.seen_at = found.sent_at
+        self._watched[rid] = found
+
+    def ended(self, stream: response_stream.ResponseStream) -> None:
+        """Nobody here follows the response any more: it has ended, or cannot be followed."""
+        found = self._watched.pop(stream.rid, None)
+        if found is None:
+            return
+        if _code(stream.final) in _BROKEN:
+            self._breakers.settled(found.owner, "failed")
+        elif not found.told:
+            answered = stream.final is not None and stream.final["status"] == "completed"
+            if answered or found.state.next:
+                self._breakers.settled(found.owner)
+            else:
+                self._breakers.left(found.owner)
+
+    async def look(self) -> None:
+        """Tell the breakers what there is to tell, and send on what waits for a broken pool."""
+        now, due = self._clock(), []
+        for found in list(self._watched.values()):
+            if found.state.phase is fold.Phase.DONE:
+                continue
+            self._judge(found, now)
+            if found.others and not found.state.next and now < found.expires_at:
+                due.append(found)
+        for at in range(0, len(due), AT_ONCE):
+            await asyncio.gather(*(self._send_on(each) for each in due[at : at + AT_ONCE]))
+
+    def _judge(self, found: Watched, now: float) -> None:
+        pool = self._pools.catalog.pool(found.owner)
+        progress = (found.state.epoch, found.state.next)
+        if progress != found.seen:
+            found.seen, found.seen_at, found.stalled = progress, now, False
+        if pool is None:
+            return
+        if found.state.next and not found.told:
+            found.told = True
+            self._breakers.settled(pool.name)
+        late = 0 < pool.late_after_s < now - found.sent_at
+        if late and not found.late and not found.state.next:
+            found.late = found.told = True
+            self._breakers.settled(pool.name, "late")
+        stalled = found.state.epoch and 0 < pool.stalled_after_s < now - found.seen_at
+        if stalled and not found.stalled:
+            found.stalled = found.told = True
+            self._breakers.settled(pool.name, "stalled")
+
+    async def _send_on(self, found: Watched) -> None:
+        """Give the request to the next pool, if its own is broken. What fails is tried again: two
+        copies are harmless."""
+        if self._breakers.state(found.at) is not breaker.State.OPEN:
+            return
+        request = records.decode_request(found.subscription.request)
+        if request is None:
+            found.others = []
+            return
+        to = self._routes.next(request, found.others)
+        if to is not None:
+            await self.send(request, found, to)
+
+    async def send(self, request: records.Request, found: Watched, to: str) -> None:
+        """Give the request to the pool `to` too."""
+        reroute = records.Reroute(request.rid, request, found.asked_ms)
+        topic = topics.requests(to, found.priority)
+        try:
+            await self._writer.reroute(reroute, topic, found.partition)
+        except log.AppendFailed as error:
+            telemetry.log(telemetry.Action.TASK_FAILED, response=request.rid, exc_info=error)
+            return
+        moved(request.rid, found.at, to)
+        found.others = [name for name in found.others if name != to]
+        found.at, found.sent_at, found.told, found.late = to, self._clock(), False, False
+
+
+def moved(rid: str, pool: str, to: str) -> None:
+    """Count and log that another pool got a request than would have been its next."""
+    telemetry.FALLBACKS.labels(pool=pool, to=to).inc()
+    telemetry.log(telemetry.Action.RESPONSE_REROUTED, response=rid, pool=pool, to=to)
+
+
+def _code(final: dict[str, Any] | None) -> str:
+    error = (final or {}).get("error")
+    return str(error["code"]) if error else ""

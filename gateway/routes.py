@@ -1,0 +1,137 @@
+"""Which pool a request goes to (docs/design.md, Fallback)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway import admission, backlog, breaker, breakers, worker_registry
+from gateway.parsing import command, conversation
+from tailrace.protocol import errors, features, records, topics
+from tailrace.settings import CurrentPools, Pool
+
+UNAVAILABLE_S: Final = 1.0
+
+
+def allowed(request: records.Request) -> bool:
+    """Whether another model may answer: not a fork, which has ids of its source's model; not
+    embeddings, which are of one space; not biases, which name ids; not a warm-up."""
+    bound = request.fork, request.embed
+    return request.generate and bound == (None, None) and not request.sampling.logit_bias
+
+
+def fits(create: command.Create, request: records.Request, asked: Pool, pool: Pool) -> bool:
+    """Whether the request may fit the model's length, by estimate. What may leave older messages
+    out leaves out as many wherever it is continued, so the length must not be less."""
+    if request.truncate:
+        return pool.max_model_len >= asked.max_model_len
+    prompt = conversation.characters(request.messages) / admission.CHARS_PER_TOKEN_GUESS
+    return prompt < pool.max_model_len and (create.max_output_tokens or 0) <= pool.max_model_len
+
+
+class Routes:
+    """Chooses pools by their breakers, their workers and their backlog."""
+
+    def __init__(
+        self,
+        pools: CurrentPools,
+        broken: breakers.Breakers,
+        workers: worker_registry.WorkerRegistry,
+        lately: Callable[[str, topics.PriorityClass], int],
+    ) -> None:
+        """`lately`: requests of a pool and class that its heartbeats do not tell of yet."""
+        self._pools = pools
+        self._breakers = broken
+        self._workers = workers
+        self._lately = lately
+
+    def backlog(self, name: str) -> backlog.Backlog:
+        """The work ahead of a request of this pool, as far as it decides whether it is refused:
+        none where another pool may answer it."""
+        chain = self._pools.catalog.chain(name)
+        if len(chain) > 1 and (
+            chain[0].fallback_when_busy or self._breakers.state(name) is breaker.State.OPEN
+        ):
+            return admission.NOTHING_KNOWN
+        return self._workers.backlog(name)
+
+    def others(self, create: command.Create, request: records.Request) -> list[str]:
+        """The pools that may answer in place of the one that was asked, by what is asked."""
+        chain = self._pools.catalog.chain(create.pool)
+        if not chain or not allowed(request):
+            return []
+        return [pool.name for pool in chain[1:] if fits(create, request, chain[0], pool)]
+
+    def choose(self, create: command.Create, request: records.Request, own: int) -> str:
+        """The pool that a request goes to. A pool without `fallback` takes what it always took.
+
+        Args:
+            own: unfinished requests of the same principal.
+
+        Raises:
+            errors.ApiError: 429, every pool that can answer would start it after its deadline; 503,
+                none can answer.
+        """
+        chain = self._pools.catalog.chain(create.pool)
+        busy: errors.ApiError | None = None
+        if len(chain) < 2:
+            return create.pool
+        asked = chain[0]
+        if not allowed(request):
+            busy = self._busy(asked.name, create, own) if asked.fallback_when_busy else None
+            if busy is not None:
+                raise busy
+            return create.pool
+        if self._breakers.admits(asked.name):
+            busy = self._busy(asked.name, create, own) if asked.fallback_when_busy else None
+            if busy is None:
+                return asked.name
+        found = self.next(request, self.others(create, request), create, own)
+        if found is not None:
+            return found
+        if busy is not None:
+            raise busy
+        raise errors.no_pool(
+            create.model,
+            [(pool.name, self._breakers.reason(pool.name)) for pool in chain],
+            max(UNAVAILABLE_S, self._breakers.wait_s(asked.name)),
+        )
+
+    def next(
+        self,
+        request: records.Request,
+        others: Sequence[str],
+        create: command.Create | None = None,
+        own: int = 0,
+    ) -> str | None:
+        """The first of `others` that can answer; None if none can. `create`: also in time."""
+        for name in others:
+            suits = stands_in(self._workers.standing(name), request)
+            in_time = create is None or self._busy(name, create, own) is None
+            if suits and in_time and self._breakers.admits(name):
+                return name
+        return None
+
+    def _busy(self, name: str, create: command.Create, own: int) -> errors.ApiError | None:
+        if not create.generate:
+            return None
+        work, lately = self._workers.backlog(name), self._lately(name, create.priority)
+        wait_s = work.wait_s(create.priority, own, lately)
+        if wait_s is None or wait_s <= create.deadline_ms / 1000:
+            return None
+        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
+
+
+def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:
+    """Whether all ready workers of a pool say that they answer for the model, and all can do what
+    the request needs: whichever of them has its partition has to."""
+    needs = {need.feature for need in features.needed(request)}
+    return bool(workers) and all(
+        request.model in _list(worker, "stands_in_for") and needs <= set(_list(worker, "features"))
+        for worker in workers
+    )
+
+
+def _list(worker: worker_registry.Beat, name: str) -> list[str]:
+    found = worker.get(name)
+    return found if isinstance(found, list) else []

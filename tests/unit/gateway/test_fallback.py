@@ -1,0 +1,334 @@
+"""Requests on their way to another pool, over a log in memory (log rule §22)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import breaker, routes
+from gateway.breaker import State
+from gateway.parsing import command, responses_api
+from tailrace import log, settings
+from tailrace.protocol import errors, features, records, topics
+from tailrace.settings.shapes import Pool
+from tests.support import gateway_parts, memory_log
+from tests.support.gateway_parts import ALICE, Parts, put_answer
+
+LARGE = Pool("default", ("m",), 1000, 100, fallback=("small", "tiny"))
+SMALL = Pool("small", ("s",), 1000, 100)
+TINY = Pool("tiny", ("t",), 200, 50)
+POOLS = (LARGE, SMALL, TINY)
+CATALOG = settings.Catalog(POOLS)
+
+
+def beat(**more: Any) -> dict[str, Any]:
+    return {"state": "ready", "stands_in_for": ["m"], "features": sorted(features.ALL), **more}
+
+
+@contextlib.asynccontextmanager
+async def running(pools: tuple[Pool, ...] = POOLS) -> AsyncIterator[Parts]:
+    broker = memory_log.MemoryLog("one", 1, pools=tuple(pool.name for pool in pools))
+    async with gateway_parts.running(broker, pools=pools) as parts:
+        for pool in pools:
+            parts.workers.note(pool.name, [beat()])
+        yield parts
+
+
+def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
+    body = {"input": text, **fields}
+    return command.with_key(responses_api.parse(body, CATALOG), key, body)
+
+
+def fail(parts: Parts, *pools: str) -> None:
+    for pool in pools:
+        for _ in range(breaker.LEAST):
+            parts.breakers.settled(pool, "failed")
+        assert parts.breakers.state(pool) is State.OPEN
+
+
+def written(parts: Parts, pool: str) -> list[records.Request | records.Reroute]:
+    """What lies in a pool's topic."""
+    found = []
+    for r in parts.broker.appended:
+        if r.topic == topics.requests(pool, "interactive"):
+            record = records.request_of(r.key, r.value) or records.reroute_of(r.key, r.value)
+            assert record is not None
+            found.append(record)
+    return found
+
+
+def answer(parts: Parts, request: records.Request, **more: Any) -> None:
+    put_answer(parts.broker, request, "ho", **more)
+
+
+async def test_while_all_is_well_a_request_goes_to_its_own_pool() -> None:
+    async with running() as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            (request,) = written(parts, "default")
+            assert (stream.pool, written(parts, "small")) == ("default", [])
+            assert isinstance(request, records.Request)
+            answer(parts, request)
+            await gateway_parts.all_events(stream)
+        await parts.submission.rerouting.look()
+        assert written(parts, "small") == []
+
+
+async def test_a_broken_pool_gets_nothing_and_the_next_one_does() -> None:
+    async with running() as parts:
+        fail(parts, "default")
+        with await parts.submission.submit(create(), ALICE) as stream:
+            (request,) = written(parts, "small")
+            assert isinstance(request, records.Request)
+            assert (request.rid, request.model, stream.pool) == (stream.rid, "m", "small")
+            assert written(parts, "default") == []
+            answer(parts, request, served="s")
+            seen = await gateway_parts.all_events(stream)
+        assert [e.response["model"] for e in seen if e.response] == ["m", "s", "s"]
+        assert seen[-1].response is not None
+        assert seen[-1].response["fallback"] == {"from": "m"}
+
+
+async def test_the_first_pool_of_the_chain_that_can_answer_is_chosen() -> None:
+    async with running() as parts:
+        fail(parts, "default", "small")
+        with await parts.submission.submit(create(), ALICE) as stream:
+            assert stream.pool == "tiny"
+            answer(parts, parts_request(parts, "tiny"))
+
+
+def parts_request(parts: Parts, pool: str) -> records.Request:
+    found = written(parts, pool)[-1]
+    return found if isinstance(found, records.Request) else found.request
+
+
+UNABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("it is too long", {"input": "x" * 1600}, {}),
+    ("the answer is too long", {"max_output_tokens": 300}, {}),
+    ("it could not leave out as much", {"truncation": "auto"}, {}),
+    ("its workers lack a feature", {"text": {"format": {"type": "json_object"}}}, {"features": []}),
+    ("its workers do not know that they stand in", {}, {"stands_in_for": ["other"]}),
+    ("it has no ready worker", {}, {"state": "loading"}),
+]
+
+
+@pytest.mark.parametrize(("_why", "fields", "beats"), UNABLE, ids=[each[0] for each in UNABLE])
+async def test_a_pool_that_cannot_answer_it_is_passed_over(
+    _why: str, fields: dict[str, Any], beats: dict[str, Any]
+) -> None:
+    async with running((dataclasses.replace(LARGE, fallback=("tiny",)), SMALL, TINY)) as parts:
+        parts.workers._standing["tiny"] = []
+        parts.workers.note("tiny", [beat(**beats)])
+        fail(parts, "default")
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(made(fields), ALICE)
+        assert refused.value.status == 503
+        assert "default: failed" in refused.value.message
+        assert int(refused.value.headers["retry-after"]) >= 1
+        assert (written(parts, "default"), written(parts, "tiny")) == ([], [])
+        assert len(parts.streams.running) == 0
+
+
+def made(fields: dict[str, Any]) -> command.Create:
+    return responses_api.parse({"input": "hi", **fields}, CATALOG)
+
+
+async def test_what_only_its_own_model_can_answer_waits_for_it() -> None:
+    async with running() as parts:
+        fail(parts, "default")
+        asked = made({})
+        biased = dataclasses.replace(asked, sampling=records.Sampling(9, logit_bias={"5": 1.0}))
+        for each in (biased, dataclasses.replace(asked, generate=False)):
+            with await parts.submission.submit(each, ALICE) as stream:
+                assert stream.pool == "default"
+                await parts.submission.rerouting.look()
+                answer(parts, parts_request(parts, "default"))
+        assert written(parts, "small") == []
+
+
+def test_forks_and_embeddings_have_no_other_model() -> None:
+    plain = records.Request("r", records.Owner("i", "s"), "m", [], records.Sampling(9), {})
+    assert routes.allowed(plain)
+    for changes in (
+        {"fork": records.Fork("resp_x", 3)},
+        {"embed": records.Embed(["a"])},
+    ):
+        assert not routes.allowed(msgspec.structs.replace(plain, **changes))
+
+
+async def test_a_pool_without_fallback_takes_what_it_always_took() -> None:
+    """Requests wait in the log for workers that are away."""
+    async with running((dataclasses.replace(LARGE, fallback=()),)) as parts:
+        fail(parts, "default")
+        with await parts.submission.submit(create(), ALICE) as stream:
+            await parts.submission.rerouting.look()
+            assert [r.rid for r in written(parts, "default")] == [stream.rid]
+            answer(parts, parts_request(parts, "default"))
+
+
+async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
+    async with running() as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            (request,) = written(parts, "default")
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+            fail(parts, "default")
+            await parts.submission.rerouting.look()
+            await parts.submission.rerouting.look()
+            (reroute,) = written(parts, "small")
+            assert isinstance(reroute, records.Reroute)
+            assert records.encode(reroute.request) == records.encode(request)
+            (original,) = (
+                r
+                for r in parts.broker.appended
+                if r.key == stream.rid.encode()
+                and r.topic == topics.requests("default", "interactive")
+            )
+            assert reroute.asked_ms == original.timestamp
+            fail(parts, "small")
+            await parts.submission.rerouting.look()
+            (third,) = written(parts, "tiny")
+            assert third == reroute
+            fail(parts, "tiny")
+            parts.breakers._breakers["small"].half_open()
+            await parts.submission.rerouting.look()
+            assert len(written(parts, "small")) == 1, "it has it already"
+            answer(parts, reroute.request, served="t")
+            seen = await gateway_parts.all_events(stream)
+            assert seen[-1].response is not None
+            assert seen[-1].response["model"] == "t"
+
+
+async def test_after_the_first_token_nothing_is_sent_on() -> None:
+    async with running() as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            answer(parts, parts_request(parts, "default"), end=False)
+            while not any(e.delta for e in await stream.next_events()):
+                pass
+            fail(parts, "default")
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+            await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
+            await gateway_parts.all_events(stream)
+
+
+async def test_a_cancelled_response_is_not_sent_on() -> None:
+    async with running() as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
+            await gateway_parts.all_events(stream)
+            fail(parts, "default")
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+
+async def test_a_reroute_of_unknown_outcome_is_written_again_and_harms_nobody() -> None:
+    async with running() as parts:
+        with await parts.submission.submit(create(), ALICE) as stream:
+            fail(parts, "default")
+            parts.broker.fail_next_append(log.AppendFailed("ambiguous"), landed=True)
+            await parts.submission.rerouting.look()
+            await parts.submission.rerouting.look()
+            first, second = written(parts, "small")
+            assert first == second
+            await parts.submission.rerouting.look()
+            assert len(written(parts, "small")) == 2
+            answer(parts, parts_request(parts, "small"), served="s")
+            await gateway_parts.all_events(stream)
+
+
+async def test_with_an_idempotency_key_the_own_topic_decides_and_a_reroute_follows() -> None:
+    """Gateways may not agree on a pool's state; of one key's requests the first in one topic
+    counts."""
+    async with running() as parts:
+        fail(parts, "default")
+        with await parts.submission.submit(create(key="k"), ALICE) as stream:
+            await parts.settled()
+            (request,) = written(parts, "default")
+            (reroute,) = written(parts, "small")
+            assert isinstance(reroute, records.Reroute)
+            assert reroute.request == request
+            parts.redis.values.clear()
+            with await parts.submission.submit(create(key="k"), ALICE) as again:
+                assert again.rid == stream.rid
+                answer(parts, reroute.request, served="s")
+                assert (await gateway_parts.all_events(again))[-1].terminal
+            await gateway_parts.all_events(stream)
+
+
+class TestOutcomes:
+    async def test_failures_of_the_engine_open_the_breaker_and_others_do_not(self) -> None:
+        async with running() as parts:
+            for code in ("context_length_exceeded", "expired", "server_error"):
+                for _ in range(breaker.LEAST):
+                    with await parts.submission.submit(create(), ALICE) as stream:
+                        request = parts_request(parts, "default")
+                        put_answer(parts.broker, request, error=(code, "m"))
+                        await gateway_parts.all_events(stream)
+                opened = parts.breakers.state("default") is State.OPEN
+                assert opened is (code == "server_error"), code
+
+    async def test_late_and_stalled_responses_count_once(self) -> None:
+        pools = (dataclasses.replace(LARGE, late_after_s=5.0, stalled_after_s=20.0), SMALL, TINY)
+        async with running(pools) as parts:
+            watch, now = parts.submission.rerouting, [0.0]
+            watch._clock = lambda: now[0]
+            streams = []
+            for _ in range(breaker.LEAST):
+                streams.append(await parts.submission.submit(create(), ALICE))
+                watch._watched[streams[-1].rid].sent_at = 0.0
+                watch._watched[streams[-1].rid].seen_at = 0.0
+            now[0] = 4.0
+            await watch.look()
+            assert parts.breakers.state("default") is State.CLOSED
+            now[0] = 6.0
+            await watch.look()
+            assert parts.breakers.reason("default") == "late"
+            for stream in streams:
+                stream.release()
+                parts.answer(stream.rid, "ho")
+
+    async def test_a_probe_that_succeeds_brings_the_pool_back(self) -> None:
+        async with running() as parts:
+            fail(parts, "default")
+            parts.breakers._breakers["default"].half_open()
+            for _ in range(breaker.PASSES):
+                with await parts.submission.submit(create(), ALICE) as stream:
+                    assert stream.pool == "default"
+                    answer(parts, parts_request(parts, "default"))
+                    await gateway_parts.all_events(stream)
+            assert parts.breakers.state("default") is State.CLOSED
+
+
+async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> None:
+    busy = {
+        "waiting_tokens": [50_000, 0],
+        "drain_rate": 100.0,
+        "capacity": 1,
+        "running": 1,
+        "queued": 5,
+        "request_tokens": 50_000.0,
+        "waiting_principals": 1,
+    }
+    for when_busy in (False, True):
+        pools = (dataclasses.replace(LARGE, fallback_when_busy=when_busy), SMALL, TINY)
+        async with running(pools) as parts:
+            parts.workers.note("default", [beat(**busy)])
+            asked = made({"deadline_ms": 1000})
+            if not when_busy:
+                with pytest.raises(errors.ApiError) as refused:
+                    await parts.submission.submit(asked, ALICE)
+                assert refused.value.status == 429
+                continue
+            with await parts.submission.submit(asked, ALICE) as stream:
+                assert stream.pool == "small"
+                answer(parts, parts_request(parts, "small"), served="s")
+            parts.workers.note("small", [beat(**busy)])
+            parts.workers.note("tiny", [beat(**busy)])
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(asked, ALICE)
+            assert refused.value.status == 429
