@@ -1,4 +1,4 @@
-"""What an overload run says of its requests (pure).
+"""What an overload run says of its requests.
 
 Times are seconds since the load of the run began.
 """
