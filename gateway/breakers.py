@@ -7,6 +7,7 @@ gateway, so it is not told: each sees it in the heartbeats.
 from __future__ import annotations
 
 import asyncio
+import collections
 import random
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ class Breakers:
     """One breaker for each pool.
 
     Attributes:
-        _breakers: by pool, from its first use on.
+        _breakers: by pool. Those of pools that vanished stay: their requests may run.
         _away: pools without a ready worker when they were last looked at.
         _untold: breakers that opened here, and of which Redis does not know yet.
         _shown: the state of each pool as metric and log lines have it.
@@ -50,7 +51,7 @@ class Breakers:
         self._name = name
         self._clock = clock
         self._luck = luck
-        self._breakers: dict[str, breaker.Breaker] = {}
+        self._breakers = collections.defaultdict[str, breaker.Breaker](breaker.Breaker)
         self._away: set[str] = set()
         self._untold: set[str] = set()
         self._shown: dict[str, State] = {}
@@ -64,14 +65,14 @@ class Breakers:
     async def exchange(self) -> None:
         """Tell what opened here, and adopt what opened elsewhere."""
         for pool in sorted(self._untold):
-            mine = self._of(pool)
+            mine = self._breakers[pool]
             found = store.Open(self._name, mine.opened, mine.reason, mine.wait_s(self._clock()))
             if found.for_s <= 0 or await self._cache.tell_breaker(pool, found):
                 self._untold.discard(pool)
         for pool, found in (await self._cache.open_breakers()).items():
             if pool not in self._pools.catalog.names or found.by == self._name:
                 continue
-            mine = self._of(pool)
+            mine = self._breakers[pool]
             if mine.state(self._clock()) is not State.OPEN:
                 mine.adopt(found.opened, found.reason, found.for_s, self._clock())
         for pool in self._pools.catalog.names:
@@ -79,7 +80,7 @@ class Breakers:
 
     def state(self, pool: str) -> State:
         """Whether the pool gets requests."""
-        mine = self._of(pool)
+        mine = self._breakers[pool]
         if self._workers.absent(pool):
             self._away.add(pool)
         elif pool in self._away:
@@ -92,32 +93,32 @@ class Breakers:
 
     def admits(self, pool: str) -> bool:
         """Whether a request may go to the pool now. It counts as sent."""
-        return self.state(pool) is not State.OPEN and self._of(pool).admits(self._clock())
+        return self.state(pool) is not State.OPEN and self._breakers[pool].admits(self._clock())
 
     def wait_s(self, pool: str) -> float:
         """Seconds until the pool is tried again; 0 if it is tried now."""
         if self.state(pool) is not State.OPEN:
             return 0.0
-        wait_s = self._of(pool).wait_s(self._clock())
+        wait_s = self._breakers[pool].wait_s(self._clock())
         return max(wait_s, NO_WORKER_RETRY_S) if pool in self._away else wait_s
 
     def reason(self, pool: str) -> str:
         """Why it does not get every request; empty if it does."""
         if self.state(pool) is State.CLOSED:
             return ""
-        return NO_WORKER if pool in self._away else self._of(pool).reason or NO_WORKER
+        return NO_WORKER if pool in self._away else self._breakers[pool].reason or NO_WORKER
 
     def settled(self, pool: str, failure: str = "") -> None:
         """A request of the pool went well, or failed for this reason."""
         if failure:
             telemetry.POOL_FAILURES.labels(pool=pool, reason=failure).inc()
-        if self._of(pool).settled(failure, self._clock(), self._luck()):
+        if self._breakers[pool].settled(failure, self._clock(), self._luck()):
             self._untold.add(pool)
         self.state(pool)
 
     def left(self, pool: str) -> None:
         """A request of the pool ended without saying anything of it."""
-        self._of(pool).left()
+        self._breakers[pool].left()
 
     def shown(self) -> dict[str, Any]:
         """For `/ready`: state, reason and seconds until the next try, by pool."""
@@ -135,7 +136,7 @@ class Breakers:
         if self._shown.get(pool, State.CLOSED) is state:
             return
         self._shown[pool] = state
-        mine = self._of(pool)
+        mine = self._breakers[pool]
         telemetry.log(
             telemetry.Action.BREAKER_CHANGED,
             pool=pool,
@@ -143,6 +144,3 @@ class Breakers:
             reason=NO_WORKER if pool in self._away else mine.reason,
             opened=mine.opened,
         )
-
-    def _of(self, pool: str) -> breaker.Breaker:
-        return self._breakers.setdefault(pool, breaker.Breaker())

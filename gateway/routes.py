@@ -7,8 +7,9 @@ from typing import Final
 
 from gateway import admission, backlog, breaker, breakers, worker_registry
 from gateway.parsing import command, conversation
+from tailrace import settings
 from tailrace.protocol import errors, features, records, topics
-from tailrace.settings import CurrentPools, Pool
+from tailrace.settings.shapes import Pool
 
 UNAVAILABLE_S: Final = 1.0
 
@@ -21,12 +22,15 @@ def allowed(request: records.Request) -> bool:
 
 
 def fits(create: command.Create, request: records.Request, asked: Pool, pool: Pool) -> bool:
-    """Whether the request may fit the model's length, by estimate. What may leave older messages
-    out leaves out as many wherever it is continued, so the length must not be less."""
+    """Whether the pool takes the class, and the request may fit the model's length, by estimate.
+    What may leave older messages out leaves out as many wherever it is continued, so the length
+    must not be less."""
+    if create.priority not in pool.classes:
+        return False
     if request.truncate:
         return pool.max_model_len >= asked.max_model_len
     prompt = conversation.characters(request.messages) / admission.CHARS_PER_TOKEN_GUESS
-    return prompt < pool.max_model_len and (create.max_output_tokens or 0) <= pool.max_model_len
+    return prompt < pool.max_model_len and (create.max_output_tokens or 0) <= pool.longest_answer
 
 
 class Routes:
@@ -34,7 +38,7 @@ class Routes:
 
     def __init__(
         self,
-        pools: CurrentPools,
+        pools: settings.CurrentPools,
         broken: breakers.Breakers,
         workers: worker_registry.WorkerRegistry,
         lately: Callable[[str, topics.PriorityClass], int],
@@ -49,18 +53,18 @@ class Routes:
         """The work ahead of a request of this pool, as far as it decides whether it is refused:
         none where another pool may answer it."""
         chain = self._pools.catalog.chain(name)
-        if len(chain) > 1 and (
-            chain[0].fallback_when_busy or self._breakers.state(name) is breaker.State.OPEN
-        ):
+        broken = self._breakers.state(name) is breaker.State.OPEN
+        if len(chain) > 1 and (broken or chain[0].fallback_when_busy):
             return admission.NOTHING_KNOWN
         return self._workers.backlog(name)
 
     def others(self, create: command.Create, request: records.Request) -> list[str]:
         """The pools that may answer in place of the one that was asked, by what is asked."""
         chain = self._pools.catalog.chain(create.pool)
-        if not chain or not allowed(request):
+        if len(chain) < 2 or not allowed(request):
             return []
-        return [pool.name for pool in chain[1:] if fits(create, request, chain[0], pool)]
+        asked, *others = chain
+        return [pool.name for pool in others if fits(create, request, asked, pool)]
 
     def choose(self, create: command.Create, request: records.Request, own: int) -> str:
         """The pool that a request goes to. A pool without `fallback` takes what it always took.
@@ -73,10 +77,9 @@ class Routes:
                 none can answer.
         """
         chain = self._pools.catalog.chain(create.pool)
-        busy: errors.ApiError | None = None
         if len(chain) < 2:
             return create.pool
-        asked = chain[0]
+        asked, busy = chain[0], None
         if not allowed(request):
             busy = self._busy(asked.name, create, own) if asked.fallback_when_busy else None
             if busy is not None:

@@ -140,7 +140,7 @@ class Parts:
         self.keys = idempotency.Idempotency(
             self.cache, self.index, self.streams, self.operations, self.withdrawals, self.spawn
         )
-        self.token_counts = token_counts.TokenCounts(self.current, self.workers)
+        self.token_counts = token_counts.TokenCounts(POOLS, self.workers)
         self.references = references.References(self.delivery, self.seal_keys, self.uploads)
         self.conversations = conversations.Conversations(
             self.broker.layout.tag,

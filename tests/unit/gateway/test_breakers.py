@@ -10,11 +10,11 @@ import pytest
 from gateway import breaker, breakers, cache, worker_registry
 from gateway.breaker import State
 from tailrace import settings
+from tailrace.settings.shapes import Pool
 from tailrace.store import breakers as store
 from tests.support.memory_worker import Time
 
 READY = [{"state": "ready"}]
-CATALOG = settings.Catalog(tuple(settings.Pool(name, (name,), 1000, 100) for name in "ab"))
 
 
 class Shared:
@@ -44,10 +44,11 @@ class Gateway:
 
     def __init__(self, shared: Shared, name: str) -> None:
         cached = cast(cache.Cache, shared)
-        pools = settings.CurrentPools(CATALOG)
-        self.workers = worker_registry.WorkerRegistry(cached, pools, shared.time)
+        pools = (Pool("a", ("m",), 1000, 100), Pool("b", ("n",), 1000, 100))
+        current = settings.CurrentPools(settings.Catalog(pools))
+        self.workers = worker_registry.WorkerRegistry(cached, current, shared.time)
         self.breakers = breakers.Breakers(
-            *(pools, self.workers, cached, name), clock=shared.time, luck=lambda: 0.5
+            *(current, self.workers, cached, name), clock=shared.time, luck=lambda: 0.5
         )
 
     def fail(self, pool: str = "a", times: int = breaker.LEAST) -> None:
