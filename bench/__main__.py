@@ -33,6 +33,7 @@ from bench import (
     resume,
     scaling,
     scripted,
+    skew,
     stacks,
     tags,
     waits,
@@ -50,6 +51,7 @@ SUITES: dict[str, ModuleType] = {
         beside,
         tags,
         scaling,
+        skew,
         handover,
         history,
         waits,
@@ -66,6 +68,7 @@ ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
 NOT_QUICK = {
     scaling.NAME,
+    skew.NAME,
     handover.NAME,
     history.NAME,
     tags.NAME,

@@ -32,7 +32,7 @@ REDIS_USERS: Final[dict[str, str]] = {
     " +pexpire +pttl +time +rpush +lpop +lindex +llen",
     "push": "~ticket:* ~queue:* +getdel +hmget",
     "worker": (
-        "~prefix:* ~workers:* ~queue:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
+        "~prefix:* ~workers:* ~queue:* ~offers:* +set +del +zadd +zcard +zpopmin +zremrangebyscore "
         "+pexpire +pttl +hset +hdel +hgetall +hlen +time"
     ),
 }

@@ -16,6 +16,7 @@ from tailrace.log.identity import LogIdentity
 from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
+from tailrace.store.offers import Offers
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.queues import Queues
 from tailrace.store.workers import Workers
@@ -28,12 +29,14 @@ from worker.fork_sources import ForkSources
 from worker.heartbeat import Heartbeat
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
+from worker.offers import Offer
 from worker.queue_teller import QueueTeller
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
 from worker.slots import Slots
 from worker.stall_detector import StallDetector
 from worker.status import State, Status
+from worker.stealing import Stealing
 from worker.tail import Tail
 from worker.worker_context import WorkerContext
 
@@ -206,6 +209,9 @@ class App:
         )
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers
+        if self._settings.steal_after_s:
+            stealing = self._stealing(context, consumer, layout)
+            background.append(tasks.create_task(stealing.run(), name="stealing"))
         self.status.change(State.READY)
         self.status.cold_start_s = round(time.monotonic() - self._began, 1)
         telemetry.COLD_START_SECONDS.set(self.status.cold_start_s)
@@ -299,12 +305,31 @@ class App:
             partitions=layout.partitions,
         )
         self._context, self._servings, self._consumer = context, servings, consumer
-        context.drainers = lambda: self._heartbeat.drainers
+        context.living = lambda: self._heartbeat.living
         context.strangers = lambda: self._heartbeat.strangers
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
         self._heartbeat.unserved = consumer.unserved
         return context, consumer
+
+    def _stealing(
+        self, context: WorkerContext, consumer: RequestConsumer, layout: log.Layout
+    ) -> Stealing:
+        s, workload = self._settings, self._heartbeat.workload
+        assert self._servings is not None
+        consumer.starts_per_s = lambda: workload.starts_per_s
+        return Stealing(
+            Offers(self._connections.redis, Offer),
+            context,
+            self._servings,
+            consumer,
+            self._connections.offsets,
+            workload,
+            pool=s.pool,
+            name=s.name,
+            partitions=layout.partitions,
+            after_s=s.steal_after_s,
+        )
 
     # ---- leaving ---------------------------------------------------------------------------------
 

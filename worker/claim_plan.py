@@ -86,12 +86,13 @@ def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
     return EXPIRED if decision.expired else None
 
 
-def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str) -> str:
-    """The claim's kind for metrics and logs: closing, first, self or takeover."""
+def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = False) -> str:
+    """The claim's kind for metrics and logs: closing, first, stolen (first, too), self or
+    takeover."""
     if plan.ending is not None:
         return "closing"
     if plan.prev is None:
-        return "first"
+        return "stolen" if stolen else "first"
     replaces_itself = bool(state.claims) and state.claims[-1][1] == worker
     return "self" if replaces_itself else "takeover"
 

@@ -97,7 +97,9 @@ class ClaimRunner:
             self._response.dropped,
             self._context.served(self._response.request),
         )
-        kind = claim_plan.kind_of(self._plan, self._entry.fold, me.worker)
+        kind = claim_plan.kind_of(
+            self._plan, self._entry.fold, me.worker, stolen=self._response.stolen
+        )
         _note_claim(self._response, self._entry.fold, kind)
         try:
             sent = self._attempt.write(claim, telemetry.trace_headers())
@@ -376,7 +378,7 @@ def _note_claim(response: ServedResponse, state: fold.Fold, kind: str) -> None:
     telemetry.CLAIMS.labels(kind=kind).inc()
     if kind == "takeover":
         telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()
-    first = kind == "first"
+    first = kind in ("first", "stolen")
     telemetry.log(
         telemetry.Action.RESPONSE_CLAIMED if first else telemetry.Action.RESPONSE_TAKEN_OVER,
         response=response.rid,

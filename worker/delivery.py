@@ -15,6 +15,8 @@ class Delivery:
     Attributes:
         timestamp: broker time of the request record in ms.
         size: bytes of the request record.
+        stolen: there is no such assignment: another worker has the partition, and commits (log rule
+            P10). The tracker is not valid.
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -25,6 +27,7 @@ class Delivery:
     tracker: commit_tracker.Tracker
     headers: log_words.Headers
     size: int = 0
+    stolen: bool = False
 
     @property
     def rank(self) -> int:

@@ -25,12 +25,12 @@ STRANGERS_S = 3.0  # for how long a process of another pool counts as alive afte
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
 
 
-def drainers(beats: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The incarnations that drain, by the pool's heartbeats."""
+def living(beats: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The incarnations that run responses, by the pool's heartbeats."""
     return frozenset(
         incarnation
         for beat in beats
-        if beat.get("state") == State.DRAINING.value
+        if beat.get("state") in (State.READY.value, State.DRAINING.value)
         and isinstance(incarnation := beat.get("incarnation"), str)
     )
 
@@ -42,7 +42,7 @@ class Heartbeat:
         context: the worker's parts; None until the engine is ready.
         partitions: gives the partitions assigned now; none until the engine is ready.
         unserved: gives the requests of a class that were not taken.
-        drainers: incarnations of the pool's workers that drain, as of the last heartbeat.
+        living: incarnations of the pool's workers that run responses, as of the last heartbeat.
         workload: what lies ahead is computed from.
         _strangers: incarnations of related pools' workers, and when they were last seen (monotonic
             seconds); None while Redis is away.
@@ -64,7 +64,7 @@ class Heartbeat:
         self._status = status
         self._engine = engine
         self._incarnation = incarnation
-        self.drainers: frozenset[str] = frozenset()
+        self.living: frozenset[str] = frozenset()
         self._strangers: dict[str, float] | None = None
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
@@ -91,10 +91,10 @@ class Heartbeat:
             tokens_before, before = tokens, now
             try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
-                self.drainers = drainers(await self._workers.list_workers(self._settings.pool))
+                self.living = living(await self._workers.list_workers(self._settings.pool))
                 await self.see_strangers(loop.time())
             except StoreUnavailable:
-                self.drainers, self._strangers = frozenset(), None
+                self.living, self._strangers = frozenset(), None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
             self._due.clear()
@@ -131,7 +131,7 @@ class Heartbeat:
             slots.ended_asked + slots.running_asked / 2,
         )
         waits = slots.queued > 0
-        self.workload.measure(totals, seconds, waited=waits and self._waited)
+        self.workload.measure(totals, seconds, waited=waits and self._waited, running=slots.running)
         self._waited = waits
 
     def info(self) -> dict[str, Any]:

@@ -50,7 +50,8 @@ async def record_done(
     # Devices that are told of the end find the response in lists.
     await histories.finished(response.request, response.partition, entry)
     await told.finished(response.request, state)
-    if ended_here and state.next:
+    # Of a stolen response the prompt is not in the cache of its partition's engine.
+    if ended_here and state.next and not response.stolen:
         metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()
     return Outcome.DONE

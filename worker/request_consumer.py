@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
@@ -28,6 +29,9 @@ MAX_IN_FLIGHT_SPAN = 10_000
 POLL_RECORDS = 200
 AGAIN_RETRY_S = 0.5  # pause after requests that were set aside could not be read
 COUNT_S = 1.0  # between counts of what was not read
+# Requests that start sooner are in memory, so that what is offered to other workers does not start
+# here before they have it.
+STEAL_AHEAD_S = 3.0
 
 
 class RequestConsumer:
@@ -41,6 +45,8 @@ class RequestConsumer:
         _assignment: the assignment to which those that are set aside may belong.
         _unread: requests that were not read, by topic, as of the last count.
         _left: the group was left, or is being left; no more requests are taken.
+        starts_per_s: gives how many requests start in a second while others wait. 0 where none is
+            offered to other workers.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class RequestConsumer:
         self._membership = Membership(
             group_consumer, offsets, context, servings, tasks, self._accept, pool=pool
         )
+        self.starts_per_s: Callable[[], float] = lambda: 0.0
         self._room = self._room_now()
         self._aside = read_ahead.SetAside()
         self._again: asyncio.Task[None] | None = None
@@ -81,6 +88,11 @@ class RequestConsumer:
         """Ids of the requests of a class that were set aside and what they ask for, by
         principal."""
         return self._aside.waiting(self._topics[rank]) if 0 <= rank < len(self._topics) else {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether it takes requests, and everything that was assigned was read and is served."""
+        return not (self._left or self._aside or any(self._unread.values()))
 
     @property
     def partitions(self) -> list[int]:
@@ -127,8 +139,10 @@ class RequestConsumer:
         telemetry.REQUESTS_SET_ASIDE.set(len(self._aside))
 
     def _room_now(self) -> read_ahead.Room:
-        """Of one principal and class as much again waits as the engine can run at once."""
-        each = 2 * self._context.engine_slots.capacity
+        """Of one principal and class as much again waits as the engine can run at once, or what it
+        starts in STEAL_AHEAD_S."""
+        capacity = self._context.engine_slots.capacity
+        each = capacity + max(capacity, math.ceil(STEAL_AHEAD_S * self.starts_per_s()))
         return read_ahead.Room.of(each, self._servings.kept)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:

@@ -9,7 +9,7 @@ from tailrace.fair_queue import Flow, flow_of
 from tailrace.protocol import records
 from worker.delivery import Delivery
 from worker.messages import characters
-from worker.slots import HeldSlots
+from worker.slots import HeldSlots, Turn
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
@@ -38,6 +38,7 @@ class ServedResponse:
         held_trial: the place of a trial (`takeover`); empty unless it is in one.
         wants_slot: it has an engine slot or will want one. False while another worker owns the
             response, and after its END was written.
+        turn: by which it waits for an engine slot while no worker has claimed it; None otherwise.
         fencing_tokens: every token this process has claimed it with.
         abandoned: those of them that write nothing more.
         prompt_ids: None before the prompt was encoded.
@@ -54,6 +55,7 @@ class ServedResponse:
     held_slots: HeldSlots = field(default_factory=HeldSlots)
     held_trial: HeldSlots = field(default_factory=HeldSlots)
     wants_slot: bool = True
+    turn: Turn | None = None
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
     prompt_ids: Sequence[int] | None = None
@@ -103,6 +105,11 @@ class ServedResponse:
     def assigned(self) -> bool:
         """Whether an assignment that delivered its request still holds."""
         return any(delivery.tracker.valid for delivery in self.deliveries)
+
+    @property
+    def stolen(self) -> bool:
+        """Whether no assignment delivered its request (log rule P10)."""
+        return all(delivery.stolen for delivery in self.deliveries)
 
     def begun_at(self, token_offset: int) -> None:
         """Its first effective record lies at `token_offset`; commits must name it."""

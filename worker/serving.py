@@ -88,7 +88,10 @@ class Serving:
             self._entry = entry
             entry.listener = lambda: self._on_change(entry)
             try:
-                return await self._serve(entry)
+                outcome = await self._serve(entry)
+                if response.stolen:
+                    _note_stolen(response, entry.fold)
+                return outcome
             finally:
                 self._entry = entry.listener = None
                 response.release_slots()
@@ -106,11 +109,14 @@ class Serving:
                 return record_lost(response, "history lost")
             self._on_change(entry)
             decision = self._decide(entry.fold)
+            own = response.fencing_tokens
+            if response.stolen and not takeover.may_steal(entry.fold, decision, own):
+                return Outcome.LEFT
             if isinstance(decision, takeover.Finished):
                 return await record_done(
                     response, entry, context.metering, context.histories, context.activity
                 )
-            if context.leaving or not response.assigned:
+            if context.leaving or not (response.assigned or response.stolen):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait):
                 response.release_slots(used=0)
@@ -121,6 +127,8 @@ class Serving:
             plan = await self._plan(decision, entry)
             if plan is not None:
                 await self._carry_out(plan, entry)
+            elif response.stolen and context.engine_slots not in response.held_slots:
+                return Outcome.LEFT
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
         now_ms = self._context.broker_now_ms()
@@ -158,7 +166,7 @@ class Serving:
             response.held_trial.release()
         for held, pool in wanted:
             if pool not in held:
-                await self._acquire_slot(held, pool, rank, entry)
+                await self._acquire_slot(held, pool, rank, entry, decision.prev)
                 return None  # waiting takes time in which everything may change
         # Only now, so that one principal's long prompts keep no other one waiting.
         try:
@@ -218,13 +226,21 @@ class Serving:
         return self.response.copied if _lacks_beginning(state) else None
 
     async def _acquire_slot(
-        self, held: slots.HeldSlots, pool: slots.Slots, rank: int, entry: Entry
+        self,
+        held: slots.HeldSlots,
+        pool: slots.Slots,
+        rank: int,
+        entry: Entry,
+        prev: str | None,
     ) -> None:
-        """Wait for a slot, or until the response is over or the worker leaves."""
+        """Wait for a slot in which to replace `prev`, or until the response is over, another worker
+        has claimed it, or this worker leaves. A stolen response does not wait."""
 
         async def wait(turn: slots.Turn) -> None:
             while (
                 not turn.done()
+                and not response.stolen
+                and entry.fold.owner == prev
                 and entry.fold.phase is not fold.Phase.DONE
                 and not self._context.leaving
                 and not self._expired(entry.fold)
@@ -235,8 +251,13 @@ class Serving:
 
         response = self.response
         turn = pool.acquire(rank, response.flow, response.asked, response.rid)
-        with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
-            await held.acquire(pool, turn, wait)
+        if prev is None and not turn.done():
+            response.turn = turn
+        try:
+            with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
+                await held.acquire(pool, turn, wait)
+        finally:
+            response.turn = None
 
     def _expired(self, state: fold.Fold) -> bool:
         """Whether it may no longer be started. Then it is ended, and needs no slot for that."""
@@ -255,3 +276,12 @@ def _lacks_beginning(state: fold.Fold) -> bool:
     """Whether the log has not all yet of what a fork begins with. If it has, that counts, whatever
     became of the source."""
     return state.next == 0 or state.next < state.copied
+
+
+def _note_stolen(response: ServedResponse, state: fold.Fold) -> None:
+    """Count what became of a request that this worker stole."""
+    if any(own in response.fencing_tokens for own, _ in state.claims):
+        outcome = "claimed"
+    else:
+        outcome = "lost_race" if response.fencing_tokens else "left"
+    telemetry.STOLEN.labels(outcome=outcome).inc()

@@ -8,6 +8,7 @@ from tailrace import log, telemetry
 from tailrace.protocol import records
 from worker.attempt import Stop
 from worker.delivery import Delivery
+from worker.offers import Waiting
 from worker.read_ahead import Kept
 from worker.serving import Serving
 from worker.worker_context import WorkerContext
@@ -54,6 +55,22 @@ class Servings:
     def partitions(self) -> set[int]:
         """Partitions of the responses served here."""
         return {serving.response.partition for serving, _ in self._running.values()}
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """Requests that wait for a slot, that no worker has claimed, and that the group assigned to
+        this worker; those of a principal in their order."""
+        return [
+            Waiting(
+                response.rank,
+                response.request.owner.key,
+                turn.cost,
+                response.partition,
+                response.deliveries[-1].offset,
+            )
+            for serving, _ in self._running.values()
+            if (turn := (response := serving.response).turn) is not None and response.assigned
+        ]
 
     def deliver(self, request: records.Request, delivery: Delivery) -> None:
         """Serve the request. A redelivery joins the serving that is under way."""

@@ -54,12 +54,16 @@ class Tail:
 
     def follow(self, partition: int, start: int, end: int) -> None:
         """Fold `partition` from `start` on; `end` is its end offset known now. A partition that is
-        followed already goes on, but must reach `end` again."""
+        followed already goes on, or begins anew if it was followed from a later offset; it must
+        reach `end` again."""
         state = self._partitions.get(partition)
         if state is None:
             state = self._partitions[partition] = Partition(start, start, end)
             self._reader.follow(partition, start)
         else:
+            if start < state.start:
+                state.reach_back(start)
+                self._reader.follow(partition, start)
             state.extend_target(end)
         state.check_caught_up()
 
@@ -129,7 +133,8 @@ class Tail:
             return cancelled
         if entry.draft is not None:
             return entry.draft
-        again = Entry(ids.parse(rid).offset, draft=history.Draft())
+        # Nothing before the first claim took effect.
+        again = Entry(max(entry.first, ids.parse(rid).offset), draft=history.Draft())
         end = entry.fold.last_offset + 1
         await _replay(self._replays, again, partition, rid, again.complete, end)
         assert again.draft is not None

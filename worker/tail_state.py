@@ -210,6 +210,19 @@ class Partition:
         self.target = max(self.target, end)
         self.caught_up.clear()
 
+    def reach_back(self, start: int) -> None:
+        """Fold again from `start`, which lies before what was folded so far. Responses that are
+        held keep what they have: records that their folds had already have no effect (R1)."""
+        self.entries = {
+            rid: each
+            for rid, each in self.entries.items()
+            if each.holds or each.delayed is not None
+        }
+        self.ended = {}
+        self.size = sum(each.counted for each in self.entries.values())
+        self.start = self.position = start
+        self.fresh = True
+
     def check_caught_up(self) -> None:
         """Let decisions go on once `target` was read."""
         if not self.caught_up.is_set() and self.position >= self.target:

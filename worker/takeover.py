@@ -42,8 +42,9 @@ MAX_BEGUN = 6  # attempts, those included that do not count because of their pro
 PROGRESS = 16
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
-# The grace of an owner that drains and has made no token yet: a long prompt takes its time, and the
-# worker lives, by its heartbeat. Bounded, because a heartbeat does not say that the log is reached.
+# The grace of an owner that has made no token yet: a long prompt takes its time, and the worker
+# lives, by its heartbeat (it drains, or it stole the request). Bounded, because a heartbeat does
+# not say that the log is reached.
 PREFILL_GRACE_MS = 30_000
 # The grace of an owner of another pool that has made no token yet: it may well be reading a long
 # prompt, and two pools that took it away from each other would use its attempts up. Heartbeats end
@@ -92,16 +93,16 @@ Decision = Finished | Wait | Claim | Close
 @dataclass(frozen=True, slots=True)
 class Self:
     """This process, the model it serves, and the parser it has for this response. `abandoned` are
-    its fencing tokens that write no more. `drainers` are the processes that finish what they run,
-    by their heartbeats. `topic`: where this process has the request from. `strangers`: processes of
-    other pools that may have it and lived a moment ago, by their heartbeats; None: not known."""
+    its fencing tokens that write no more. `living` are the other processes that may write, by their
+    heartbeats. `topic`: where this process has the request from. `strangers`: processes of other
+    pools that may have it and lived a moment ago, by their heartbeats; None: not known."""
 
     worker: str
     model_rev: str
     tokenizer_digest: str
     parser: str = ""
     abandoned: Collection[str] = ()
-    drainers: Collection[str] = ()
+    living: Collection[str] = ()
     topic: str = ""
     strangers: Collection[str] | None = None
 
@@ -113,7 +114,8 @@ class Self:
         if self.topic not in ("", state.topic):
             gone = self.strangers is not None and worker not in self.strangers
             return GRACE_MS if gone else STRANGER_GRACE_MS
-        return PREFILL_GRACE_MS if worker in self.drainers else GRACE_MS
+        lives = worker != self.worker and worker in self.living
+        return PREFILL_GRACE_MS if lives else GRACE_MS
 
 
 class Attempts(NamedTuple):
@@ -181,3 +183,11 @@ def decide(
             return Wait(MODEL_GRACE_MS - quiet_ms)
         return Close(prev, "model_changed", ran.counted)
     return Claim(prev, last=then.counted == max_attempts, alone=then.begun == MAX_BEGUN)
+
+
+def may_steal(state: fold.Fold, decision: Decision, own: Collection[str]) -> bool:
+    """Whether a worker that stole the request goes on (log rule P10): while no worker has begun the
+    response, or behind a claim of its own. `own` are its fencing tokens."""
+    if state.owner is None:
+        return isinstance(decision, Claim) and not decision.expired
+    return state.owner in own and not isinstance(decision, Wait)

@@ -57,7 +57,7 @@ class WorkerContext:
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
-        drainers: gives the other processes of the pool that drain, by their heartbeats.
+        living: gives the processes of the pool that run responses, by their heartbeats.
         strangers: gives the processes of related pools that lived a moment ago, by their
             heartbeats; None while these are not known.
         steady_s: for how long the broker has answered since it last did not.
@@ -83,7 +83,7 @@ class WorkerContext:
     replays: replays.Replays = field(default_factory=replays.Replays)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
-    drainers: Callable[[], Collection[str]] = frozenset
+    living: Callable[[], Collection[str]] = frozenset
     model: str = ""
     stands_in_for: frozenset[str] = frozenset()
     strangers: Callable[[], Collection[str] | None] = lambda: None
@@ -133,7 +133,7 @@ class WorkerContext:
             engine.tokenizer_digest,
             engine.parser_name(response.request),
             response.abandoned,
-            self.drainers(),
+            self.living(),
             response.deliveries[0].topic,
             self.strangers(),
         )

@@ -41,6 +41,7 @@ class Workload:
         _last: the totals of the last measurement.
         _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
         _made, _begun, _asked: what came to the totals.
+        _run_s: seconds of engine slots in use.
     """
 
     _last: Totals = _AT_START
@@ -49,9 +50,11 @@ class Workload:
     _made: float = 0.0
     _begun: float = 0.0
     _asked: float = 0.0
+    _run_s: float = 0.0
 
-    def measure(self, now: Totals, seconds: float, *, waited: bool) -> None:
-        """Account for the `seconds` since the last call. `waited`: requests waited all the time."""
+    def measure(self, now: Totals, seconds: float, *, waited: bool, running: float = 0.0) -> None:
+        """Account for the `seconds` since the last call. `waited`: requests waited all the time.
+        `running`: engine slots in use."""
         made = now.made - self._last.made
         if waited:
             kept = math.exp(-seconds / RATE_MEMORY_S)
@@ -61,12 +64,28 @@ class Workload:
         self._made = self._made * kept + made
         self._begun = self._begun * kept + now.begun - self._last.begun
         self._asked = self._asked * kept + now.asked - self._last.asked
+        self._run_s = self._run_s * kept + running * seconds
         self._last = now
 
     @property
     def rate(self) -> float:
         """Tokens per second while requests wait; 0 before any waited."""
         return self._busy_made / self._busy_s if self._busy_s else 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Whether requests ever waited, so that `rate` says something."""
+        return self._busy_s > 0
+
+    @property
+    def starts_per_s(self) -> float:
+        """Requests that start in a second while others wait; 0 while nothing is known."""
+        return self.rate / self.each if self.each else 0.0
+
+    @property
+    def pace(self) -> float:
+        """Tokens per second of one response; 0 while nothing ran."""
+        return self._made / self._run_s if self._run_s else 0.0
 
     @property
     def part(self) -> float:

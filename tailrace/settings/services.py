@@ -121,6 +121,7 @@ class WorkerSettings(ServiceSettings):
     principal_limit: float
     batch_share: float
     weights: Mapping[str, float]
+    steal_after_s: float
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int

@@ -504,6 +504,16 @@ VARIABLES: Final = (
         "{}",
     ),
     Variable(
+        "TAILRACE_STEAL_AFTER_MS",
+        "steal_after_s",
+        (WORKER,),
+        kinds.Duration(0, 3_600_000, 1000),
+        "a request that will wait for longer than this, by its worker's measured rate, may be run "
+        "by an idle worker of the pool. 0: never, and this worker takes none",
+        "500",
+        "ms",
+    ),
+    Variable(
         "TAILRACE_SESSION_TIMEOUT_MS",
         "session_timeout_ms",
         (WORKER,),

@@ -127,12 +127,23 @@ FORGED_RECORDS: Final = Counter(
     ["reason"],
 )
 CLAIMS: Final = Counter(
-    "tailrace_claims", "Claims written by this worker: first, takeover, self, closing", ["kind"]
+    "tailrace_claims",
+    "Claims written by this worker: first, stolen, takeover, self, closing",
+    ["kind"],
 )
 TAKEOVERS: Final = Counter(
     "tailrace_takeovers",
     "Responses taken over, by whether tokens were already accepted",
     ["tokens"],
+)
+STOLEN: Final = Counter(
+    "tailrace_stolen_requests",
+    "Requests taken from another worker's partition: claimed, lost_race (another worker's claim "
+    "came first), left (begun, ended, or no slot was free)",
+    ["outcome"],
+)
+OFFERED: Final = Gauge(
+    "tailrace_offered_requests", "Waiting requests that this worker offers to idle workers"
 )
 RESPONSES_ENDED: Final = Counter(
     "tailrace_responses_ended", "Terminals written by this worker", ["status"]

@@ -17,12 +17,14 @@ from tailrace.protocol.queue_place import Place
 from tailrace.store import breakers, queues, redis_store, running
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
+from tailrace.store.offers import Offers
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
 from tests.support import waiting
+from worker import offers
 
 LEAST_TICKET_S = 1.0  # the shortest life of a ticket, kept by Redis
 BOUNDED_S = 10.0  # a call without a bound of its own would not return
@@ -383,6 +385,28 @@ async def test_a_garbage_heartbeat_is_skipped(
         f"workers:{{{name}}}", mapping={"bad": "no deadline", "worse": "99999999999999 [1,2"}
     )
     assert [worker["name"] for worker in await workers.list_workers(name)] == ["good"]
+
+
+# ---- offers
+
+
+async def test_offers_are_listed_until_they_run_out_or_are_withdrawn(
+    store: RedisStore, raw: redis.asyncio.Redis, name: str
+) -> None:
+    kept = Offers(store, offers.Offer)
+    places = [offers.Place(0, 3, 17, 0, 2.5, 60.0), offers.Place(1, 3, 18, 1, 1e9, 0.0)]
+    offer = offers.Offer("like", 20.0, places)
+    await kept.publish(name, "a", offers.Offer("like", 0.0, []))
+    await kept.publish(name, "a", offer)
+    await kept.publish(name, "b", offer, ttl_s=0.05)
+    await raw.hset(f"offers:{{{name}}}", "bad", "99999999999999 {}")
+
+    async def run_out() -> bool:
+        return await kept.all_of(name) == {"a": offer}
+
+    await waiting.eventually(run_out, "only what is valid is listed")
+    await kept.withdraw(name, "a")
+    assert await kept.all_of(name) == {}
 
 
 # ---- rates

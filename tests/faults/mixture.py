@@ -7,6 +7,7 @@ python -m tests.faults --seconds 1800 --seed 7
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 import time
@@ -27,6 +28,9 @@ EMBEDDINGS = 0.12  # of the requests
 LONG = 0.15  # of the requests: a conversation that may be too long for the model
 TURNS = 0.2  # of the requests, of a few conversations
 FORKS = 0.2  # of the requests, of responses that run or have ended
+# Slots of a worker: now and then more lies in its partitions while another one has some free.
+CAPACITY = 4
+STOLEN = re.compile(rb'"kind": ?"stolen"')
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
 
 
@@ -44,6 +48,7 @@ class Round:
     untold: list[str] = field(default_factory=list)  # what is wrong with the feeds
     resumes: int = 0  # of feeds
     told: int = 0  # ends of responses, on feeds
+    stolen: int = 0  # claims by workers that stole the request
 
     @property
     def word(self) -> str:
@@ -65,6 +70,7 @@ class Totals:
     compared: int = 0
     resumes: int = 0
     told: int = 0
+    stolen: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -77,6 +83,7 @@ class Totals:
         self.compared += one.compared
         self.resumes += one.resumes
         self.told += one.told
+        self.stolen += one.stolen
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -104,7 +111,7 @@ class Totals:
                 f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
                 f"{self.compared}; ends told by feeds {self.told}, which resumed {self.resumes} "
-                "times"
+                f"times; requests stolen by idle workers {self.stolen}"
             ),
             f"faults: {faults}",
             (
@@ -247,6 +254,10 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
         workers=3,
         links=["worker-1", "push-1"],
         environ={"TAILRACE_TEST_TRACE_EVERY": "5"},
+        worker_environ={
+            "TAILRACE_MAX_NUM_SEQS": str(CAPACITY),
+            "TAILRACE_STEAL_AFTER_MS": "50",
+        },
         archive=True,
         record_keys=seed % 2 == 1,
     ).open()
@@ -304,6 +315,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             untold=untold,
             resumes=sum(device.resumes for device in devices),
             told=sum(len(device.told) for device in devices),
+            stolen=sum(len(STOLEN.findall(w.log.read_bytes())) for w in on.of("worker")),
         )
     finally:
         on.close()
@@ -326,7 +338,7 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
         print(
             (
                 f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; "
-                f"responses {one.report.figures['responses']}"
+                f"responses {one.report.figures['responses']}; stolen {one.stolen}"
             ),
             flush=True,
         )

@@ -18,6 +18,7 @@ from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
+from tailrace.store.offers import Offers
 from tailrace.store.prefixes import Prefixes, PrefixHit
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
@@ -26,6 +27,7 @@ from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
 from tests.support import waiting
+from worker.offers import Offer
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -119,6 +121,14 @@ async def test_a_worker_tells_waiting_clients_their_places(
     await Queues(worker).tell("default", {"resp_a": Place(3, 1.5)}, ["resp_b"])
     for client in (gateway, push):
         assert await Queues(client).read("default", ["resp_a"]) == {"resp_a": Place(3, 1.5)}
+
+
+async def test_a_worker_offers_requests_to_other_workers(worker: RedisStore) -> None:
+    offers = Offers(worker, Offer)
+    await offers.publish("default", "worker-1", Offer("like", 20.0, []))
+    assert list(await offers.all_of("default")) == ["worker-1"]
+    await offers.withdraw("default", "worker-1")
+    assert await offers.all_of("default") == {}
 
 
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:

@@ -43,6 +43,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
     assert everything == [name for name in command.SUITES if name not in only_named]
     assert set(everything) - set(command.chosen([], quick=True)) == {
         "scaling",
+        "skew",
         "handover",
         "history",
         "tags",

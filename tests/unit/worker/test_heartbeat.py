@@ -114,6 +114,8 @@ async def test_a_change_is_told_before_the_next_heartbeat_is_due(
                 {"name": "b", "state": "draining", "incarnation": "b/1"},
                 {"name": "c", "state": "ready", "incarnation": "c/1"},
                 {"name": "d", "state": "draining", "incarnation": 7},
+                {"name": "e", "state": "loading", "incarnation": "e/1"},
+                {"name": "f", "state": "failed", "incarnation": "f/1"},
             ]
 
     status = Status()
@@ -123,7 +125,7 @@ async def test_a_change_is_told_before_the_next_heartbeat_is_due(
     status.change(State.DRAINING)
     heartbeat.tell_now()
     await eventually(lambda: told == ["loading", "draining"], "told at once")
-    assert heartbeat.drainers == {"b/1"}
+    assert heartbeat.living == {"b/1", "c/1"}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

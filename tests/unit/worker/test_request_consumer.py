@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
 
-from tailrace.protocol import ids, records, topics
-from tests.support import memory_worker
+from tailrace.protocol import records, topics
 from tests.support.memory_log import MemoryLog
+from tests.support.memory_members import GROUP, Member, ask, done, member
 from tests.support.memory_worker import (
     ENDLESS,
     POOL,
@@ -22,16 +19,12 @@ from tests.support.memory_worker import (
     Time,
     answer,
     cues,
-    new_request,
 )
 from tests.support.waiting import eventually
 from worker import membership, served_response, serving
-from worker.request_consumer import RequestConsumer, read_request
-from worker.servings import Servings
-from worker.worker_context import WorkerContext
+from worker.request_consumer import read_request
 
 BATCH = topics.requests(POOL, "batch")
-GROUP = topics.group(POOL)
 
 
 @pytest.fixture(autouse=True)
@@ -43,28 +36,6 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
 
 
-@dataclass
-class Member:
-    """One worker in the group."""
-
-    memory: MemoryLog
-    context: WorkerContext
-    servings: Servings
-    consumer: RequestConsumer
-
-    @property
-    def committed(self) -> tuple[int, str]:
-        """What the group has committed for partition 0 of the interactive requests."""
-        return self.memory.committed_offsets.get(GROUP, {}).get((REQUESTS, 0), (-1, ""))
-
-
-def ask(memory: MemoryLog, topic: str = REQUESTS, **options: Any) -> records.Request:
-    """A request as a gateway appends it."""
-    request = new_request(memory, **options)
-    memory.put_record(topic, ids.parse(request.rid).partition, request, request.rid)
-    return request
-
-
 async def full(it: Member, others: int) -> tuple[list[records.Request], list[records.Request]]:
     """Fill a worker of two slots with two endless requests; of `others` two wait, and the rest is
     set aside. Returns the two and the others."""
@@ -73,41 +44,6 @@ async def full(it: Member, others: int) -> tuple[list[records.Request], list[rec
     many = [ask(it.memory, metadata=cues(1)) for _ in range(others)]
     await eventually(lambda: len(it.servings) == 4, "the others are set aside")
     return running, many
-
-
-async def done(memory: MemoryLog, request: records.Request) -> None:
-    await eventually(
-        lambda: answer(memory, request.rid).fold.ended, "the response is done", every_s=0.005
-    )
-
-
-@contextlib.asynccontextmanager
-async def member(
-    memory: MemoryLog, time: Time, *, name: str = "this", capacity: int = 4
-) -> AsyncIterator[Member]:
-    context = memory_worker.make_context(memory, time, name=name, capacity=capacity)
-    async with asyncio.TaskGroup() as tasks:
-        servings = Servings(context, tasks)
-        consumer = RequestConsumer(
-            memory.group_consumer,
-            memory.offsets(),
-            memory.replays(),
-            context,
-            servings,
-            tasks,
-            pool=POOL,
-            partitions=memory.layout.partitions,
-        )
-        tail = tasks.create_task(context.tail.run())
-        running = tasks.create_task(consumer.run())
-        try:
-            yield Member(memory, context, servings, consumer)
-        finally:
-            context.draining = True
-            await consumer.leave()
-            await servings.hand_over(0)
-            tail.cancel()
-            running.cancel()
 
 
 def one_partition() -> tuple[MemoryLog, Time]:
@@ -187,6 +123,19 @@ def test_a_request_that_the_broker_took_after_its_gateway_gave_it_up_is_none() -
     record = record._replace(value=records.encode(request))
     assert read_request(record._replace(timestamp=5_000), 1) == (request, "")
     assert read_request(record._replace(timestamp=5_001), 1) == (None, "late")
+
+
+async def test_requests_that_start_soon_are_in_memory_so_that_offers_do_not_race_with_starts() -> (
+    None
+):
+    memory, time = one_partition()
+    for _ in range(20):
+        ask(memory, metadata=ENDLESS)
+    async with member(memory, time, capacity=2) as it:
+        await eventually(lambda: len(it.servings) == 4, "two run and two wait")
+        it.consumer.starts_per_s = lambda: 2.5
+        await eventually(lambda: len(it.servings) == 2 + 8, "those of three seconds wait")
+        await eventually(lambda: len(it.servings.waiting) == 8, "all of them can be offered")
 
 
 async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room() -> None:

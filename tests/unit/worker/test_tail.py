@@ -224,6 +224,34 @@ async def test_a_partition_that_was_left_and_followed_again_is_folded_afresh() -
             assert entry.seen == {"a": True}
 
 
+async def test_a_partition_that_was_followed_from_later_is_folded_again_from_before() -> None:
+    """A worker stole a request and was then assigned the partition: it would have read back
+    thousands of responses, one by one."""
+    memory = MemoryLog()
+    names = [rid(memory, 0, n) for n in range(3)]
+    for name in names:
+        claim(memory, name, "own-" + name)
+    async with running(memory) as tailing:
+        held = rid(memory, 3, 9)
+        tailing.follow(0, 3, 3)
+        with tailing.hold(0, held, OWNER) as entry, tailing.hold(0, names[0], OWNER):
+            claim(memory, held, "h")
+            await eventually(lambda: entry.fold.owner == "h", "it is read")
+            # Of this one the tail has only the last claim.
+            claim(memory, names[0], "later", prev="own-" + names[0])
+            await eventually(lambda: tailing.position(0) == 5, "that is read, too")
+            tailing.follow(0, 0, 5)
+            assert tailing.position(0) == 0
+            for name in names[1:]:
+                with tailing.hold(0, name, OWNER):
+                    assert (await tailing.known(0, name)).fold.owner == "own-" + name
+            assert memory.reads == []
+            assert (await tailing.known(0, held)).fold.epoch == 1
+            assert entry.fold.owner == "h"
+            found = await tailing.known(0, names[0])
+            assert (found.fold.owner, found.fold.epoch) == ("later", 2)
+
+
 async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_lost_offsets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -77,12 +77,36 @@ def test_a_fresh_owner_is_waited_for_until_its_last_record_is_older_than_the_gra
 
 
 def test_an_owner_that_drains_may_take_longer_for_its_first_token_and_not_for_the_next() -> None:
-    me = takeover.Self("w-me", "m1", "t1", drainers={"w-a"})
+    me = takeover.Self("w-me", "m1", "t1", living={"w-a"})
     story = Story().claim("a", "w-a")
     assert story.decide(after_ms=5_000, me=me) == takeover.Wait(25_000)
     assert story.decide(after_ms=5_000) == takeover.Claim("a")
     assert story.decide(after_ms=30_000, me=me) == takeover.Claim("a")
     assert story.token().decide(after_ms=5_000, me=me) == takeover.Claim("a")
+
+
+def test_a_heartbeat_of_this_process_gives_its_own_claims_no_longer_grace() -> None:
+    me = takeover.Self("w-me", "m1", "t1", living={"w-me"})
+    assert Story().claim("a", "w-me").decide(after_ms=2_000, me=me) == takeover.Claim("a")
+
+
+def test_a_worker_that_stole_a_request_begins_it_or_goes_on_behind_itself() -> None:
+    def goes_on(story: Story, *own: str, after_ms: int = 0, expires_ms: float = FAR) -> bool:
+        decision = story.decide(after_ms=after_ms, expires_ms=expires_ms)
+        return takeover.may_steal(story.fold, decision, own)
+
+    assert goes_on(Story())
+    assert not goes_on(Story(), expires_ms=500)
+    assert not takeover.may_steal(Story().fold, takeover.Wait(100.0), ())
+    assert not goes_on(Story().claim("a", "w-a"))
+    assert not goes_on(Story().claim("a", "w-a"), after_ms=60_000)
+    assert not goes_on(Story().claim("a", "w-a").yields())
+    assert not goes_on(Story().apply(records.Cancel(RID, OWNER)))
+    assert not goes_on(Story().claim("a", "w-me").claim("b", "w-b"), "a", after_ms=60_000)
+    mine = Story().claim("a", "w-me").token()
+    assert not goes_on(mine, "a")
+    assert goes_on(mine, "a", after_ms=3_000)
+    assert goes_on(mine.apply(records.Cancel(RID, OWNER)), "a")
 
 
 def test_an_owner_that_yielded_is_replaced_without_grace() -> None:

@@ -34,6 +34,16 @@ def test_a_new_rate_replaces_the_old_one_within_its_memory() -> None:
     assert work.rate == pytest.approx(100, rel=0.2)
 
 
+def test_the_pace_is_that_of_one_response_whether_requests_wait_or_not() -> None:
+    work = Workload()
+    assert (work.pace, work.measured, work.starts_per_s) == (0.0, False, 0.0)
+    for second in range(1, 5):
+        work.measure(Totals(80 * second, 2.0 * second, 1.0), 1.0, waited=False, running=4)
+    assert (work.pace, work.measured) == (pytest.approx(20), False)
+    work.measure(Totals(400, 10.0, 1.0), 1.0, waited=True, running=4)
+    assert (work.measured, work.starts_per_s) == (True, pytest.approx(2, rel=0.01))
+
+
 def test_requests_make_a_part_of_what_they_ask_for() -> None:
     work = after(*[(50, 1, 1_000.0, True)] * 20)
     assert work.part == pytest.approx(0.05)

@@ -1,0 +1,52 @@
+"""Offers: requests that wait at a busy worker, for idle workers of its pool to steal.
+
+key      offers:{pool}
+value    hash: worker name -> deadline in ms, and its offer as JSON
+lives    OFFER_TTL_S per telling
+writer   worker
+if lost  requests wait for the worker that is assigned their partition
+"""
+
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+from tailrace.store.workers import HEARTBEAT, LIST
+
+OFFER_TTL_S: Final = 1.5
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Offers(Generic[T]):
+    """The offers of each pool, as structs of one type. Every call raises StoreUnavailable."""
+
+    def __init__(self, redis: RedisStore, offer: type[T]) -> None:
+        self._redis = redis
+        self._offer = offer
+
+    async def publish(self, pool: str, name: str, offer: T, ttl_s: float = OFFER_TTL_S) -> None:
+        """The worker `name` offers this, in place of what it offered before."""
+        await self._redis.execute(
+            "EVAL", HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(offer)
+        )
+
+    async def withdraw(self, pool: str, name: str) -> None:
+        """The worker `name` offers nothing more."""
+        await self._redis.execute("HDEL", _key(pool), name)
+
+    async def all_of(self, pool: str) -> dict[str, T]:
+        """Every offer that is still valid, by the worker's name."""
+        flat: object = await self._redis.execute("EVAL", LIST, 1, _key(pool))
+        if not isinstance(flat, list):
+            return {}
+        return {
+            name.decode(errors="replace"): offer
+            for name, value in zip(flat[::2], flat[1::2], strict=False)
+            if isinstance(name, bytes) and (offer := decoded(value, self._offer)) is not None
+        }
+
+
+def _key(pool: str) -> str:
+    return f"offers:{{{pool}}}"

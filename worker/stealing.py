@@ -1,0 +1,218 @@
+"""Offers what waits here to idle workers of the pool, and takes what others offer while this one is
+idle (log rule P10; docs/design.md, Whose turn it is). Best effort: Redis may be away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from tailrace import log, telemetry
+from tailrace.log import interfaces
+from tailrace.protocol import ids, records, topics
+from tailrace.store.offers import Offers
+from tailrace.store.redis_store import StoreUnavailable
+from worker import offers
+from worker.commit_tracker import Tracker
+from worker.delivery import Delivery
+from worker.engines import base
+from worker.offers import At, Offer
+from worker.request_consumer import RequestConsumer, read_request
+from worker.servings import Servings
+from worker.slots import STARTED
+from worker.worker_context import WorkerContext
+from worker.workload import Workload
+
+EVERY_S: Final = 0.25
+# For so long a place is not taken again: longer than an offer that is stale already may be read.
+TRIED_S: Final = 5.0
+MAX_SPAN: Final = 500  # offsets that one read covers
+
+
+class Stealing:
+    """Both sides of it, for one worker.
+
+    Attributes:
+        like: digest of what this worker serves (`offers.Offer`).
+        _offering: Redis has an offer of this worker, as far as is known.
+        _tried: places that were taken lately, with when they may be taken again.
+    """
+
+    def __init__(
+        self,
+        store: Offers[Offer],
+        context: WorkerContext,
+        servings: Servings,
+        consumer: RequestConsumer,
+        offsets: interfaces.OffsetQueries,
+        workload: Workload,
+        *,
+        pool: str,
+        name: str,
+        partitions: int,
+        after_s: float,
+        below: Callable[[int], int] = random.randrange,
+    ) -> None:
+        """`below` gives a random number below its argument."""
+        self._store = store
+        self._context = context
+        self._servings = servings
+        self._consumer = consumer
+        self._offsets = offsets
+        self._workload = workload
+        self._pool = pool
+        self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
+        self._name = name
+        self._partition_count = partitions
+        self._after_s = after_s
+        self._below = below
+        self.like = _like(context)
+        self._offering = False
+        self._tried: dict[At, float] = {}
+
+    async def run(self) -> None:
+        """Offer and take until cancelled."""
+        while True:
+            # The next round does what this one could not.
+            try:
+                await self.step()
+            except (StoreUnavailable, log.LogUnavailable, log.HistoryLost):
+                pass
+            except Exception as error:  # a defect here must not end the worker
+                telemetry.log(telemetry.Action.TASK_FAILED, part="stealing", exc_info=error)
+            await asyncio.sleep(EVERY_S)
+
+    async def step(self) -> None:
+        """One round.
+
+        Raises:
+            StoreUnavailable, LogUnavailable, HistoryLost
+        """
+        await self._offer()
+        if self._free():
+            await self._take()
+
+    # ---- what waits here -------------------------------------------------------------------------
+
+    async def _offer(self) -> None:
+        slots, work = self._context.engine_slots, self._workload
+        speed = offers.Speed(work.part, work.each, work.rate if work.measured else None)
+        waiting = [] if self._context.leaving else self._servings.waiting
+        places = offers.to_offer(waiting, slots.asked(STARTED), speed, self._after_s)
+        telemetry.OFFERED.set(len(places))
+        if places:
+            self._offering = True
+            offer = Offer(self.like, min(work.pace, offers.MAX_FIGURE), places)
+            await self._store.publish(self._pool, self._name, offer)
+        elif self._offering:
+            await self._store.withdraw(self._pool, self._name)
+            self._offering = False
+
+    # ---- what waits elsewhere --------------------------------------------------------------------
+
+    def _free(self) -> int:
+        """How many requests of others this worker could begin with at once."""
+        slots = self._context.engine_slots
+        if self._context.leaving or slots.queued or not self._consumer.idle:
+            return 0
+        return max(0, slots.capacity - max(slots.running, self._servings.wanting_slots))
+
+    async def _take(self) -> None:
+        offered = await self._store.all_of(self._pool)
+        offered.pop(self._name, None)
+        now = self._context.monotonic()
+        self._tried = {at: until for at, until in self._tried.items() if until > now}
+        taken = offers.to_take(
+            offered,
+            like=self.like,
+            pace=self._workload.pace,
+            free=self._free(),
+            tried=self._tried,
+            below=self._below,
+        )
+        found: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for place in taken:
+            self._tried[place.at] = now + TRIED_S
+            if place.rank < len(self._topics):
+                found[
+                    topics.requests(self._pool, topics.CLASSES[place.rank]), place.partition
+                ].append(place.offset)
+        for (topic, partition), wanted in found.items():
+            if partition < self._partition_count and partition not in self._consumer.partitions:
+                await self._steal(topic, partition, sorted(wanted))
+
+    async def _steal(self, topic: str, partition: int, wanted: list[int]) -> None:
+        """Serve the requests at these offsets, as far as they are any."""
+        read = [r for r in await self._read(topic, partition, wanted) if self._request(r)]
+        if not read:
+            return
+        ends = await self._offsets.ends(topics.TOKENS, [partition])
+        beginnings = await self._offsets.beginnings(topics.TOKENS, [partition])
+        # From here on nothing waits: a partition that is followed for no response is left again.
+        free, tail = self._free(), self._context.tail
+        chosen = [(r, request) for r in read[:free] if (request := self._request(r)) is not None]
+        if not chosen or partition in self._consumer.partitions:
+            return
+        start = end = ends[partition]
+        if partition not in tail.followed:
+            bounds = (ids.parse(request.rid).offset for _, request in chosen)
+            start = min(end, max(beginnings[partition], min(bounds)))
+        tail.follow(partition, start, end)
+        for r, request in chosen:
+            self._context.clock.observe(r.timestamp, self._context.monotonic())
+            delivery = Delivery(
+                topic,
+                partition,
+                r.offset,
+                r.timestamp,
+                Tracker(valid=False),
+                r.headers,
+                len(r.value or b""),
+                stolen=True,
+            )
+            self._servings.deliver(request, delivery)
+
+    async def _read(self, topic: str, partition: int, wanted: list[int]) -> list[log.Record]:
+        """The records at these offsets, which are in order."""
+        found: list[log.Record] = []
+        while wanted:
+            span = [offset for offset in wanted if offset < wanted[0] + MAX_SPAN]
+            wanted = wanted[len(span) :]
+            reading = self._context.ranges.read(topic, partition, span[0], span[-1] + 1)
+            async with contextlib.aclosing(reading) as batches:
+                async for batch in batches:
+                    found += [r for r in batch if r.offset in span]
+        return found
+
+    def _request(self, r: log.Record) -> records.Request | None:
+        """The request in a record, if this worker could serve it and does not."""
+        request, _ = read_request(r, self._partition_count)
+        if (
+            request is None
+            or request.model not in self._context.models
+            or ids.parse(request.rid).incarnation != self._context.identity.tag
+            or self._servings.serves(request.rid)
+        ):
+            return None
+        try:
+            base.check_features(request, self._context.engine.features)
+        except base.Refused:
+            return None
+        return request
+
+
+def _like(context: WorkerContext) -> str:
+    """Digest of what a worker serves: its models, and what its engine makes of a request."""
+    engine = context.engine
+    parts = (
+        *sorted(context.models),
+        engine.model_rev,
+        engine.tokenizer_digest,
+        str(engine.max_model_len),
+        ",".join(sorted(engine.features)),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
