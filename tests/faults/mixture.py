@@ -28,8 +28,8 @@ EMBEDDINGS = 0.12  # of the requests
 LONG = 0.15  # of the requests: a conversation that may be too long for the model
 TURNS = 0.2  # of the requests, of a few conversations
 FORKS = 0.2  # of the requests, of responses that run or have ended
-# Slots of a worker: now and then more lies in its partitions while another one has some free.
-CAPACITY = 4
+# A worker with so few slots that requests wait there while others have some free.
+SMALL = {"worker-2": {"TAILRACE_MAX_NUM_SEQS": "2"}}
 STOLEN = re.compile(rb'"kind": ?"stolen"')
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
 
@@ -254,10 +254,8 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
         workers=3,
         links=["worker-1", "push-1"],
         environ={"TAILRACE_TEST_TRACE_EVERY": "5"},
-        worker_environ={
-            "TAILRACE_MAX_NUM_SEQS": str(CAPACITY),
-            "TAILRACE_STEAL_AFTER_MS": "50",
-        },
+        worker_environ={"TAILRACE_STEAL_AFTER_MS": "50"},
+        environ_of=SMALL,
         archive=True,
         record_keys=seed % 2 == 1,
     ).open()

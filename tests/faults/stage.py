@@ -183,6 +183,7 @@ class Stage:
     environ: dict[str, str] = field(default_factory=dict)
     worker_python: str = sys.executable
     worker_environ: dict[str, str] = field(default_factory=dict)
+    environ_of: dict[str, dict[str, str]] = field(default_factory=dict)  # by a service's name
     ready_s: float = READY_S
     traced: bool = True
     issuers: list[dict[str, Any]] = field(default_factory=list)
@@ -293,6 +294,7 @@ class Stage:
             **({"TAILRACE_ARCHIVE": self.archive_url} if self.archive else {}),
             **self.environ,
             **(self.worker_environ if role == "worker" else {}),
+            **self.environ_of.get(name, {}),
         }
         self.services[name] = Service(name, role, port, admin, environ, self.folder / f"{name}.log")
         return self.services[name]
