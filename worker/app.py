@@ -329,6 +329,7 @@ class App:
             name=s.name,
             partitions=layout.partitions,
             after_s=s.steal_after_s,
+            well=lambda: not self.status.trouble(),
         )
 
     # ---- leaving ---------------------------------------------------------------------------------

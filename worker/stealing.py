@@ -55,9 +55,11 @@ class Stealing:
         name: str,
         partitions: int,
         after_s: float,
+        well: Callable[[], bool] = lambda: True,
         below: Callable[[int], int] = random.randrange,
     ) -> None:
-        """`below` gives a random number below its argument."""
+        """`well`: whether the engine serves what it is given. `below` gives a random number below
+        its argument."""
         self._store = store
         self._context = context
         self._servings = servings
@@ -69,6 +71,7 @@ class Stealing:
         self._name = name
         self._partition_count = partitions
         self._after_s = after_s
+        self._well = well
         self._below = below
         self.like = _like(context)
         self._offering = False
@@ -117,9 +120,9 @@ class Stealing:
     def _free(self) -> int:
         """How many requests of others this worker could begin with at once."""
         slots = self._context.engine_slots
-        if self._context.leaving or slots.queued or not self._consumer.idle:
+        if self._context.leaving or slots.queued or not (self._consumer.idle and self._well()):
             return 0
-        return max(0, slots.capacity - max(slots.running, self._servings.wanting_slots))
+        return max(0, slots.bound - max(slots.running, self._servings.wanting_slots))
 
     async def _take(self) -> None:
         offered = await self._store.all_of(self._pool)

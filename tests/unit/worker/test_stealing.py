@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,6 +129,7 @@ class Thief:
     consumer: RequestConsumer
     stealing: Stealing
     tasks: Tasks
+    well: bool = True
 
     async def kill(self) -> None:
         await self.tasks.kill()
@@ -149,6 +150,7 @@ def stealing_of(
     memory: MemoryLog,
     name: str,
     workload: Workload,
+    well: Callable[[], bool] = lambda: True,
 ) -> Stealing:
     return Stealing(
         store,  # type: ignore[arg-type]
@@ -161,6 +163,7 @@ def stealing_of(
         name=name,
         partitions=memory.layout.partitions,
         after_s=0.5,
+        well=well,
         below=lambda n: n - 1,
     )
 
@@ -202,7 +205,10 @@ class Pool:
             context,
             servings,
             consumer,
-            stealing_of(self.store, context, servings, consumer, self.memory, name, Workload()),
+            stealing_of(
+                *(self.store, context, servings, consumer, self.memory, name, Workload()),
+                lambda: made.well,
+            ),
             tasks,
         )
         self.thieves.append(made)
@@ -342,6 +348,18 @@ async def test_a_worker_with_waiting_requests_takes_none() -> None:
         thief.context.engine_slots.acquire(0)
         await it.steal(thief)
         assert len(thief.servings) == 0
+
+
+async def test_a_worker_whose_engine_is_in_trouble_takes_none() -> None:
+    async with pool() as it:
+        await it.ask()
+        thief = it.thief()
+        thief.well = False
+        await it.steal(thief)
+        assert len(thief.servings) == 0
+        thief.well = True
+        await it.steal(thief)
+        assert len(thief.servings) == 1
 
 
 async def test_a_stolen_request_does_not_wait_for_a_slot() -> None:
