@@ -119,7 +119,7 @@ def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
     kept.fold.apply(records.Tok(rid(1), "own1", 0, made, "x", fold.H0), 4, 6)
     h = fold.roll(fold.H0, made)
     kept.fold.apply(records.End(rid(1), "own1", 50, "stop", h, usage=USAGE), 5, 7)
-    kept.fold.ids, kept.fold.model = [], ("", "", "")
+    kept.fold.ids, kept.fold.model, kept.fold.topic = [], ("", "", ""), ""
 
     again = state.entry(rid(1))
 
