@@ -6,6 +6,7 @@ They are a hint for admission and for people. A request is taken without them.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +17,9 @@ from tailrace import settings
 REFRESH_S: Final = 1.0
 # A Redis that was emptied a moment ago tells of no worker until their next heartbeats.
 ABSENT_S: Final = 2.0
+# How long what was known of the work ahead counts while Redis tells nothing. Afterwards requests
+# are taken as if nothing was ahead, and wait in the log.
+BACKLOG_S: Final = 10.0
 
 Beat = Mapping[str, Any]
 
@@ -57,6 +61,7 @@ class WorkerRegistry:
     Attributes:
         _known: the last heartbeats by pool; empty while Redis is away.
         _standing: the last heartbeats of ready workers by pool. They stay while Redis is away.
+        _told_at: when Redis told of a ready worker last, by pool (monotonic seconds).
         _absent_since: pools without a ready worker, and since when (monotonic seconds). None while
             Redis is away.
     """
@@ -72,6 +77,7 @@ class WorkerRegistry:
         self._clock = clock
         self._known: dict[str, list[dict[str, Any]]] = {}
         self._standing: dict[str, list[Beat]] = {}
+        self._told_at: dict[str, float] = {}
         self._absent_since: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -92,7 +98,7 @@ class WorkerRegistry:
         else:
             self._absent_since.setdefault(pool, self._clock())
         if ready:
-            self._standing[pool] = [*ready]
+            self._standing[pool], self._told_at[pool] = [*ready], self._clock()
         elif self.absent(pool):
             self._standing.pop(pool, None)
 
@@ -113,8 +119,11 @@ class WorkerRegistry:
         return served_partitions(self.workers(pool))
 
     def backlog(self, pool: str) -> backlog.Backlog:
-        """See `backlog.of`."""
-        return backlog.of(self.workers(pool))
+        """See `backlog.of`. That Redis is away, or was emptied, does not mean no backlog."""
+        known: Sequence[Beat] = self.workers(pool)
+        if not known and self._clock() - self._told_at.get(pool, -math.inf) < BACKLOG_S:
+            known = self.standing(pool)
+        return backlog.of(known)
 
     def state(self) -> dict[str, Any]:
         return engine_state([w for pool in self._pools.catalog.names for w in self.workers(pool)])

@@ -1,0 +1,64 @@
+"""What a gateway goes by while Redis says nothing of the workers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from gateway import cache, worker_registry
+from gateway.worker_registry import ABSENT_S, BACKLOG_S, WorkerRegistry
+from tests.support import gateway_parts
+from tests.support.memory_worker import Time
+
+BUSY = [
+    {
+        "state": "ready",
+        "capacity": 4,
+        "running": 4,
+        "queued": 9,
+        "waiting_tokens": [500, 0],
+        "waiting_principals": 1,
+        "request_tokens": 50,
+        "drain_rate": 100,
+    }
+]
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def registry(time: Time) -> WorkerRegistry:
+    nothing = cast(cache.Cache, None)  # what Redis says is handed in
+    return WorkerRegistry(nothing, gateway_parts.POOLS, time)
+
+
+def waits(registry: WorkerRegistry) -> float | None:
+    return registry.backlog("default").wait_s("batch")
+
+
+@pytest.mark.parametrize("told", [None, []], ids=["away", "emptied"])
+def test_the_backlog_is_known_for_a_while_without_redis(
+    registry: WorkerRegistry, time: Time, told: list[dict[str, Any]] | None
+) -> None:
+    """While Redis was away every gateway took every request, and each expired in the queue."""
+    registry.note("default", BUSY)
+    assert waits(registry) == 5.0
+    registry.note("default", told)
+    assert waits(registry) == 5.0
+    time.advance(BACKLOG_S)
+    registry.note("default", told)
+    assert waits(registry) == 0
+
+
+def test_no_backlog_is_left_of_workers_that_are_gone(registry: WorkerRegistry, time: Time) -> None:
+    registry.note("default", BUSY)
+    registry.note("default", [])
+    time.advance(ABSENT_S)
+    registry.note("default", [])
+    assert registry.absent("default")
+    assert waits(registry) == 0
+    assert worker_registry.BACKLOG_S > ABSENT_S
