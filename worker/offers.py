@@ -53,10 +53,12 @@ class Offer(msgspec.Struct, frozen=True):
 
     Attributes:
         like: digest of what the worker serves; only an equal worker takes from it.
+        length: tokens of its model's context; a worker with a shorter one takes nothing from it.
         pace: tokens per second of one response there; 0 where it was not measured.
     """
 
     like: Annotated[str, msgspec.Meta(max_length=64)]
+    length: Annotated[int, msgspec.Meta(ge=0)]
     pace: _Figure
     places: Annotated[list[Place], msgspec.Meta(max_length=MAX_OFFERED)]
 
@@ -169,6 +171,7 @@ def to_take(
     offers: Mapping[str, Offer],
     *,
     like: str,
+    length: int,
     pace: float,
     free: int,
     tried: Collection[At],
@@ -178,13 +181,13 @@ def to_take(
 
     Args:
         offers: by worker, without the own one.
-        like, pace: of this worker (see `Offer`).
+        like, length, pace: of this worker (see `Offer`).
         tried: places that were taken before.
         below: a random number below its argument.
     """
     flows: dict[tuple[int, str, int], list[Place]] = defaultdict(list)
     for name, offer in offers.items():
-        if offer.like != like:
+        if offer.like != like or offer.length > length:
             continue
         for place in offer.places:
             if place.at not in tried and _pays(place, offer.pace, pace):

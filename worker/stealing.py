@@ -21,7 +21,7 @@ from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base
 from worker.offers import At, Offer
-from worker.request_consumer import RequestConsumer, read_request
+from worker.request_consumer import RequestConsumer, asked_at, read_request
 from worker.servings import Servings
 from worker.slots import STARTED
 from worker.worker_context import WorkerContext
@@ -109,7 +109,8 @@ class Stealing:
         telemetry.OFFERED.set(len(places))
         if places:
             self._offering = True
-            offer = Offer(self.like, min(work.pace, offers.MAX_FIGURE), places)
+            length = self._context.engine.max_model_len
+            offer = Offer(self.like, length, min(work.pace, offers.MAX_FIGURE), places)
             await self._store.publish(self._pool, self._name, offer)
         elif self._offering:
             await self._store.withdraw(self._pool, self._name)
@@ -132,6 +133,7 @@ class Stealing:
         taken = offers.to_take(
             offered,
             like=self.like,
+            length=self._context.engine.max_model_len,
             pace=self._workload.pace,
             free=self._free(),
             tried=self._tried,
@@ -171,7 +173,7 @@ class Stealing:
                 topic,
                 partition,
                 r.offset,
-                r.timestamp,
+                asked_at(r),
                 Tracker(valid=False),
                 r.headers,
                 len(r.value or b""),
@@ -196,7 +198,7 @@ class Stealing:
         request, _ = read_request(r, self._partition_count)
         if (
             request is None
-            or request.model not in self._context.models
+            or request.model not in self._context.models | self._context.stands_in_for
             or ids.parse(request.rid).incarnation != self._context.identity.tag
             or self._servings.serves(request.rid)
         ):
@@ -212,10 +214,10 @@ def _like(context: WorkerContext) -> str:
     """Digest of what a worker serves: its models, and what its engine makes of a request."""
     engine = context.engine
     parts = (
-        *sorted(context.models),
+        *sorted(context.models | context.stands_in_for),
+        context.model,
         engine.model_rev,
         engine.tokenizer_digest,
-        str(engine.max_model_len),
         ",".join(sorted(engine.features)),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

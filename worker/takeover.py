@@ -93,9 +93,10 @@ Decision = Finished | Wait | Claim | Close
 @dataclass(frozen=True, slots=True)
 class Self:
     """This process, the model it serves, and the parser it has for this response. `abandoned` are
-    its fencing tokens that write no more. `living` are the other processes that may write, by their
-    heartbeats. `topic`: where this process has the request from. `strangers`: processes of other
-    pools that may have it and lived a moment ago, by their heartbeats; None: not known."""
+    its fencing tokens that write no more. `living` are the other processes of the pool that may
+    write, by their heartbeats. `topic`: where this process has the request from. `strangers`:
+    processes of other pools that may have it and lived a moment ago, by their heartbeats; None: not
+    known."""
 
     worker: str
     model_rev: str

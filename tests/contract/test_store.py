@@ -395,8 +395,8 @@ async def test_offers_are_listed_until_they_run_out_or_are_withdrawn(
 ) -> None:
     kept = Offers(store, offers.Offer)
     places = [offers.Place(0, 3, 17, 0, 2.5, 60.0), offers.Place(1, 3, 18, 1, 1e9, 0.0)]
-    offer = offers.Offer("like", 20.0, places)
-    await kept.publish(name, "a", offers.Offer("like", 0.0, []))
+    offer = offers.Offer("like", 8_192, 20.0, places)
+    await kept.publish(name, "a", offers.Offer("like", 8_192, 0.0, []))
     await kept.publish(name, "a", offer)
     await kept.publish(name, "b", offer, ttl_s=0.05)
     await raw.hset(f"offers:{{{name}}}", "bad", "99999999999999 {}")

@@ -29,7 +29,7 @@ LONG = 0.15  # of the requests: a conversation that may be too long for the mode
 TURNS = 0.2  # of the requests, of a few conversations
 FORKS = 0.2  # of the requests, of responses that run or have ended
 # A worker with so few slots that requests wait there while others have some free.
-SMALL = {"worker-2": {"TAILRACE_MAX_NUM_SEQS": "2"}}
+SMALL = {"worker-1": {"TAILRACE_MAX_NUM_SEQS": "2"}}
 STOLEN = re.compile(rb'"kind": ?"stolen"')
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
 

@@ -125,7 +125,7 @@ async def test_a_worker_tells_waiting_clients_their_places(
 
 async def test_a_worker_offers_requests_to_other_workers(worker: RedisStore) -> None:
     offers = Offers(worker, Offer)
-    await offers.publish("default", "worker-1", Offer("like", 20.0, []))
+    await offers.publish("default", "worker-1", Offer("like", 8_192, 20.0, []))
     assert list(await offers.all_of("default")) == ["worker-1"]
     await offers.withdraw("default", "worker-1")
     assert await offers.all_of("default") == {}

@@ -34,7 +34,7 @@ def test_nothing_is_offered_before_anything_was_measured() -> None:
 def test_everything_is_offered_of_an_engine_that_makes_nothing() -> None:
     places = to_offer(waiting("a"), 0.0, Speed(1.0, 0.0, 0.0), 0.5)
     assert [place.wait_s for place in places] == [1e9]
-    assert msgspec.json.decode(msgspec.json.encode(Offer("x", 0.0, places)), type=Offer).places
+    assert msgspec.json.decode(msgspec.json.encode(Offer("x", 8, 0.0, places)), type=Offer).places
 
 
 def test_nothing_is_offered_where_a_slot_is_free_at_once() -> None:
@@ -78,11 +78,17 @@ def place(offset: int, *, rank: int = 0, flow: int = 0, wait_s: float = 10.0) ->
 
 
 def take(
-    *places: Place, free: int = 9, pace: float = 0.0, there: float = 0.0, tried: object = ()
+    *places: Place,
+    free: int = 9,
+    pace: float = 0.0,
+    there: float = 0.0,
+    tried: object = (),
+    length: int = 8,
 ) -> list[int]:
     taken = to_take(
-        {"busy": Offer("x", there, list(places))},
+        {"busy": Offer("x", 8, there, list(places))},
         like="x",
+        length=length,
         pace=pace,
         free=free,
         tried=tried,  # type: ignore[arg-type]
@@ -111,9 +117,14 @@ def test_a_place_that_was_tried_is_not_taken_again() -> None:
 
 
 def test_nothing_is_taken_of_a_worker_that_serves_something_else() -> None:
-    offers = {"busy": Offer("x", 0.0, [place(1)])}
-    taken = to_take(offers, like="y", pace=0.0, free=9, tried=(), below=lambda n: 0)
+    offers = {"busy": Offer("x", 8, 0.0, [place(1)])}
+    taken = to_take(offers, like="y", length=8, pace=0.0, free=9, tried=(), below=lambda n: 0)
     assert taken == []
+
+
+def test_nothing_is_taken_of_a_worker_whose_model_reads_more() -> None:
+    assert take(place(1), length=7) == []
+    assert take(place(1), length=9) == [1]
 
 
 @pytest.mark.parametrize(("wait_s", "taken"), [(39.0, []), (41.0, [1])])

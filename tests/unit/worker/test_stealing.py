@@ -640,7 +640,7 @@ async def test_a_place_that_holds_no_request_for_this_worker_is_left() -> None:
         places = [offers.Place(0, 0, garbage + n, 0, 10.0, 1.0) for n in range(5)]
         places += [offers.Place(0, 7, 0, 0, 10.0, 1.0), offers.Place(5, 0, 0, 0, 10.0, 1.0)]
         like = thief.stealing.like
-        await it.store.publish(POOL, "busy", offers.Offer(like, 0.0, places))
+        await it.store.publish(POOL, "busy", offers.Offer(like, 8_192, 0.0, places))
         await thief.stealing.step()
         assert len(thief.servings) == 1
         await eventually(lambda: it.worker_of(other) == ["thief/1"], "one is served")
