@@ -209,8 +209,10 @@ async def test_a_device_that_was_away_gets_what_it_missed_once(
                     ]
                 )
                 then = device.position
-                await client.post(f"/v1/conversations/{name}", json={"pinned": True})
-                await device.until("conversation.updated", conversation_id=name, pinned=True)
+                # Another one each time: the second device is told of the first change, too.
+                title = transport.__name__
+                await client.post(f"/v1/conversations/{name}", json={"title": title})
+                await device.until("conversation.updated", conversation_id=name, title=title)
                 assert device.position != then
             async with transport(push, keys, after=device.position) as device:
                 await device.until("feed.ready")
