@@ -63,6 +63,7 @@ EVERY_ERROR = [
     (errors.rate_limit_exceeded(2.5), 429, "rate_limit_exceeded", None),
     (errors.overloaded(2.5), 429, "rate_limit_exceeded", None),
     (errors.deadline_not_met(12.0, 9.5), 429, "rate_limit_exceeded", None),
+    (errors.no_pool("m", [("large", "failed")], 2.5), 503, "service_unavailable", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
     (errors.too_many_feeds(32, 1.0), 429, "rate_limit_exceeded", None),
     (errors.too_much_kept(1.0), 429, "rate_limit_exceeded", None),
