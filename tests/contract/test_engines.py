@@ -34,7 +34,7 @@ PROMPTS = ["Count to twenty.", "Tell a story about the sea.", "List the planets.
 # differ by less than this (measured: 0.25), a token that follows another prefix by more.
 NEAR_TIE = 1.0
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 
 
 @pytest_asyncio.fixture(

@@ -202,7 +202,7 @@ def test_a_pattern_that_the_gateway_accepts_is_one_for_the_engine() -> None:
 
 @pytest.mark.engine
 @pytest.mark.skipif(HAVE_XGRAMMAR, reason="this is the engine environment")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_the_engine_enforces_in_its_own_environment() -> None:
     if not ENGINE_PYTHON.exists():
         pytest.skip("grammars are NOT tested: no engine environment here (make install)")

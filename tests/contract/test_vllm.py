@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WAYS = ["vllm", "vllm_public_api"]
 EXACT = ["vllm_public_api"]  # float32: prefill and decode round alike
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 
 if engine_environment.HERE:
 

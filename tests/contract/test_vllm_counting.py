@@ -23,7 +23,7 @@ from worker.engines import base
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 REAL, TOY = "SmolLM2", "toy"  # the toy knows tools and reasoning
 CHATS = 200
 TEXTS = (

@@ -23,7 +23,7 @@ from worker.engines import base
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 LONGEST = 128
 TEXTS = ["hello", "Grüße aus Zürich", "天気 😀", "a longer text, " * 20, " ", "Hello"]
 IDS = [[1, 2, 3], [17], [5] * LONGEST]

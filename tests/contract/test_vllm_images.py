@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WAYS = {"idefics3": toy_vision, "idefics3_public_api": toy_vision, "qwen2_5_vl": toy_qwen_vl}
 TOKENS = 16
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 
 if engine_environment.HERE:
 

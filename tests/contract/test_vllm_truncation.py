@@ -25,7 +25,7 @@ from worker.outcome import Outcome
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
 REAL, TOY = "SmolLM2", "toy"  # the toy knows tools
 LENGTH, NEW = 512, 24
 TOOL = {

@@ -21,7 +21,7 @@ MODEL: Final = Path(
 HERE: Final = importlib.util.find_spec("vllm") is not None
 
 
-async def run_again(module: str, *arguments: str, timeout_s: float = 560) -> None:
+async def run_again(module: str, *arguments: str, timeout_s: float = 1_100) -> None:
     """Run the tests of `module` (a path below the root) there. `arguments` are for pytest."""
     if not PYTHON.exists() or not MODEL.is_dir():
         pytest.skip("vLLM is NOT tested: no engine environment or no model here (make install)")
