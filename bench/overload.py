@@ -32,6 +32,7 @@ import uvloop
 
 from bench import load, measure, overload_figures, report, scaling, scripted, stacks
 from bench.overload_figures import Asked, Group
+from bench.soak import say
 from tailrace.local import dev_credentials, paths, state
 from tailrace.local import plan as deployment
 from tailrace.verify import checks
@@ -246,12 +247,6 @@ def plot(path: Path, found: Overload) -> bool:
     canvas.supxlabel("seconds")
     canvas.savefig(path)
     return True
-
-
-def say(text: str) -> None:
-    """Print progress with the time to stderr."""
-    sys.stderr.write(f"[{time.strftime('%H:%M:%S')}] {text}\n")
-    sys.stderr.flush()
 
 
 def main() -> int:
