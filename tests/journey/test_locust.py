@@ -259,6 +259,37 @@ def test_a_server_that_tells_another_story_later_is_found_out(tmp_path: Path) ->
     assert "another text than before" in said
 
 
+def test_a_user_who_closes_a_connection_can_be_stopped() -> None:
+    """In a process of its own, because locust patches the standard library."""
+    program = """
+import locust  # patches the standard library, so it comes first
+import gevent, socket, websocket
+from locustfile import Socket
+ours, theirs = socket.socketpair()
+ours.settimeout(30)
+connection = Socket.__new__(Socket)
+connection._ws = websocket.WebSocket()
+connection._ws.sock, connection._ws.connected = ours, True
+def user():
+    connection.close()
+    return "it went on"
+greenlet = gevent.spawn(user)
+assert theirs.recv(2)[0] == 0x88, "a close frame, which nobody answers"
+greenlet.kill()
+print("end", greenlet.value)
+assert theirs.recv(100) and theirs.recv(100) == b"", "the TCP connection is closed"
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stdout + done.stderr
+
+
 def test_a_shape_rules_how_many_users_there_are(tmp_path: Path) -> None:
     """Without an end of its own the test would run until the deadline of `locust`."""
     with server(honest) as host:
