@@ -53,16 +53,26 @@ def defaults(
     return shared
 
 
-def _pool_of_file(environ: dict[str, str]) -> settings.Pool | None:
-    """The pool of this worker, where TAILRACE_POOLS names a file; by default its first one.
+def _of_pool(environ: Mapping[str, str], engine: str) -> dict[str, str] | None:
+    """Settings of a worker, where TAILRACE_POOLS names a file: of the pool TAILRACE_POOL, else of
+    the first one. None where it names none.
+
+    Args:
+        engine: of pools that name none.
 
     Raises:
         settings.Misconfigured
+        plan.BadOption
     """
     catalog = settings.pools(environ)
     if catalog is None or catalog.file is None:
         return None
-    return catalog.pool(environ.setdefault("TAILRACE_POOL", catalog.names[0]))
+    name = environ.get("TAILRACE_POOL", catalog.names[0])
+    options = plan.Options(engine, environ.get("TAILRACE_MODEL", ""))
+    for each in plan.workers(options, catalog, paths.model()):
+        if each.environ["TAILRACE_POOL"] == name:
+            return dict(each.environ)
+    return {"TAILRACE_POOL": name, "TAILRACE_ENGINE": engine}  # the worker says what is wrong
 
 
 def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn:
@@ -88,18 +98,15 @@ def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn
         }
     python = sys.executable
     if role == "worker":
-        pool = _pool_of_file(environ)
-        if pool is not None and pool.engine:
-            environ.setdefault("TAILRACE_ENGINE", pool.engine)
-        engine = environ.setdefault(
-            "TAILRACE_ENGINE", running.engine if running else engines.DEFAULT
-        )
-        if pool is not None and pool.source:
-            environ.setdefault("TAILRACE_MODEL", pool.source)
+        engine = environ.get("TAILRACE_ENGINE", running.engine if running else engines.DEFAULT)
+        of_pool = _of_pool({**environ, "TAILRACE_MODEL": given.get("TAILRACE_MODEL", "")}, engine)
+        if of_pool is not None:
+            environ = {**of_pool, **environ}
         elif "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
             model = models.resolve(engine, given.get("TAILRACE_MODEL", ""))
             environ |= plan.worker_settings(engine, model)
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))
+        engine = environ.setdefault("TAILRACE_ENGINE", engine)
         if plan.needs_engine_environment(engine):
             python = str(paths.ENGINE_ENVIRONMENT / "bin" / "python")
     os.execve(python, [python, "-m", plan.module(role)], environ)  # noqa: S606
