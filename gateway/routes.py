@@ -79,21 +79,22 @@ class Routes:
         chain = self._pools.catalog.chain(create.pool)
         if len(chain) < 2:
             return create.pool
-        asked, busy = chain[0], None
+        asked, deadline_s = chain[0], create.deadline_ms / 1000
+        late_s = self._late_s(asked.name, create, own) if asked.fallback_when_busy else None
         if not allowed(request):
-            busy = self._busy(asked.name, create, own) if asked.fallback_when_busy else None
-            if busy is not None:
-                raise busy
+            if late_s is not None:
+                raise errors.deadline_not_met(late_s, deadline_s)
             return create.pool
-        if self._breakers.admits(asked.name):
-            busy = self._busy(asked.name, create, own) if asked.fallback_when_busy else None
-            if busy is None:
-                return asked.name
-        found = self.next(request, self.others(create, request), create, own)
+        if late_s is None and self._breakers.admits(asked.name):
+            return asked.name
+        others = self.others(create, request)
+        found = self.next(request, others, create, own)
         if found is not None:
             return found
-        if busy is not None:
-            raise busy
+        able = [name for name in others if self._able(name, request)]
+        waits = [late_s, *(self._late_s(name, create, own) for name in able)]
+        if known := [each for each in waits if each is not None]:
+            raise errors.deadline_not_met(min(known), deadline_s)
         raise errors.no_pool(
             create.model,
             [(pool.name, self._breakers.reason(pool.name)) for pool in chain],
@@ -110,19 +111,23 @@ class Routes:
         """The first of `others` that can answer; None if none can. `create`: also in time."""
         for name in others:
             suits = stands_in(self._workers.standing(name), request)
-            in_time = create is None or self._busy(name, create, own) is None
+            in_time = create is None or self._late_s(name, create, own) is None
             if suits and in_time and self._breakers.admits(name):
                 return name
         return None
 
-    def _busy(self, name: str, create: command.Create, own: int) -> errors.ApiError | None:
+    def _able(self, name: str, request: records.Request) -> bool:
+        """Whether it can answer, though perhaps not in time."""
+        suits = stands_in(self._workers.standing(name), request)
+        return suits and self._breakers.state(name) is not breaker.State.OPEN
+
+    def _late_s(self, name: str, create: command.Create, own: int) -> float | None:
+        """Seconds until the pool would start it, where that is after its deadline; else None."""
         if not create.generate:
             return None
         work, lately = self._workers.backlog(name), self._lately(name, create.priority)
         wait_s = work.wait_s(create.priority, own, lately)
-        if wait_s is None or wait_s <= create.deadline_ms / 1000:
-            return None
-        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
+        return None if wait_s is None or wait_s <= create.deadline_ms / 1000 else wait_s
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:

@@ -304,20 +304,42 @@ class TestOutcomes:
             assert parts.breakers.state("default") is State.CLOSED
 
 
+BUSY = {
+    "waiting_tokens": [50_000, 0],
+    "drain_rate": 100.0,
+    "capacity": 1,
+    "running": 1,
+    "queued": 5,
+    "request_tokens": 50_000.0,
+    "waiting_principals": 1,
+}
+
+
+async def test_while_a_pool_is_broken_the_wait_for_the_others_is_told() -> None:
+    async with running() as parts:
+        fail(parts, "default")
+        parts.workers.note("small", [beat(**BUSY)])
+        parts.workers.note("tiny", [beat(**{**BUSY, "waiting_tokens": [2_000, 0]})])
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
+        assert refused.value.status == 429
+        waits = [
+            parts.workers.backlog(pool).wait_s("interactive", 0, 0) for pool in ("tiny", "small")
+        ]
+        assert waits[0] is not None
+        assert waits[0] < (waits[1] or 0)
+        assert int(refused.value.headers["retry-after-ms"]) == pytest.approx(1000 * waits[0], abs=2)
+        fail(parts, "small", "tiny")
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
+        assert refused.value.status == 503
+
+
 async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> None:
-    busy = {
-        "waiting_tokens": [50_000, 0],
-        "drain_rate": 100.0,
-        "capacity": 1,
-        "running": 1,
-        "queued": 5,
-        "request_tokens": 50_000.0,
-        "waiting_principals": 1,
-    }
     for when_busy in (False, True):
         pools = (dataclasses.replace(LARGE, fallback_when_busy=when_busy), SMALL, TINY)
         async with running(pools) as parts:
-            parts.workers.note("default", [beat(**busy)])
+            parts.workers.note("default", [beat(**BUSY)])
             asked = made({"deadline_ms": 1000})
             if not when_busy:
                 with pytest.raises(errors.ApiError) as refused:
@@ -327,8 +349,8 @@ async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> 
             with await parts.submission.submit(asked, ALICE) as stream:
                 assert stream.pool == "small"
                 answer(parts, parts_request(parts, "small"), served="s")
-            parts.workers.note("small", [beat(**busy)])
-            parts.workers.note("tiny", [beat(**busy)])
+            parts.workers.note("small", [beat(**BUSY)])
+            parts.workers.note("tiny", [beat(**BUSY)])
             with pytest.raises(errors.ApiError) as refused:
                 await parts.submission.submit(asked, ALICE)
             assert refused.value.status == 429
