@@ -1,12 +1,16 @@
 """`python -m bench.overload`: far more requests than there is capacity for, and what each class
 feels of it (docs/performance.md).
 
-Three workers of the scripted engine, whose capacity is known, and two gateways get an open loop of
-streamed requests of many users; 3 % of the answers are 20 times as long as the others. In the
-first kind of run interactive requests take half of the capacity, and batch requests are what is too
-much; in the second kind both classes are. In each run Redis is emptied after a third of the load
-and killed after two thirds; the supervisor starts it again. After the load, interactive requests
-show how soon the pool is as quick as before. At the end `tailrace verify` judges the log.
+Two gateways get an open loop of streamed requests of many users for two pools, in proportion to
+what they can do: `large` has two workers of the scripted engine, whose capacity is known, `small`
+has one, and answers for `large` when that cannot. 3 % of the answers are 20 times as long as the
+others. In the first kind of run interactive requests take half of the capacity, and batch requests
+are what is too much; in the second kind both classes are. In each run Redis is emptied after a
+third of the load and killed after two thirds; the supervisor starts it again. After the load,
+interactive requests show how soon the pools are as quick as before.
+
+In the last run there is no more load than `small` can answer, and all workers of `large` are killed
+after a third of it, again and again until two thirds. At the end `tailrace verify` judges the log.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 import os
 import random
@@ -34,11 +39,17 @@ from bench import load, measure, overload_figures, report, scaling, scripted, st
 from bench.overload_figures import Asked, Group
 from bench.soak import say
 from tailrace.local import dev_credentials, paths, state
-from tailrace.local import plan as deployment
 from tailrace.verify import checks
 from tailrace.verify import command as verify
 
-WORKERS: Final = 3
+WORKERS: Final = {"large": 2, "small": 1}
+ALL_WORKERS: Final = sum(WORKERS.values())
+POOLS: Final = [pool for pool, workers in WORKERS.items() for _ in range(workers)]
+OFFERED: Final[dict[str, Any]] = {
+    "large": {"models": ["large"], "engine": "scripted", "fallback": ["small"]},
+    "small": {"models": ["small"], "engine": "scripted"},
+}
+LARGE_WORKER: Final = "worker-1"  # the supervisor's; the other one is `stacks.another_worker`
 PLACES: Final = 4  # of each worker
 PACE_MS: Final = 40
 SHORT, LONG, LONG_SHARE = 20, 400, 0.03  # tokens
@@ -48,16 +59,19 @@ USERS: Final = 20
 DEADLINE_MS: Final[dict[Group, int]] = {"interactive": 5_000, "batch": 20_000}
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
 IDLE_LOAD: Final = 0.5  # of the capacity, by interactive requests
+DYING_LOAD: Final = 0.25
+KILL_S: Final = 0.3  # between two looks for a worker that was started again
 AFTER_S: Final = 10.0  # load that shows the recovery
 SETTLE_S: Final = 5.0  # between two runs, after all have ended
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One load, in parts of the capacity."""
+    """One load, in parts of the capacity. `dies`: the workers of `large` do."""
 
     name: str
     interactive: float
     batch: float
+    dies: bool = False
 
 
 ALONE: Final = Run("interactive at half of the capacity", IDLE_LOAD, 0.0)
@@ -66,6 +80,7 @@ RUNS: Final = (
     ALONE,
     *(Run(f"x{k}, batch is too much", IDLE_LOAD, k - IDLE_LOAD) for k in FACTORS),
     *(Run(f"x{k}, both are too much", 0.7 * k, 0.3 * k) for k in FACTORS),
+    Run("the workers of a pool die", DYING_LOAD, 0.0, dies=True),
 )
 
 
@@ -95,26 +110,33 @@ class Client:
     async def ask(self, group: Group, tokens: int, due: float, began: float) -> Asked:
         """One request, streamed to its end. `due`, `began`: by `time.perf_counter`."""
         number = next(self._numbers)
+        pool = POOLS[number % ALL_WORKERS]
         answer = await load.stream(
             self._side.urls[number % len(self._side.urls)],
             "POST",
             "/v1/responses",
             self._headers[number % USERS],
-            self._body(group, number, tokens),
+            self._body(group, pool, number, tokens),
             due,
         )
         ended_s, due_s = answer.ended - began, due - began
         if answer.told_s is not None:
-            return Asked(group, due_s, "refused", ended_s, told_s=answer.told_s)
+            return Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
         if answer.expired:
-            return Asked(group, due_s, "expired", ended_s)
+            return Asked(group, due_s, "expired", ended_s, pool=pool)
         if answer.error:
-            return Asked(group, due_s, "failed", ended_s, error=answer.error)
-        return Asked(group, due_s, "answered", ended_s, answer.first, answer.tokens)
+            return Asked(group, due_s, "failed", ended_s, error=answer.error, pool=pool)
+        return Asked(
+            *(group, due_s, "answered", ended_s, answer.first, answer.tokens),
+            pool=pool,
+            stood_in=answer.stood_in,
+            continued=answer.messages > 1,
+        )
 
-    def _body(self, group: Group, number: int, tokens: int) -> dict[str, Any]:
+    def _body(self, group: Group, pool: str, number: int, tokens: int) -> dict[str, Any]:
         return {
             **scripted.body(self._side, number, tokens, PACE_MS, stream=True),
+            "model": pool,
             "max_output_tokens": MOST,
             "service_tier": TIERS[group],
             "deadline_ms": DEADLINE_MS[group],
@@ -124,7 +146,7 @@ class Client:
 def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int]]:
     """(seconds, class, tokens) of each request of a run, in order: Poisson processes."""
     drawn, found = random.Random(seed), []
-    capacity = WORKERS * PLACES * 1000 / PACE_MS / MEAN  # requests per second
+    capacity = ALL_WORKERS * PLACES * 1000 / PACE_MS / MEAN  # requests per second
     parts: list[tuple[Group, float, float, float]] = [
         ("interactive", run.interactive, 0.0, load_s),
         ("batch", run.batch, 0.0, load_s),
@@ -146,18 +168,23 @@ async def peak(client: Client, each: int) -> float:
         return [await client.ask("interactive", n, time.perf_counter(), began) for n in tokens]
 
     began = time.perf_counter()
-    asked = await asyncio.gather(*(one() for _ in range(2 * WORKERS * PLACES)))
+    asked = await asyncio.gather(*(one() for _ in range(2 * ALL_WORKERS * PLACES)))
     # The last long answers run alone. What counts is the time in which all places were taken.
     full = min(max(a.ended_s for a in theirs) for theirs in asked)
     return sum(a.tokens for theirs in asked for a in theirs if a.ended_s <= full) / full
 
 
-async def perform(client: Client, side: stacks.Side, run: Run, load_s: float) -> list[Asked]:
-    """One run, to the end of its last answer."""
+async def perform(
+    client: Client, side: stacks.Side, another: int, run: Run, load_s: float
+) -> list[Asked]:
+    """One run, to the end of its last answer. `another`: the worker that a run may end for ever."""
     began = time.perf_counter()
     asked: list[asyncio.Task[Asked]] = []
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_disturb(side, load_s))
+        if run.dies:
+            tasks.create_task(_kill(side, another, load_s))
+        else:
+            tasks.create_task(_disturb(side, load_s))
         for at, group, tokens in arrivals(run, load_s, seed=7):
             await asyncio.sleep(began + at - time.perf_counter())
             asked.append(tasks.create_task(client.ask(group, tokens, began + at, began)))
@@ -178,18 +205,38 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
             os.kill(part.pid, signal.SIGKILL)
 
 
+async def _kill(side: stacks.Side, another: int, load_s: float) -> None:
+    """The workers of `large` end, and so does what the supervisor starts in the place of one.
+
+    `another`: process id of the one that nobody starts again.
+    """
+    assert side.data is not None
+    await asyncio.sleep(load_s / 3)
+    os.kill(another, signal.SIGKILL)
+    killed = set[int]()
+    end = time.perf_counter() + load_s / 3
+    while time.perf_counter() < end:
+        running = state.load(side.data.state)
+        assert running is not None
+        pid = next(part.pid for part in running.parts if part.name == LARGE_WORKER)
+        if pid not in killed:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(KILL_S)
+
+
 def measured(
-    side: stacks.Side, runs: Sequence[Run], load_s: float, each: int
+    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float, each: int
 ) -> Iterator[tuple[str, float, list[Asked]]]:
     """(name, peak, requests) of each run."""
-    uvloop.run(scripted.warm(side))
-    uvloop.run(scaling.balanced(side, WORKERS))
+    for pool, workers in WORKERS.items():
+        uvloop.run(scaling.balanced(side, workers, pool))
     client = Client(side)
-    uvloop.run(peak(client, 1))  # so that workers know their rate
+    uvloop.run(peak(client, 1))  # warms up; and workers know their rate
     most = uvloop.run(peak(client, each))
     say(f"peak: {most:.0f} tokens per second")
     for run in runs:
-        yield run.name, most, uvloop.run(perform(client, side, run, load_s))
+        yield run.name, most, uvloop.run(perform(client, side, another, run, load_s))
         time.sleep(SETTLE_S)
 
 
@@ -249,12 +296,25 @@ def plot(path: Path, found: Overload) -> bool:
     return True
 
 
+def settings(scratch: Path) -> dict[str, str]:
+    """Of all processes. The pools are in a file, because each has workers of its own."""
+    pools = scratch / "pools.json"  # which is YAML too
+    pools.write_text(json.dumps({"pools": OFFERED}))
+    return {"TAILRACE_MAX_NUM_SEQS": str(PLACES), "TAILRACE_POOLS": str(pools)}
+
+
 def main() -> int:
     """Returns 0 when every request was answered, refused or expired and the log is whole, else
     1."""
     parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each load (default: 30)")
-    parser.add_argument("--runs", type=int, default=len(RUNS), help="only the first so many")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        nargs="+",
+        choices=range(1, len(RUNS) + 1),
+        help="numbers of the loads (default: all)",
+    )
     parser.add_argument(
         "--out", type=Path, default=paths.ROOT / "bench/out", help="folder (default: bench/out)"
     )
@@ -263,14 +323,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = report.machine(quick=arguments.seconds < 30, rounds=1)
     rows, seconds, idle_p99_s, most = [], {}, math.nan, math.nan
-    settings = {"TAILRACE_MAX_NUM_SEQS": str(PLACES)}
     with (
         tempfile.TemporaryDirectory(
             prefix="tailrace-overload-", ignore_cleanup_errors=True
         ) as scratch,
-        stacks.tailrace(Path(scratch), workers=WORKERS, gateways=2, settings=settings) as side,
+        stacks.tailrace(Path(scratch), gateways=2, settings=settings(Path(scratch))) as side,
+        stacks.another_worker(side, 2, "large") as another,
     ):
-        for name, most, asked in measured(side, RUNS[: arguments.runs], arguments.seconds, 8):
+        runs = [
+            each for number, each in enumerate(RUNS, 1) if number in (arguments.runs or {number})
+        ]
+        for name, most, asked in measured(side, another, runs, arguments.seconds, 8):
             values = overload_figures.of(asked, arguments.seconds, most)
             if name == ALONE.name:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
@@ -284,7 +347,7 @@ def main() -> int:
                 f"{name}: {values}"
                 + "".join(f"\n  failed: {error}" for error in sorted(errors)[:5])
             )
-        judged, _ = asyncio.run(verify.examine(side.kafka, [deployment.POOL], [], checks.Options()))
+        judged, _ = asyncio.run(verify.examine(side.kafka, list(WORKERS), [], checks.Options()))
     found = Overload(machine, most, judged.verdict.value, rows, seconds)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "overload.json").write_bytes(msgspec.json.encode(found) + b"\n")

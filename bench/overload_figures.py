@@ -36,6 +36,9 @@ class Asked(msgspec.Struct, frozen=True):
         tokens: of its answer; 0 if there is none.
         told_s: the wait that a refusal told; NaN for others.
         error: what went wrong, for `failed`.
+        pool: whose model was asked for.
+        stood_in: another pool's model answered, and the response said so.
+        continued: so it did from the middle of the answer.
     """
 
     group: Group
@@ -46,6 +49,9 @@ class Asked(msgspec.Struct, frozen=True):
     tokens: int = 0
     told_s: float = math.nan
     error: str = ""
+    pool: str = ""
+    stood_in: bool = False
+    continued: bool = False
 
 
 def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
@@ -62,6 +68,8 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
         "goodput_of_peak": good / load_s / peak,
         "failed": float(sum(each.outcome == "failed" for each in asked)),
     }
+    values["stood_in"] = float(sum(each.stood_in for each in asked))
+    values["continued"] = float(sum(each.continued for each in asked))
     for group in GROUPS:
         ours = [each for each in loaded if each.group == group]
         if not ours:
@@ -72,7 +80,8 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
             values[f"{group}_{outcome}"] = share
         firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
         values |= measure.spread(f"{group}_first", firsts)
-        ratios = told_over_true(ours)
+        pools = {each.pool for each in ours}
+        ratios = [r for pool in pools for r in told_over_true(a for a in ours if a.pool == pool)]
         if ratios:
             values |= {
                 f"{group}_told_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)
@@ -84,8 +93,8 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
 
 
 def told_over_true(asked: Iterable[Asked]) -> list[float]:
-    """Of each refusal of one class: the wait that it told over the wait that requests had which
-    were taken at nearly the same time. Refusals without such requests are left out."""
+    """Of each refusal of one class and pool: the wait that it told over the wait that requests had
+    which were taken at nearly the same time. Refusals without such requests are left out."""
     waited = sorted((a.due_s, a.first_s) for a in asked if not math.isnan(a.first_s))
     ratios = []
     for each in asked:

@@ -72,8 +72,8 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
     }
 
 
-async def balanced(side: stacks.Side, workers: int) -> None:
-    """Wait until every worker reports partitions, and none more than a fair share.
+async def balanced(side: stacks.Side, workers: int, pool: str = deployment.POOL) -> None:
+    """Wait until every worker of a pool reports partitions, and none more than a fair share.
 
     Raises:
         load.Failed: not in SETTLE_S.
@@ -81,7 +81,7 @@ async def balanced(side: stacks.Side, workers: int) -> None:
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with RedisStore(side.redis) as redis:
         while time.monotonic() < end:
-            found = await Workers(redis).list_workers(deployment.POOL)
+            found = await Workers(redis).list_workers(pool)
             shares = sorted(len(worker["partitions"]) for worker in found)
             if len(shares) == workers and shares[0] > 0 and shares[-1] - shares[0] <= 1:
                 await asyncio.sleep(1.0)

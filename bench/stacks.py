@@ -225,8 +225,11 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def another_worker(side: Side, number: int) -> Iterator[int]:
-    """Run one more worker with the scripted engine. Yields its pid."""
+def another_worker(side: Side, number: int, pool: str = "") -> Iterator[int]:
+    """Run one more worker with the scripted engine. Yields its pid.
+
+    `pool`: of the deployment's file of pools; empty where it has none.
+    """
     assert side.data is not None
     command: list[str | Path] = [
         TAILRACE,
@@ -238,7 +241,8 @@ def another_worker(side: Side, number: int) -> Iterator[int]:
         "--data",
         side.data.root,
     ]
-    worker = _start(command, side.environ, side.data.root / f"bench-{number}.log")
+    environ = {**side.environ, **({"TAILRACE_POOL": pool} if pool else {})}
+    worker = _start(command, environ, side.data.root / f"bench-{number}.log")
     try:
         yield worker.pid
     finally:
