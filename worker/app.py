@@ -45,7 +45,8 @@ SHUTDOWN_S = 10.0
 
 # Of a pool: what an engine has from its start on.
 ENGINE_MEMBERS: Final = (
-    *("models", "max_model_len", "engine", "source", "engine_args", "max_num_seqs", "cache"),
+    *("models", "max_model_len", "engine", "source", "engine_args", "adapters"),
+    *("max_num_seqs", "cache"),
 )
 
 
@@ -114,6 +115,8 @@ class App:
         name = self._settings.pool
         before, now = self._settings.pools.pool(name), catalog.pool(name)
         members = changed_members(before, now) if before is not None else []
+        if set(catalog.stands_in_for(name)) != set(self._settings.stands_in_for):
+            members.append("fallback of another pool")
         if members:
             telemetry.log(telemetry.Action.RESTART_NEEDED, pool=name, members=members)
 

@@ -72,7 +72,7 @@ class Catalog:
     _by_model: Mapping[str, tuple[Pool, str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        found = {model: (pool, model) for pool in self.pools for model in pool.models}
+        found = {model: (pool, model) for pool in self.pools for model in pool.answers}
         found |= {alias: (pool, pool.models[0]) for pool in self.pools for alias in pool.aliases}
         object.__setattr__(self, "_by_model", found)
 
@@ -88,8 +88,9 @@ class Catalog:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """What requests may name: models and aliases, and `auto` where there are rules."""
-        named = [name for pool in self.pools for name in (*pool.models, *pool.aliases)]
+        """What requests may name: models, adapters and aliases, and `auto` where there are
+        rules."""
+        named = [name for pool in self.pools for name in (*pool.answers, *pool.aliases)]
         return (*named, AUTO) if self.rules else tuple(named)
 
     def pool(self, name: str) -> Pool | None:
@@ -104,6 +105,12 @@ class Catalog:
             return ()
         others = (self.pool(other) for other in first.fallback)
         return (first, *(pool for pool in others if pool is not None))
+
+    def stands_in_for(self, name: str) -> tuple[str, ...]:
+        """The models of pools whose `fallback` names this pool."""
+        return tuple(
+            model for pool in self.pools if name in pool.fallback for model in pool.answers
+        )
 
     def find(self, model: str) -> tuple[Pool, str] | None:
         """The pool of a model or alias, and the model that answers."""
@@ -154,7 +161,7 @@ def _catalog(value: Any, rules: Iterable[Rule], file: Path | None = None) -> Cat
 def _check_unique(catalog: Catalog) -> None:
     of: dict[str, str] = {AUTO: ""} if catalog.rules else {}
     for pool in catalog.pools:
-        for name in (*pool.models, *pool.aliases):
+        for name in (*pool.answers, *pool.aliases):
             if name in of:
                 where = f"pool {of[name]} too" if of[name] else "the rules of 'auto'"
                 raise ValueError(f"pool {pool.name}: the name {name!r} is that of {where}")
@@ -212,6 +219,7 @@ def _pool(name: Any, value: Any) -> Pool:
         engine=shape.engine,
         source=shape.source,
         engine_args=shape.engine_args,
+        adapters=shape.adapters,
         max_num_seqs=shape.max_num_seqs,
         output_limit=shape.output_limit,
         price=shape.price,

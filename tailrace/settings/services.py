@@ -88,12 +88,13 @@ class WorkerSettings(ServiceSettings):
     """Settings of a worker; `table.py` says what each means.
 
     Attributes:
-        models: the pool's models, the one this worker loads first.
+        models: the pool's models, the one this worker loads first, and its adapters.
         stands_in_for: models of pools whose `fallback` names this worker's pool.
         related: those pools, and the ones that its pool's `fallback` names: their workers may have
             the same requests.
         max_model_len: context of the pool, in tokens.
         engine_args: arguments of vLLM's engine, as the pool has them.
+        adapters: LoRA adapters of the pool: name -> folder or hub name.
         cache: whether the engine keeps prefixes of prompts.
     """
 
@@ -104,6 +105,7 @@ class WorkerSettings(ServiceSettings):
     related: tuple[str, ...]
     max_model_len: int
     engine_args: Mapping[str, Any]
+    adapters: Mapping[str, str]
     cache: shapes.CachePolicy
     engine: str
     engine_key: str = field(repr=False)
@@ -199,18 +201,20 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     _check_credential(values)
     name = values["model_name"] = values["model_name"] or own.models[0]
     values["model"] = folder or name
-    values["models"] = tuple(dict.fromkeys((name, *own.models)))
+    values["models"] = tuple(dict.fromkeys((name, *own.answers)))
     of = [pool for pool in catalog.pools if own.name in pool.fallback]
-    values["stands_in_for"] = tuple(model for pool in of for model in pool.models)
+    values["stands_in_for"] = catalog.stands_in_for(own.name)
     values["related"] = tuple(dict.fromkeys((*(pool.name for pool in of), *own.fallback)))
     values["max_model_len"] = own.max_model_len
     values["max_num_seqs"] = values["max_num_seqs"] or own.max_num_seqs or kind.max_num_seqs
     values["engine_args"], values["cache"] = own.engine_args, own.cache
-    if own.engine_args and kind is not engines.VLLM:
-        raise Misconfigured(
-            f"TAILRACE_POOLS: pool {own.name}: engine_args are for the engine "
-            f"{engines.VLLM.name}, and this worker's is {kinds.shortened(engine)}"
-        )
+    values["adapters"] = own.adapters
+    for member in ("engine_args", "adapters"):
+        if values[member] and kind is not engines.VLLM:
+            raise Misconfigured(
+                f"TAILRACE_POOLS: pool {own.name}: {member} are for the engine "
+                f"{engines.VLLM.name}, and this worker's is {kinds.shortened(engine)}"
+            )
     return WorkerSettings(**values)
 
 

@@ -58,6 +58,7 @@ class Pool:
     engine: str = ""
     source: str = ""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     max_num_seqs: int = 0
     output_limit: int = 0
     price: Price = Price()  # noqa: RUF009 - frozen
@@ -68,6 +69,11 @@ class Pool:
     fallback_when_busy: bool = False
     late_after_s: float = 0.0
     stalled_after_s: float = 30.0
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The models that answer by their own names: `models`, and those with an adapter."""
+        return (*self.models, *self.adapters)
 
     @property
     def longest_answer(self) -> int:
@@ -135,6 +141,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.Meta(
             description="arguments of vLLM's engine (`AsyncEngineArgs`), as they are; a worker "
             "whose vLLM cannot do one ends with exit code 2 and names it"
+        ),
+    ] = {}
+    adapters: Annotated[
+        dict[ModelName, Annotated[str, msgspec.Meta(min_length=1)]],
+        msgspec.Meta(
+            description="LoRA adapters of the model: the name that requests ask for, and the "
+            "adapter's folder or hub name; for vLLM"
         ),
     ] = {}
     max_num_seqs: Annotated[

@@ -37,6 +37,7 @@ from worker.engines import (
     base,
     detokenizer,
     pdeathsig,
+    vllm_adapters,
     vllm_arguments,
     vllm_cpu,
     vllm_embeddings,
@@ -80,6 +81,7 @@ def create(s: settings.WorkerSettings) -> VLLM:
         tool_parser=s.tool_parser,
         reasoning_parser=s.reasoning_parser,
         engine_args=s.engine_args,
+        adapters=s.adapters,
         prefix_cache=s.cache == "prefix",
     )
 
@@ -89,6 +91,7 @@ class VLLM:
 
     Attributes:
         internals: whether `vllm_internals` is used. Decided by `start`.
+        _adapters: vLLM's requests for the adapters, by name. Empty until started.
         _by_class: vLLM prefers requests by their class. Decided by `start`.
         _llm: AsyncLLM. None until started and after `shutdown`.
         _tokenizer: the model's tokenizer, of transformers. None until started.
@@ -120,11 +123,13 @@ class VLLM:
         tool_parser: str = vllm_parsers.AUTO,
         reasoning_parser: str = vllm_parsers.AUTO,
         engine_args: Mapping[str, Any] = MappingProxyType({}),
+        adapters: Mapping[str, str] = MappingProxyType({}),
         prefix_cache: bool = True,
     ) -> None:
         """`model`: a folder or a hub name. `public_api`: do without `vllm_internals`. `cpu_dtype`:
         of weights and arithmetic where there is no GPU. `tool_parser`, `reasoning_parser`: names of
-        vLLM, `AUTO` or `NONE`. `engine_args`: further arguments for vLLM. `prefix_cache`: keep the
+        vLLM, `AUTO` or `NONE`. `engine_args`: further arguments for vLLM. `adapters`:
+        LoRA adapters, name -> folder or hub name. `prefix_cache`: keep the
         beginnings of prompts."""
         self.capacity = capacity
         self.model_rev = ""
@@ -141,6 +146,8 @@ class VLLM:
         self._cpu_dtype = cpu_dtype
         self._wanted_parsers = (tool_parser, reasoning_parser)
         self._given = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
+        self._sources = adapters
+        self._adapters: dict[str, Any] = {}
         self._by_class = False
         self._llm: Any = None
         self._embeds = False
@@ -167,6 +174,9 @@ class VLLM:
         self._parent.start()
         self._llm = await loaded
         self._describe()
+        if self._sources and self._embeds:
+            raise base.ArgumentRefused("adapters: the model makes embeddings")
+        self._adapters = await vllm_adapters.loaded(self._llm, self._sources)
         await self._warm_up()
         self._watcher = asyncio.create_task(self._watch())
 
@@ -224,6 +234,7 @@ class VLLM:
             if outline.under_it and "formats_resumable" not in self.features:
                 raise base.NotResumable
             prompt = vllm_request.prompt(job)
+            adapter = self._adapters.get(job.request.model)
             if images.any_in(job.request.messages):
                 shown = await self._with_images(await job.whole())
                 prompt = {**shown, "prompt_token_ids": prompt["prompt_token_ids"]}
@@ -235,6 +246,7 @@ class VLLM:
                 self._describe_ids(job.request.sampling.logprobs),
                 **outline.further,
                 **({"priority": job.rank} if self._by_class else {}),
+                **({"lora_request": adapter} if adapter is not None else {}),
             )
         except vllm_public.GaveUp as error:
             if (
@@ -344,6 +356,7 @@ class VLLM:
             "structured_outputs_config": dict(vllm_formats.BACKEND),
             "scheduling_policy": "priority",
             **vllm_images.ARGUMENTS,
+            **vllm_adapters.arguments(self._sources),
             **(vllm_cpu.arguments(internals=in_one, dtype=self._cpu_dtype) if on_cpu else {}),
         }
 
@@ -385,7 +398,8 @@ class VLLM:
         if vllm_images.taken(config):
             self._tokenizer = copy.deepcopy(self._tokenizer)
         self._fast = self._tokenizer.backend_tokenizer
-        self.model_rev = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
+        weights = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
+        self.model_rev = vllm_adapters.revision(weights, self._sources, revision)
         self.tokenizer_digest = hashlib.blake2b(
             self._fast.to_str().encode(), digest_size=8
         ).hexdigest()

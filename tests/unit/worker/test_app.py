@@ -282,10 +282,11 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
         assert [a - b for a, b in zip(after, before, strict=True)] == pytest.approx(
             [3 * usage.input_tokens / 1e6, 9 * usage.output_tokens / 1e6]
         )
-        file.write_text(line % (f"{MODEL}, more", 3))
+        other = "\n  other: {models: [n], fallback: [default]}"
+        file.write_text(line.replace("pools: {", "pools:\n  ")[:-1] % (f"{MODEL}, more", 3) + other)
         await it.app.pools.look()
         [told] = [record for record in caplog.records if record.message == "restart_needed"]
-        assert told.fields["members"] == ["models"]  # type: ignore[attr-defined]
+        assert told.fields["members"] == ["models", "fallback of another pool"]  # type: ignore[attr-defined]
 
 
 def test_a_pool_that_is_gone_needs_a_restart_too() -> None:

@@ -168,3 +168,26 @@ def test_a_worker_takes_from_the_file_what_its_variables_do_not_say(tmp_path: Pa
     assert (other.model, other.max_num_seqs) == (str(tmp_path), 3)
     with pytest.raises(settings.Misconfigured, match="pool small: engine_args are for the engine"):
         settings.worker({**environ, "TAILRACE_ENGINE": "scripted"})
+
+
+def test_adapters_are_models_of_their_pool(tmp_path: Path) -> None:
+    text = """
+        small: {models: [s], engine: vllm, source: %s, adapters: {red: /a/red}, aliases: [quick]}
+        large: {models: [l], fallback: [small], adapters: {blue: b}}
+    """
+    file = tmp_path / "pools.yaml"
+    file.write_text(f"pools:{text % tmp_path}")
+    found = pools_file.decoded(file.read_bytes(), file)
+    small, _ = found.pools
+    assert found.find("red") == (small, "red")
+    assert found.find("quick") == (small, "s")
+    assert found.listed == ("s", "red", "quick", "l", "blue")
+    assert found.stands_in_for("small") == ("l", "blue")
+    environ = {**WORKER, "TAILRACE_POOLS": str(file)}
+    own = settings.worker(environ)
+    assert (own.models, own.adapters) == (("s", "red"), {"red": "/a/red"})
+    assert own.stands_in_for == ("l", "blue")
+    with pytest.raises(settings.Misconfigured, match="pool small: adapters are for the engine"):
+        settings.worker({**environ, "TAILRACE_ENGINE": "scripted"})
+    with pytest.raises(ValueError, match="pool b: the name 'red' is that of pool a too"):
+        read("pools: {a: {models: [m], adapters: {red: r}}, b: {models: [red]}}")

@@ -1,0 +1,31 @@
+"""Revisions of models with adapters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from worker.engines import vllm_adapters
+
+
+def test_a_revision_names_the_adapters_their_sources_and_their_weights(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_model.safetensors").write_text("one")
+
+    def revision(**adapters: str) -> str:
+        sources = {name: str(tmp_path / folder) for name, folder in adapters.items()}
+        return vllm_adapters.revision("model@1", sources, lambda source: source)
+
+    assert revision() == "model@1"
+    one = revision(red="a")
+    assert one.startswith("model@1+")
+    assert len({one, revision(blue="a"), revision(red="b"), revision(red="a", blue="b")}) == 4
+    (tmp_path / "a" / "adapter_model.safetensors").write_text("two")
+    assert revision(red="a") != one
+
+
+def test_requests_for_different_adapters_run_together() -> None:
+    assert vllm_adapters.arguments({}) == {}
+    assert vllm_adapters.arguments({"a": "x", "b": "y"}) == {"enable_lora": True, "max_loras": 2}
+    many = {str(n): "x" for n in range(20)}
+    assert vllm_adapters.arguments(many)["max_loras"] == vllm_adapters.MOST_AT_ONCE
