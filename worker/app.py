@@ -25,7 +25,9 @@ from worker.activity_writer import ActivityWriter
 from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
+from worker.foreign_requests import ForeignRequests
 from worker.fork_sources import ForkSources
+from worker.handing_over import HandingOver, Handover
 from worker.heartbeat import Heartbeat
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
@@ -212,6 +214,8 @@ class App:
         )
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers
+        handing = self._handing_over(context, consumer, layout)
+        background.append(tasks.create_task(handing.run(), name="handing-over"))
         if self._settings.steal_after_s:
             stealing = self._stealing(context, consumer, layout)
             background.append(tasks.create_task(stealing.run(), name="stealing"))
@@ -310,6 +314,7 @@ class App:
         self._context, self._servings, self._consumer = context, servings, consumer
         context.living = lambda: self._heartbeat.living
         context.strangers = lambda: self._heartbeat.strangers
+        context.others = lambda: self._heartbeat.models
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
         self._heartbeat.unserved = consumer.unserved
@@ -332,6 +337,23 @@ class App:
             name=s.name,
             partitions=layout.partitions,
             after_s=s.steal_after_s,
+            well=lambda: not self.status.trouble(),
+        )
+
+    def _handing_over(
+        self, context: WorkerContext, consumer: RequestConsumer, layout: log.Layout
+    ) -> HandingOver:
+        assert self._servings is not None
+        offsets = self._connections.offsets
+        return HandingOver(
+            Offers(self._connections.redis, Handover, "handover"),
+            context,
+            self._servings,
+            ForeignRequests(
+                context, self._servings, consumer, offsets, partitions=layout.partitions
+            ),
+            pool=self._settings.pool,
+            name=self._settings.name,
             well=lambda: not self.status.trouble(),
         )
 

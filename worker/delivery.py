@@ -17,6 +17,8 @@ class Delivery:
         size: bytes of the request record.
         stolen: there is no such assignment: another worker has the partition, and commits (log rule
             P10). The tracker is not valid.
+        handed_over: the worker that has the partition offered a response that had begun, because
+            its own model is another one.
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -28,6 +30,7 @@ class Delivery:
     headers: log_words.Headers
     size: int = 0
     stolen: bool = False
+    handed_over: bool = False
 
     @property
     def rank(self) -> int:

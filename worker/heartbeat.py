@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,18 @@ def living(beats: Sequence[Mapping[str, Any]]) -> frozenset[str]:
     )
 
 
+def models(beats: Sequence[Mapping[str, Any]], but: str) -> frozenset[tuple[str, str]]:
+    """The models (revision, tokenizer) of ready workers, without the incarnation `but`."""
+    return frozenset(
+        (rev, tokenizer)
+        for beat in beats
+        if beat.get("state") == State.READY.value
+        and beat.get("incarnation") != but
+        and isinstance(rev := beat.get("model_rev"), str)
+        and isinstance(tokenizer := beat.get("tokenizer_digest"), str)
+    )
+
+
 class Heartbeat:
     """Writes one heartbeat a second.
 
@@ -43,9 +56,11 @@ class Heartbeat:
         partitions: gives the partitions assigned now; none until the engine is ready.
         unserved: gives the requests of a class that were not taken.
         living: incarnations of the pool's workers that run responses, as of the last heartbeat.
+        models: models (revision, tokenizer) of the pool's other ready workers, as of then.
         workload: what lies ahead is computed from.
         _strangers: incarnations of related pools' workers, and when they were last seen (monotonic
             seconds); None while Redis is away.
+        _began: when this process began (monotonic seconds).
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
         _waited: requests waited for a slot at the last measurement.
@@ -65,6 +80,8 @@ class Heartbeat:
         self._engine = engine
         self._incarnation = incarnation
         self.living: frozenset[str] = frozenset()
+        self.models: frozenset[tuple[str, str]] = frozenset()
+        self._began = time.monotonic()
         self._strangers: dict[str, float] | None = None
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
@@ -91,10 +108,11 @@ class Heartbeat:
             tokens_before, before = tokens, now
             try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
-                self.living = living(await self._workers.list_workers(self._settings.pool))
+                beats = await self._workers.list_workers(self._settings.pool)
+                self.living, self.models = living(beats), models(beats, self._incarnation)
                 await self.see_strangers(loop.time())
             except StoreUnavailable:
-                self.living, self._strangers = frozenset(), None
+                self.living, self.models, self._strangers = frozenset(), frozenset(), None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
             self._due.clear()
@@ -147,6 +165,9 @@ class Heartbeat:
             "state": self._status.state.value,
             "detail": self._status.told,
             "model": self._settings.model_name,
+            "model_rev": self._engine.model_rev,
+            "tokenizer_digest": self._engine.tokenizer_digest,
+            "age_s": round(time.monotonic() - self._began),
             "stands_in_for": sorted(self._settings.stands_in_for),
             "features": sorted(self._engine.features),
             "counting_digest": self._engine.counting_digest,

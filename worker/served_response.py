@@ -38,6 +38,8 @@ class ServedResponse:
         held_trial: the place of a trial (`takeover`); empty unless it is in one.
         wants_slot: it has an engine slot or will want one. False while another worker owns the
             response, and after its END was written.
+        orphaned: model, tokenizer and parser that began it, while it waits for a worker that has
+            these; else None.
         turn: by which it waits for an engine slot while no worker has claimed it; None otherwise.
         fencing_tokens: every token this process has claimed it with.
         abandoned: those of them that write nothing more.
@@ -55,6 +57,7 @@ class ServedResponse:
     held_slots: HeldSlots = field(default_factory=HeldSlots)
     held_trial: HeldSlots = field(default_factory=HeldSlots)
     wants_slot: bool = True
+    orphaned: tuple[str, str, str] | None = None
     turn: Turn | None = None
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
@@ -110,6 +113,16 @@ class ServedResponse:
     def stolen(self) -> bool:
         """Whether no assignment delivered its request (log rule P10)."""
         return all(delivery.stolen for delivery in self.deliveries)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether it is stolen because the assigned worker has another model."""
+        return self.stolen and any(delivery.handed_over for delivery in self.deliveries)
+
+    @property
+    def patient(self) -> bool:
+        """Whether it waits for a slot. A stolen one that had not begun starts at once or never."""
+        return not self.stolen or self.handed_over
 
     def begun_at(self, token_offset: int) -> None:
         """Its first effective record lies at `token_offset`; commits must name it."""

@@ -110,7 +110,9 @@ class Serving:
             self._on_change(entry)
             decision = self._decide(entry.fold)
             own = response.fencing_tokens
-            if response.stolen and not takeover.may_steal(entry.fold, decision, own):
+            if response.stolen and not takeover.may_steal(
+                entry.fold, decision, own, handed_over=response.handed_over
+            ):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Finished):
                 return await record_done(
@@ -118,16 +120,18 @@ class Serving:
                 )
             if context.leaving or not (response.assigned or response.stolen):
                 return Outcome.LEFT
-            if isinstance(decision, takeover.Wait):
+            if isinstance(decision, takeover.Wait | takeover.HandOver):
                 response.release_slots(used=0)
                 response.wants_slot = False
+                handing = isinstance(decision, takeover.HandOver)
+                response.orphaned = entry.fold.model if handing else None
                 await entry.changed(min(decision.ms / 1000, LOOK_AGAIN_S))
-                response.wants_slot = True
+                response.wants_slot, response.orphaned = True, None
                 continue
             plan = await self._plan(decision, entry)
             if plan is not None:
                 await self._carry_out(plan, entry)
-            elif response.stolen and context.engine_slots not in response.held_slots:
+            elif not response.patient and context.engine_slots not in response.held_slots:
                 return Outcome.LEFT
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
@@ -234,12 +238,13 @@ class Serving:
         prev: str | None,
     ) -> None:
         """Wait for a slot in which to replace `prev`, or until the response is over, another worker
-        has claimed it, or this worker leaves. A stolen response does not wait."""
+        has claimed it, or this worker leaves. A stolen response does not wait, unless it had
+        begun: its reader waits in the middle of the text."""
 
         async def wait(turn: slots.Turn) -> None:
             while (
                 not turn.done()
-                and not response.stolen
+                and response.patient
                 and entry.fold.owner == prev
                 and entry.fold.phase is not fold.Phase.DONE
                 and not self._context.leaving

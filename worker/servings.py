@@ -10,6 +10,7 @@ from worker.attempt import Stop
 from worker.delivery import Delivery
 from worker.offers import Waiting
 from worker.read_ahead import Kept
+from worker.served_response import ServedResponse
 from worker.serving import Serving
 from worker.worker_context import WorkerContext
 
@@ -71,6 +72,21 @@ class Servings:
             for serving, _ in self._running.values()
             if (turn := (response := serving.response).turn) is not None and response.assigned
         ]
+
+    @property
+    def orphaned(self) -> list[ServedResponse]:
+        """Responses that wait for a worker of the model that began them, and that the group
+        assigned to this worker."""
+        return [
+            serving.response
+            for serving, _ in self._running.values()
+            if serving.response.orphaned is not None and serving.response.assigned
+        ]
+
+    @property
+    def handed_over(self) -> int:
+        """Number of responses here that other workers handed over."""
+        return sum(serving.response.handed_over for serving, _ in self._running.values())
 
     def deliver(self, request: records.Request, delivery: Delivery) -> None:
         """Serve the request. A redelivery joins the serving that is under way."""

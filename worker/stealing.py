@@ -4,7 +4,6 @@ idle (log rule P10; docs/design.md, Whose turn it is). Best effort: Redis may be
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import random
 from collections import defaultdict
@@ -13,15 +12,13 @@ from typing import Final
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import topics
 from tailrace.store.offers import Offers
 from tailrace.store.redis_store import StoreUnavailable
 from worker import offers
-from worker.commit_tracker import Tracker
-from worker.delivery import Delivery
-from worker.engines import base
+from worker.foreign_requests import ForeignRequests
 from worker.offers import At, Offer
-from worker.request_consumer import RequestConsumer, asked_at, read_request
+from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
 from worker.slots import STARTED
 from worker.worker_context import WorkerContext
@@ -30,7 +27,6 @@ from worker.workload import Workload
 EVERY_S: Final = 0.25
 # For so long a place is not taken again: longer than an offer that is stale already may be read.
 TRIED_S: Final = 5.0
-MAX_SPAN: Final = 500  # offsets that one read covers
 
 
 class Stealing:
@@ -64,12 +60,11 @@ class Stealing:
         self._context = context
         self._servings = servings
         self._consumer = consumer
-        self._offsets = offsets
         self._workload = workload
         self._pool = pool
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._name = name
-        self._partition_count = partitions
+        self._foreign = ForeignRequests(context, servings, consumer, offsets, partitions=partitions)
         self._after_s = after_s
         self._well = well
         self._below = below
@@ -147,67 +142,7 @@ class Stealing:
                     topics.requests(self._pool, topics.CLASSES[place.rank]), place.partition
                 ].append(place.offset)
         for (topic, partition), wanted in found.items():
-            if partition < self._partition_count and partition not in self._consumer.partitions:
-                await self._steal(topic, partition, sorted(wanted))
-
-    async def _steal(self, topic: str, partition: int, wanted: list[int]) -> None:
-        """Serve the requests at these offsets, as far as they are any."""
-        read = [r for r in await self._read(topic, partition, wanted) if self._request(r)]
-        if not read:
-            return
-        ends = await self._offsets.ends(topics.TOKENS, [partition])
-        beginnings = await self._offsets.beginnings(topics.TOKENS, [partition])
-        # From here on nothing waits: a partition that is followed for no response is left again.
-        free, tail = self._free(), self._context.tail
-        chosen = [(r, request) for r in read[:free] if (request := self._request(r)) is not None]
-        if not chosen or partition in self._consumer.partitions:
-            return
-        start = end = ends[partition]
-        if partition not in tail.followed:
-            bounds = (ids.parse(request.rid).offset for _, request in chosen)
-            start = min(end, max(beginnings[partition], min(bounds)))
-        tail.follow(partition, start, end)
-        for r, request in chosen:
-            self._context.clock.observe(r.timestamp, self._context.monotonic())
-            delivery = Delivery(
-                topic,
-                partition,
-                r.offset,
-                asked_at(r),
-                Tracker(valid=False),
-                r.headers,
-                len(r.value or b""),
-                stolen=True,
-            )
-            self._servings.deliver(request, delivery)
-
-    async def _read(self, topic: str, partition: int, wanted: list[int]) -> list[log.Record]:
-        """The records at these offsets, which are in order."""
-        found: list[log.Record] = []
-        while wanted:
-            span = [offset for offset in wanted if offset < wanted[0] + MAX_SPAN]
-            wanted = wanted[len(span) :]
-            reading = self._context.ranges.read(topic, partition, span[0], span[-1] + 1)
-            async with contextlib.aclosing(reading) as batches:
-                async for batch in batches:
-                    found += [r for r in batch if r.offset in span]
-        return found
-
-    def _request(self, r: log.Record) -> records.Request | None:
-        """The request in a record, if this worker could serve it and does not."""
-        request, _ = read_request(r, self._partition_count)
-        if (
-            request is None
-            or request.model not in self._context.models | self._context.stands_in_for
-            or ids.parse(request.rid).incarnation != self._context.identity.tag
-            or self._servings.serves(request.rid)
-        ):
-            return None
-        try:
-            base.check_features(request, self._context.engine.features)
-        except base.Refused:
-            return None
-        return request
+            await self._foreign.serve(topic, partition, wanted, self._free)
 
 
 def _like(context: WorkerContext) -> str:

@@ -9,6 +9,7 @@
     LIVE, owner silent for longer than grace    -> Claim(prev=owner)
     LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
                                                    one dead letter
+    LIVE, tokens of another model               -> HandOver; when nobody continued it in time, Close
     LIVE, otherwise                             -> Wait
 
 A request that kills its worker takes every other response on that worker down with it. Three rules
@@ -52,6 +53,9 @@ PREFILL_GRACE_MS = 30_000
 STRANGER_GRACE_MS = 30_000
 # How long a response of another model, tokenizer or parser waits for a worker that has these.
 MODEL_GRACE_MS = 60_000
+# The same while one lives that has this model and tokenizer: it may be full. Bounded, because a
+# heartbeat does not say that it can continue this response.
+HANDOVER_GRACE_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,14 @@ class Finished:
 class Wait:
     """Another worker owns it, or it may be withdrawn. Look again after `ms`, or when the log
     changes."""
+
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Its owner is gone, and its tokens are of another model, tokenizer or parser than this
+    worker's. Offer it to the workers that have these (log rule P10). Look again after `ms`."""
 
     ms: float
 
@@ -87,7 +99,7 @@ class Close:
     attempts: int
 
 
-Decision = Finished | Wait | Claim | Close
+Decision = Finished | Wait | HandOver | Claim | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,7 @@ class Self:
     its fencing tokens that write no more. `living` are the other processes of the pool that may
     write, by their heartbeats. `topic`: where this process has the request from. `strangers`:
     processes of other pools that may have it and lived a moment ago, by their heartbeats; None: not
-    known."""
+    known. `models`: model revisions and tokenizers of the pool's other ready processes."""
 
     worker: str
     model_rev: str
@@ -106,6 +118,7 @@ class Self:
     living: Collection[str] = ()
     topic: str = ""
     strangers: Collection[str] | None = None
+    models: Collection[tuple[str, str]] = ()
 
     def grace_ms(self, state: fold.Fold) -> float:
         """How long the owner may be silent."""
@@ -180,15 +193,22 @@ def decide(
     # Ids of another tokenizer or parser mean other text, and another model would continue words
     # that it would not have chosen.
     if state.next and state.model != (me.model_rev, me.tokenizer_digest, me.parser):
-        if quiet_ms < MODEL_GRACE_MS:
-            return Wait(MODEL_GRACE_MS - quiet_ms)
+        lives = state.model[:2] in me.models
+        grace_ms = HANDOVER_GRACE_MS if lives else MODEL_GRACE_MS
+        if quiet_ms < grace_ms:
+            return HandOver(grace_ms - quiet_ms)
         return Close(prev, "model_changed", ran.counted)
     return Claim(prev, last=then.counted == max_attempts, alone=then.begun == MAX_BEGUN)
 
 
-def may_steal(state: fold.Fold, decision: Decision, own: Collection[str]) -> bool:
+def may_steal(
+    state: fold.Fold, decision: Decision, own: Collection[str], *, handed_over: bool = False
+) -> bool:
     """Whether a worker that stole the request goes on (log rule P10): while no worker has begun the
-    response, or behind a claim of its own. `own` are its fencing tokens."""
+    response, or behind a claim of its own; where it was handed over, behind any owner that it may
+    replace. `own` are its fencing tokens."""
     if state.owner is None:
         return isinstance(decision, Claim) and not decision.expired
-    return state.owner in own and not isinstance(decision, Wait)
+    if handed_over and isinstance(decision, Claim):
+        return True
+    return state.owner in own and not isinstance(decision, Wait | HandOver)

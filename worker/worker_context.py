@@ -60,6 +60,8 @@ class WorkerContext:
         living: gives the processes of the pool that run responses, by their heartbeats.
         strangers: gives the processes of related pools that lived a moment ago, by their
             heartbeats; None while these are not known.
+        others: gives the models (revision, tokenizer) of the pool's other ready processes, by their
+            heartbeats.
         steady_s: for how long the broker has answered since it last did not.
         monotonic: local time in seconds.
     """
@@ -87,6 +89,7 @@ class WorkerContext:
     model: str = ""
     stands_in_for: frozenset[str] = frozenset()
     strangers: Callable[[], Collection[str] | None] = lambda: None
+    others: Callable[[], Collection[tuple[str, str]]] = frozenset
     steady_s: Callable[[], float] = lambda: math.inf
     monotonic: Callable[[], float] = time.monotonic
 
@@ -136,6 +139,7 @@ class WorkerContext:
             self.living(),
             response.deliveries[0].topic,
             self.strangers(),
+            self.others(),
         )
 
     def served(self, request: records.Request) -> str:

@@ -124,6 +124,9 @@ class WorkerSettings(ServiceSettings):
     batch_share: float
     weights: Mapping[str, float]
     steal_after_s: float
+    script_revision: str
+    script_first_token_s: float
+    script_fail_every: int
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int

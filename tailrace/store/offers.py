@@ -1,13 +1,14 @@
-"""Offers: requests that wait at a busy worker, for idle workers of its pool to steal.
+"""Offers: requests that wait at a busy worker, for idle workers of its pool to steal; and running
+responses of another model revision, for workers that have it.
 
-key      offers:{pool}
+key      offers:{pool}, handover:{pool}
 value    hash: worker name -> deadline in ms, and its offer as JSON
 lives    OFFER_TTL_S per telling
 writer   worker
-if lost  requests wait for the worker that is assigned their partition
+if lost  requests and responses wait for the worker that is assigned their partition
 """
 
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -22,23 +23,35 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Offers(Generic[T]):
     """The offers of each pool, as structs of one type. Every call raises StoreUnavailable."""
 
-    def __init__(self, redis: RedisStore, offer: type[T]) -> None:
+    def __init__(
+        self, redis: RedisStore, offer: type[T], kind: Literal["offers", "handover"] = "offers"
+    ) -> None:
         self._redis = redis
         self._offer = offer
+        self._kind = kind
+
+    def _key(self, pool: str) -> str:
+        return f"{self._kind}:{{{pool}}}"
 
     async def publish(self, pool: str, name: str, offer: T, ttl_s: float = OFFER_TTL_S) -> None:
         """The worker `name` offers this, in place of what it offered before."""
         await self._redis.execute(
-            "EVAL", HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(offer)
+            "EVAL",
+            HEARTBEAT,
+            1,
+            self._key(pool),
+            name,
+            milliseconds(ttl_s),
+            msgspec.json.encode(offer),
         )
 
     async def withdraw(self, pool: str, name: str) -> None:
         """The worker `name` offers nothing more."""
-        await self._redis.execute("HDEL", _key(pool), name)
+        await self._redis.execute("HDEL", self._key(pool), name)
 
     async def all_of(self, pool: str) -> dict[str, T]:
         """Every offer that is still valid, by the worker's name."""
-        flat: object = await self._redis.execute("EVAL", LIST, 1, _key(pool))
+        flat: object = await self._redis.execute("EVAL", LIST, 1, self._key(pool))
         if not isinstance(flat, list):
             return {}
         return {
@@ -46,7 +59,3 @@ class Offers(Generic[T]):
             for name, value in zip(flat[::2], flat[1::2], strict=False)
             if isinstance(name, bytes) and (offer := decoded(value, self._offer)) is not None
         }
-
-
-def _key(pool: str) -> str:
-    return f"offers:{{{pool}}}"

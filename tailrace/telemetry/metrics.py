@@ -142,6 +142,10 @@ STOLEN: Final = Counter(
     "came first), left (begun, ended, or no slot was free)",
     ["outcome"],
 )
+ORPHANED: Final = Gauge(
+    "tailrace_orphaned_responses",
+    "Running responses of another model revision, which this worker offers to those that have it",
+)
 OFFERED: Final = Gauge(
     "tailrace_offered_requests", "Waiting requests that this worker offers to idle workers"
 )

@@ -160,6 +160,9 @@ def check_prefix(
         )
     elif (again := _shared_token(account)) is not None:
         out.fail("L2", counterexample(response, "two claims with one fencing token", again))
+    elif (mixed := _other_model(account)) is not None:
+        what = "tokens of two models or tokenizers"
+        out.fail("L2", counterexample(response, what, mixed))
     elif content is not None and (
         problems := [p for p in content(response, account) if not p.startswith("text")]
     ):
@@ -179,6 +182,16 @@ def _shared_token(account: reference_fold.Account) -> int | None:
         ):
             return at
     return None
+
+
+def _other_model(account: reference_fold.Account) -> int | None:
+    """Position of an accepted frame by an owner of another model or tokenizer than the first
+    frame's; None if there is none."""
+    models = {e.claim.own: (e.claim.model_rev, e.claim.tokenizer_digest) for e in account.epochs}
+    return next(
+        (f.at for f in account.frames if models[f.tok.own] != models[account.frames[0].tok.own]),
+        None,
+    )
 
 
 def check_sequence(

@@ -5,8 +5,8 @@ mixed. Token i is a hash of the prompt, of all ids before it and of i (greedy). 
 `script_sampling` it is a hash of the claim's fencing token too.
 
 Lines of the last user message make it call tools, reason, and answer in a format, where the request
-has them (`worker.engines.scripted_answers`). The metadata controls the rest (values are strings, as
-in the API):
+has them (`worker.engines.scripted_answers`). `TAILRACE_SCRIPT_…` make a worker another revision,
+slower or failing. The metadata controls the rest (values are strings, as in the API):
 
     script_tokens    number of tokens; without it, a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
@@ -273,7 +273,11 @@ def _number(cues: dict[str, Any], name: str, default: float) -> float:
 
 def create(s: settings.WorkerSettings) -> Scripted:
     """The engine for these settings."""
-    return Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
+    made = Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
+    made.model_rev = s.script_revision
+    made.first_token_s = s.script_first_token_s
+    made.fail_every = s.script_fail_every
+    return made
 
 
 class Scripted:
@@ -281,6 +285,9 @@ class Scripted:
 
     Attributes:
         running: attempts inside the engine.
+        first_token_s: how much later the first token comes.
+        fail_every: every n-th attempt fails for good; 0: none.
+        _begun: attempts so far.
         _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
     """
 
@@ -298,6 +305,9 @@ class Scripted:
         self.max_model_len = max_model_len
         self._hangs = False
         self.running = 0
+        self.first_token_s = 0.0
+        self.fail_every = 0
+        self._begun = 0
 
     async def start(self) -> None:
         pass
@@ -330,8 +340,12 @@ class Scripted:
         sampled = str(cues.get("script_sampling", "")) in ("1", "true")
         nonce = job.fencing_token if sampled else ""
         made = 0
+        self._begun += 1
+        if self.fail_every and self._begun % self.fail_every == 0:
+            raise base.Refused("server_error", "scripted failure")
         self.running += 1
         try:
+            await asyncio.sleep(self.first_token_s)
             for token_id in answer(request, job.output_so_far, nonce):
                 await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
                 made += 1

@@ -187,11 +187,13 @@ def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> Non
     ("tokens", "after_ms", "expected"),
     [
         (0, 3_000, takeover.Claim("a")),
-        (1, 3_000, takeover.Wait(57_000)),
+        (1, 1_000, takeover.Wait(1_000)),
+        (1, 3_000, takeover.HandOver(57_000)),
         (1, 60_000, takeover.Close("a", "model_changed", 1)),
     ],
     ids=[
         "no tokens yet: any model may start",
+        "its owner may live",
         "tokens of another model: left to a worker that has it",
         "no worker has that model any more",
     ],
@@ -209,9 +211,9 @@ def test_another_models_answer_is_not_continued(
     ("model_rev", "parser", "expected"),
     [
         ("m1", "p1", takeover.Claim("b", last=True)),
-        ("m1", "p0", takeover.Wait(57_000)),
-        ("m0", "p1", takeover.Wait(57_000)),
-        ("m0", "p0", takeover.Wait(57_000)),
+        ("m1", "p0", takeover.HandOver(57_000)),
+        ("m0", "p1", takeover.HandOver(57_000)),
+        ("m0", "p0", takeover.HandOver(57_000)),
     ],
 )
 def test_the_model_and_parser_are_those_of_who_made_the_first_token(
@@ -222,6 +224,28 @@ def test_the_model_and_parser_are_those_of_who_made_the_first_token(
     story = Story().claim("a", "w-a", "m0", "p0").claim("b", "w-b", "m1", "p1").token()
     me = takeover.Self("w-me", model_rev, "t1", parser)
     assert story.decide(after_ms=3_000, me=me) == expected
+
+
+def test_another_models_answer_waits_longer_while_a_worker_with_that_model_lives() -> None:
+    story = Story().claim("a", "w-a", model_rev="m0").token().yields()
+    lives = takeover.Self("w-me", "m1", "t1", models={("m0", "t1")})
+    other = takeover.Self("w-me", "m1", "t1", models={("m0", "t0"), ("m2", "t1")})
+    assert story.decide(after_ms=61_000, me=lives) == takeover.HandOver(239_000)
+    assert story.decide(after_ms=300_000, me=lives) == takeover.Close("a", "model_changed", 1)
+    assert story.decide(after_ms=61_000, me=other) == takeover.Close("a", "model_changed", 1)
+
+
+def test_what_was_handed_over_is_continued_behind_an_owner_that_may_be_replaced() -> None:
+    def goes_on(story: Story, *own: str, after_ms: int = 0) -> bool:
+        decision = story.decide(after_ms=after_ms)
+        return takeover.may_steal(story.fold, decision, own, handed_over=True)
+
+    assert goes_on(Story().claim("a", "w-a").token().yields())
+    assert goes_on(Story().claim("a", "w-a").token(), after_ms=3_000)
+    assert not goes_on(Story().claim("a", "w-a").token())
+    assert not goes_on(Story().claim("a", "w-a", model_rev="m0").token().yields())
+    mine = Story().claim("a", "w-me", model_rev="m0").token()  # under another model
+    assert not goes_on(mine.yields(), "a")
 
 
 def test_a_first_claim_waits_for_a_cancel_that_may_be_on_its_way() -> None:

@@ -157,6 +157,11 @@ def a_takeover_continues_a_prefix_it_did_not_read_to_its_claim(
 
 
 @planted("L2")
+def a_worker_of_another_model_revision_goes_on(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.taken.rid, records.Claim, 1), model_rev="another")
+
+
+@planted("L2")
 def two_workers_claim_with_one_nonce(g: worlds.Good, _: random.Random) -> None:
     w = g.world
     claim = w.decoded(w.find(g.taken.rid, records.Claim, 1))
