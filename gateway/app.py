@@ -19,6 +19,7 @@ from gateway import (
     breakers,
     busy,
     cache,
+    canaries,
     completion_routes,
     context,
     conversation_items,
@@ -232,6 +233,7 @@ class Gateway:
             cached,
             f"{config.name}/{os.urandom(4).hex()}",
         )
+        self.canaries = canaries.Canaries(self.pools, self.workers, cached)
         self.submission = submission.Submission(
             self.pools,
             config.limits,
@@ -244,6 +246,7 @@ class Gateway:
                 config.records_version,
                 seals.Keys(keys) if keys else None,
                 uploaded=self.uploads,
+                canary=self.canaries,
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,
@@ -260,6 +263,7 @@ class Gateway:
             busy.BusyTurns(self.delivery, operations),
             self.token_counts,
             self.breakers,
+            self.canaries,
             self.spawn,
         )
         self.sockets = endpoint.Sockets(
@@ -311,6 +315,7 @@ class Gateway:
             self.redis,
             self.workers,
             self.breakers,
+            self.canaries,
             version=_version(),
             started=int(time.time()),
         )
@@ -360,7 +365,7 @@ class Gateway:
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
-            *(self.breakers, self.submission.rerouting),
+            *(self.breakers, self.canaries, self.submission.rerouting),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

@@ -10,7 +10,16 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tailrace.store import breakers, idempotency, limits, prefixes, running, sessions, workers
+from tailrace.store import (
+    breakers,
+    canaries,
+    idempotency,
+    limits,
+    prefixes,
+    running,
+    sessions,
+    workers,
+)
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
 
 T = TypeVar("T")
@@ -28,6 +37,7 @@ class Cache:
         self._workers = workers.Workers(redis)
         self._running = running.Running(redis)
         self._breakers = breakers.Breakers(redis)
+        self._canaries = canaries.Canaries(redis)
         self._buckets = limits.TokenBuckets(redis)
 
     async def turn(self, rid: str) -> bytes | None:
@@ -70,6 +80,15 @@ class Cache:
         """Open breakers by pool."""
         nothing: Mapping[str, breakers.Open] = {}
         return await self._ask(self._breakers.listed(), nothing)
+
+    async def tell_returned(self, pool: str, revision: str, found: canaries.Returned) -> None:
+        """Tell the other gateways of a revision that gets no new requests."""
+        await self._ask(self._canaries.tell(pool, revision, found), None)
+
+    async def returned_revisions(self) -> Mapping[tuple[str, str], canaries.Returned]:
+        """Revisions that get no new requests, by pool and revision."""
+        nothing: Mapping[tuple[str, str], canaries.Returned] = {}
+        return await self._ask(self._canaries.listed(), nothing)
 
     async def tell_running(self, gateway: str, counts: Mapping[str, int]) -> None:
         await self._ask(self._running.tell(gateway, counts), None)

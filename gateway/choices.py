@@ -55,7 +55,6 @@ class Choices:
     Attributes:
         streams: one for each choice.
         rid: of the first choice.
-        headers: for the answer.
         _waiting: for the next events of each choice that has not ended.
     """
 
@@ -63,8 +62,6 @@ class Choices:
         self.streams = streams
         self._waiting: dict[int, asyncio.Task[list[events.Event]]] = {}
         self.rid = streams[0].rid
-        every = ", ".join(stream.rid for stream in streams)
-        self.headers = {**streams[0].headers, "x-tailrace-response-id": every}
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +73,12 @@ class Choices:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For the answer; as of `ResponseStream`."""
+        every = ", ".join(stream.rid for stream in self.streams)
+        return {**self.streams[0].headers, "x-tailrace-response-id": every}
 
     @property
     def echoes(self) -> list[dict[str, Any]]:

@@ -51,7 +51,9 @@ E_co = TypeVar("E_co", covariant=True)
 class Followed(event_stream.Source[E_co], Protocol[E_co]):
     """What a connection follows: a context manager that lets go of it."""
 
-    headers: dict[str, str]
+    @property
+    def headers(self) -> dict[str, str]:
+        """For the answer."""
 
     def __enter__(self) -> object: ...
 

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import (
     breakers,
+    canaries,
     completion_routes,
     conversation_routes,
     create_routes,
@@ -60,6 +61,7 @@ class Api:
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
         broken: breakers.Breakers,
+        weighed: canaries.Canaries,
         *,
         version: str,
         started: int,
@@ -81,6 +83,7 @@ class Api:
         self._tickets = tickets.Tickets(redis)
         self._workers = workers
         self._breakers = broken
+        self._canaries = weighed
         self._version = version
         self._started = started
 
@@ -216,6 +219,7 @@ class Api:
 
     async def readiness(self) -> dict[str, Any]:
         """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
+        revisions = self._canaries.shown()
         return {
             "ready": self._submit.accepting
             and self._submit.answered
@@ -226,6 +230,7 @@ class Api:
             "draining": self._submit.leaving,
             "engine": self._workers.state(),
             "pools": self._breakers.shown(),
+            **({"revisions": revisions} if revisions else {}),
         }
 
 

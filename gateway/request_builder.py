@@ -11,6 +11,7 @@ from typing import Any
 from gateway import (
     admission,
     cache,
+    canaries,
     context,
     forks,
     lanes,
@@ -46,9 +47,11 @@ class RequestBuilder:
         seal_keys: seals.Keys | None = None,
         *,
         uploaded: uploads.Uploads,
+        canary: canaries.Canaries | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing."""
+        """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing.
+        `canary`: None to weigh no revisions."""
         self._delivery = deliver
         self._cache = cached
         self._running = running
@@ -60,6 +63,7 @@ class RequestBuilder:
         self._references = references.References(deliver, seal_keys, uploaded)
         self._resolver = context.Resolver(deliver, cached, partitions)
         self._turn = itertools.count()
+        self._canaries = canary
 
     async def build(
         self,
@@ -108,7 +112,7 @@ class RequestBuilder:
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )
-        partition = await self._place(create, principal, history, prefix)
+        partition = await self._place(create, principal, history, prefix, messages)
         rid = await self._delivery.mint(partition)
         request = records.Request(
             rid=rid,
@@ -174,7 +178,7 @@ class RequestBuilder:
             else []
         )
         history = context.History([], ids.parse(fork.rid).partition)
-        partition = await self._place(create, principal, history, prefix)
+        partition = await self._place(create, principal, history, prefix, source.messages)
         rid = await self._delivery.mint(partition)
         request = records.Request(
             rid=rid,
@@ -228,9 +232,14 @@ class RequestBuilder:
         principal: Principal,
         history: context.History,
         prefix: Sequence[str],
+        messages: Sequence[dict[str, Any]] = (),
     ) -> int:
         if create.idempotency_key is not None:
             return self.partition_of_key(principal, create.idempotency_key)
+        weighed = frozenset[int]()
+        if self._canaries is not None:
+            scope = access.owner_of(principal).cache_scope
+            weighed = self._canaries.partitions(create.pool, scope, messages)
         warm = await self._cache.warm_partition(create.pool, prefix) if prefix else None
         chosen = placement.choose(
             self._delivery.preferred,
@@ -239,7 +248,7 @@ class RequestBuilder:
             warm=warm,
             sticky=history.partition,
             turn=next(self._turn),
-            served=self._workers.served(create.pool),
+            served=weighed or self._workers.served(create.pool),
         )
         telemetry.PREFIX_LOOKUPS.labels(
             outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
@@ -270,6 +279,8 @@ class RequestBuilder:
             prompt_cache_key=create.prompt_cache_key,
         )
         echo |= create.echo
+        if self._canaries is not None and self._canaries.tells(create.pool):
+            echo[events.REVISION] = None
         if create.conversation is not None:
             echo["conversation"] = {"id": create.conversation}
         if (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import breaker, breakers, request_writer, response_stream, routes
+from gateway import breaker, breakers, canaries, request_writer, response_stream, routes
 from tailrace import log, settings, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, topics
@@ -32,6 +32,7 @@ class Watched:
         seen: claims and tokens at the last look.
         seen_at: when they last grew (monotonic seconds).
         told: something was said of the pool.
+        judged: its revision was told of how it ended.
         late, stalled: so was that.
     """
 
@@ -46,6 +47,7 @@ class Watched:
     seen: tuple[int, int] = (0, 0)
     seen_at: float = 0.0
     told: bool = False
+    judged: bool = False
     late: bool = False
     stalled: bool = False
 
@@ -72,6 +74,7 @@ class Rerouting:
         broken: breakers.Breakers,
         ways: routes.Routes,
         writer: request_writer.RequestWriter,
+        weighed: canaries.Canaries,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,6 +82,7 @@ class Rerouting:
         self._breakers = broken
         self._routes = ways
         self._writer = writer
+        self._canaries = weighed
         self._clock = clock
         self._watched: dict[str, Watched] = {}
 
@@ -98,7 +102,10 @@ class Rerouting:
         found = self._watched.pop(stream.rid, None)
         if found is None:
             return
-        if _code(stream.final) in _BROKEN:
+        failed = _code(stream.final) in _BROKEN
+        if failed or (stream.final is not None and stream.final["status"] != "cancelled"):
+            self._of_revision(found, failed=failed)
+        if failed:
             self._breakers.settled(found.owner, "failed")
         elif not found.told:
             answered = stream.final is not None and stream.final["status"] == "completed"
@@ -106,6 +113,18 @@ class Rerouting:
                 self._breakers.settled(found.owner)
             else:
                 self._breakers.left(found.owner)
+
+    def began(self, stream: response_stream.ResponseStream, seconds: float) -> None:
+        """The first token came, so long after the request."""
+        found = self._watched.get(stream.rid)
+        if found is not None and not found.state.served:
+            self._canaries.began(found.owner, found.state.model[0], seconds)
+
+    def _of_revision(self, found: Watched, *, failed: bool) -> None:
+        """Say how a response ended, once."""
+        if not found.judged and not found.state.served:
+            found.judged = True
+            self._canaries.ended(found.owner, found.state.model[0], failed=failed)
 
     async def look(self) -> None:
         """Tell the breakers what there is to tell, and send on what waits for a broken pool."""
@@ -136,6 +155,7 @@ class Rerouting:
         stalled = found.state.epoch and 0 < pool.stalled_after_s < now - found.seen_at
         if stalled and not found.stalled:
             found.stalled = found.told = True
+            self._of_revision(found, failed=True)
             self._breakers.settled(pool.name, "stalled")
 
     async def _send_on(self, found: Watched) -> None:

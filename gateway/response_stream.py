@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from gateway import context, lanes, rate_limits
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
+
+OnFirstToken = Callable[["ResponseStream", float], None]
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +34,9 @@ class ResponseStream:
         previous: id of the response that this one continues.
         counted: the response takes a place in `admission.Running` until it ends.
         charge: what the principal was charged for it; None when it was submitted elsewhere.
-        headers: HTTP headers for the answer.
+        headers: HTTP headers for the answer; from the end on with the model revision, where it is
+            told.
+        on_first_token: called with the seconds until the first token.
         pool: label of the measurements; empty when the request was submitted elsewhere.
         awaited_since: when the request came in (monotonic seconds); 0 after the first token, and
             when the request was submitted elsewhere.
@@ -52,6 +58,7 @@ class ResponseStream:
     counted: bool = False
     charge: rate_limits.Charge | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    on_first_token: OnFirstToken = lambda _stream, _seconds: None
     pool: str = ""
     awaited_since: float = 0.0
     last_token_at: float = 0.0
@@ -89,6 +96,7 @@ class ResponseStream:
             raise
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
+            self._tell_revision()
         if (self.awaited_since or self.last_token_at) and any(e.delta is not None for e in batch):
             self._measure(time.monotonic())
         return batch
@@ -101,10 +109,16 @@ class ResponseStream:
     def _measure(self, now: float) -> None:
         if self.awaited_since:
             telemetry.FIRST_TOKEN_SECONDS.labels(pool=self.pool).observe(now - self.awaited_since)
+            self.on_first_token(self, now - self.awaited_since)
             self.awaited_since = 0.0
         else:
             telemetry.inter_token_seconds(self.pool).observe(now - self.last_token_at)
         self.last_token_at = now
+
+    def _tell_revision(self) -> None:
+        revision = (self.final or {}).get(events.REVISION)
+        if isinstance(revision, str) and _HEADER_VALUE.fullmatch(revision):
+            self.headers = {**self.headers, "x-tailrace-revision": revision}
 
     def keepalive(self) -> None:
         """Make a waiting `next_events` return an empty list."""

@@ -48,6 +48,8 @@ class StreamKeeper:
         active_streams: number of streams that a connection of this process follows.
         on_end: called with each stream of a response that was submitted here, when it is not
             followed any more.
+        on_first_token: called with each stream of such a response at its first token, and how many
+            seconds after the request that came.
         _unstored: running responses that were submitted here and are not stored, by id.
         _background: number of streams by response id that no connection follows any more.
     """
@@ -75,6 +77,7 @@ class StreamKeeper:
         self.running = admission.Running()
         self.active_streams = 0
         self.on_end: Callable[[response_stream.ResponseStream], None] = lambda _stream: None
+        self.on_first_token: response_stream.OnFirstToken = lambda _stream, _seconds: None
         self._background: Counter[str] = Counter()
 
     def open(
@@ -106,6 +109,7 @@ class StreamKeeper:
             headers={**charge.headers, "x-tailrace-response-id": request.rid},
             pool=pool,
             awaited_since=awaited_since,
+            on_first_token=self.on_first_token,
         )
         if not stream.store:
             self._unstored[stream.rid] = _Unstored(

@@ -22,6 +22,7 @@ from gateway import (
     backlog,
     breakers,
     busy,
+    canaries,
     context,
     files,
     idempotency,
@@ -82,6 +83,7 @@ class Submission:
         waits: busy.BusyTurns,
         tokens: token_counts.TokenCounts,
         broken: breakers.Breakers,
+        weighed: canaries.Canaries,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
@@ -101,8 +103,9 @@ class Submission:
         self.streams = streams
         self._lately = backlog.Lately()
         self._routes = routes.Routes(pools, broken, workers, self._lately_sent)
-        self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer)
+        self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed)
         streams.on_end = self.rerouting.ended
+        streams.on_first_token = self.rerouting.began
         self._spawn = spawn
         self.leaving = False
         self.refusing = False

@@ -128,6 +128,9 @@ DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 
 FALLBACK: Final = "fallback"  # of a Response object; log rule §22
 
+# Of a Response object whose echo has it: the model revision that answers, null before one does.
+REVISION: Final = "model_revision"
+
 EMBEDDINGS: Final = "embeddings"  # `object` in the echo of an embeddings request
 
 
@@ -206,7 +209,7 @@ class Series:
 
     Attributes:
         base: the request's echo, and from the first claim on how many messages the prompt lacks,
-            and which model answers where that is another one.
+            which model answers where that is another one, and its revision where that is told.
         next: the next sequence_number.
         output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
@@ -281,14 +284,15 @@ class Series:
     def _claimed(self, effect: fold.Claimed) -> list[Event]:
         self.parsed = bool(effect.claim.parser)
         base = served_by(self.base, effect.served)
+        if REVISION in base:
+            base[REVISION] = effect.model_rev
         # A takeover continues the series without a reset, because SDKs know no reset. Only another
         # model is told, which can answer as long as there is no token.
-        if self.claimed and base["model"] == self.base["model"]:
-            return []
+        silent = self.claimed and base["model"] == self.base["model"]
         if not self.claimed and effect.claim.dropped:
             base[DROPPED] = effect.claim.dropped
         self.claimed, self.base = True, base
-        return [self._lifecycle("response.in_progress", "in_progress")]
+        return [] if silent else [self._lifecycle("response.in_progress", "in_progress")]
 
     def _tokens(self, effect: fold.Accepted) -> list[Event]:
         if effect.marks or effect.lp:

@@ -52,11 +52,13 @@ class Ignored(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A CLAIM took effect. `epoch` 1 is the first claim; a higher one is a takeover, which readers
-    show as "resumed". `served`: `Fold.served` from now on."""
+    show as "resumed". `served`: `Fold.served` from now on. `model_rev`: the revision of
+    `Fold.model`."""
 
     claim: records.Claim
     epoch: int
     served: str = ""
+    model_rev: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ class Fold:
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
-        return Claimed(record, self.epoch, self.served)
+        return Claimed(record, self.epoch, self.served, self.model[0])
 
     def _token(self, record: records.Tok) -> Outcome:
         if record.own != self.owner:

@@ -204,6 +204,8 @@ def _pool(name: Any, value: Any) -> Pool:
             engines.find(shape.engine)
         except engines.UnknownEngine as error:
             raise ValueError(f"{where}: engine: {error}") from error
+    if isinstance(shape.canary, dict) and not any(shape.canary.values()):
+        raise ValueError(f"{where}: canary: no revision has a weight above 0")
     if shape.cache == "none" and "enable_prefix_caching" in shape.engine_args:
         raise ValueError(f"{where}: engine_args.enable_prefix_caching: the member cache says it")
     return Pool(
@@ -230,6 +232,8 @@ def _pool(name: Any, value: Any) -> Pool:
         fallback_when_busy=shape.fallback_when_busy,
         late_after_s=shape.late_after_s,
         stalled_after_s=shape.stalled_after_s,
+        canary=shape.canary,
+        canary_bounds=shape.canary_bounds,
     )
 
 

@@ -40,11 +40,45 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.input * input_tokens + self.output * output_tokens) / 1e6
 
 
+class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """By how much the newest revision may be worse than the others."""
+
+    errors: Annotated[
+        float,
+        msgspec.Meta(ge=0, le=1, description="by so much a larger part of its responses may fail"),
+    ] = 0.1
+    first_token: Annotated[
+        float,
+        msgspec.Meta(ge=1, description="so many times as long may half of its first tokens take"),
+    ] = 2.0
+    least: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            le=500,
+            description="responses of it and of the others, at one gateway, before it is judged",
+        ),
+    ] = 20
+    retry_s: Annotated[
+        Seconds,
+        msgspec.Meta(
+            description="after so long a revision that was worse is tried again; 0: when `canary` "
+            "or `canary_bounds` is changed"
+        ),
+    ] = 600.0
+
+
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+RevisionName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Canary = Percent | dict[RevisionName, Annotated[float, msgspec.Meta(ge=0)]]
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One model deployment. `max_model_len` bounds prompt and answer together, in tokens;
     `output_limit` bounds the answer. `fallback`: names of the pools that answer its requests when
-    it cannot, in order."""
+    it cannot, in order. `canary`: percentage of new requests for the newest model revision, or the
+    weight of each; None: requests go to workers of any."""
 
     name: str
     models: tuple[str, ...]
@@ -69,6 +103,8 @@ class Pool:
     fallback_when_busy: bool = False
     late_after_s: float = 0.0
     stalled_after_s: float = 30.0
+    canary: Canary | None = None
+    canary_bounds: CanaryBounds = CanaryBounds()  # noqa: RUF009 - frozen
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -211,6 +247,17 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "as a failure of the pool; 0: none"
         ),
     ] = 30.0
+    canary: Annotated[
+        Canary | None,
+        msgspec.Meta(
+            description="percentage of new requests for the newest model revision of the workers, "
+            "or the weight of each revision by its name; without it, requests go to any"
+        ),
+    ] = None
+    canary_bounds: Annotated[
+        CanaryBounds,
+        msgspec.Meta(description="when the newest revision gets nothing, because it is worse"),
+    ] = CanaryBounds()
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,6 +52,8 @@ class Action(enum.StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library
 
+    REVISION_RETURNED = "revision_returned"  # it is worse than the others and gets no new requests
+    REVISION_TRIED = "revision_tried"  # one that was worse gets requests again
     BREAKER_CHANGED = "breaker_changed"  # of a pool: it gets requests, none, or a few
     COUNTING_LEFT_TO_WORKERS = "counting_left_to_workers"  # the gateway's tokenizer is another
 

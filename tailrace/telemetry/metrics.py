@@ -63,6 +63,16 @@ OUTBOX_CLOSES: Final = Counter(
 POOL_BREAKER: Final = Gauge(
     "tailrace_pool_breaker", "Breaker of a pool: 0 closed, 1 half open, 2 open", ["pool"]
 )
+REVISION_SHARE: Final = Gauge(
+    "tailrace_revision_share",
+    "Part of a pool's new requests that a model revision gets, where `canary` is set",
+    ["pool", "revision"],
+)
+REVISIONS_RETURNED: Final = Counter(
+    "tailrace_revisions_returned",
+    "Model revisions that get no new requests any more: errors, first_token",
+    ["pool", "reason"],
+)
 POOL_FAILURES: Final = Counter(
     "tailrace_pool_failures",
     "What a pool's breaker was told of: failed, late, stalled",

@@ -2,6 +2,7 @@
 own."""
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import redis.asyncio
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
-from tailrace.store import breakers, queues, redis_store, running
+from tailrace.store import breakers, canaries, queues, redis_store, running
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
@@ -702,3 +703,19 @@ async def test_places_in_the_queue_are_told_taken_out_and_forgotten_soon(
     assert await told.read(name, ["resp_b", "resp_d"]) == {"resp_d": Place(7, None)}
     await told.tell(name, {}, ["resp_d"])
     assert await told.read(name, ["resp_d"]) == {}
+
+
+async def test_revisions_that_get_nothing_are_told_with_what_is_left_of_their_time(
+    store: redis_store.RedisStore, name: str
+) -> None:
+    shared, rev = canaries.Canaries(store), "org/model@1"
+    await shared.tell(name, rev, canaries.Returned("ab12", "errors", 60.0))
+    await shared.tell(f"{name}-never", rev, canaries.Returned("ab12", "first_token", math.inf))
+    await shared.tell(f"{name}-over", rev, canaries.Returned("ab12", "errors", 0.001))
+    await asyncio.sleep(0.01)
+    listed = await shared.listed()
+    found = listed[name, rev]
+    assert found._replace(for_s=60.0) == canaries.Returned("ab12", "errors", 60.0)
+    assert 50 < found.for_s <= 60
+    assert 80_000 < listed[f"{name}-never", rev].for_s <= canaries.MOST_S
+    assert (f"{name}-over", rev) not in listed

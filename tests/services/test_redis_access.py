@@ -27,6 +27,7 @@ from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
 from tests.support import waiting
+from worker.handing_over import Handover, Orphan
 from worker.offers import Offer
 
 if TYPE_CHECKING:
@@ -121,6 +122,13 @@ async def test_a_worker_tells_waiting_clients_their_places(
     await Queues(worker).tell("default", {"resp_a": Place(3, 1.5)}, ["resp_b"])
     for client in (gateway, push):
         assert await Queues(client).read("default", ["resp_a"]) == {"resp_a": Place(3, 1.5)}
+
+
+async def test_a_worker_hands_responses_over(worker: RedisStore) -> None:
+    handovers = Offers(worker, Handover, "handover")
+    await handovers.publish("default", "worker-1", Handover([Orphan(0, 1, 2, "digest")]))
+    assert list(await handovers.all_of("default")) == ["worker-1"]
+    await handovers.withdraw("default", "worker-1")
 
 
 async def test_a_worker_offers_requests_to_other_workers(worker: RedisStore) -> None:

@@ -12,6 +12,7 @@ from gateway import (
     breakers,
     busy,
     cache,
+    canaries,
     context,
     conversation_items,
     conversations,
@@ -125,6 +126,7 @@ class Parts:
         )
         self.counts = principal_counts.PrincipalCounts(self.cache, self.streams.running, "this")
         self.workers = worker_registry.WorkerRegistry(self.cache, self.current)
+        self.canaries = canaries.Canaries(self.current, self.workers, self.cache)
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
             self.delivery,
@@ -134,6 +136,7 @@ class Parts:
             self.broker.layout.partitions,
             seal_keys=self.seal_keys,
             uploaded=self.uploads,
+            canary=self.canaries,
         )
         self.breakers = breakers.Breakers(self.current, self.workers, self.cache, "this")
         self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)
@@ -177,6 +180,7 @@ class Parts:
             busy.BusyTurns(self.delivery, self.operations),
             self.token_counts,
             self.breakers,
+            self.canaries,
             self.spawn,
         )
 

@@ -563,3 +563,18 @@ def test_a_place_in_the_queue_is_an_event_of_the_sdk_and_takes_no_number(backgro
     assert found.model_extra == {"queue": {"position": 12, "eta_s": 8.5}}
     assert not event.terminal
     assert series.apply(FIRST)[0].sequence_number == last + 1
+
+
+def test_the_revision_that_answers_is_told_where_the_echo_asks_for_it() -> None:
+    """Of the claim under which the first token was made, whoever claimed before and after."""
+    base = {**echo(), events.REVISION: None}
+    series = events.Series(base)
+    shown = series.open()
+    shown += series.apply(fold.Claimed(CLAIM, 1, "", "rev"))
+    assert series.apply(fold.Claimed(CLAIM, 2, "", "other")) == []
+    assert series.snapshot()[events.REVISION] == "other"
+    for effect in (*text("Hello"), ended("stop")):
+        shown += series.apply(effect)
+    told = [event.response[events.REVISION] for event in shown if event.response]
+    assert told == [None, "rev", "other"]
+    assert base[events.REVISION] is None

@@ -168,7 +168,7 @@ def test_what_a_fold_tells_of_a_whole_response() -> None:
     state = fold.Fold()
     first = claim("a", None, "w1")
     assert (state.phase, state.owner, state.last_offset) == (fold.Phase.NEW, None, -1)
-    assert state.apply(first, 10, 1000) == fold.Claimed(first, 1)
+    assert state.apply(first, 10, 1000) == fold.Claimed(first, 1, model_rev=first.model_rev)
     assert (state.phase, state.owner, state.first) == (fold.Phase.LIVE, "a", first)
     assert state.apply(tok("a", 0, [5, 6], []), 12, 1010) == fold.Accepted(0, [5, 6], "<5><6>")
     assert (state.next, state.text_length, state.ids) == (
@@ -178,7 +178,7 @@ def test_what_a_fold_tells_of_a_whole_response() -> None:
     )  # ids are kept only where they are needed
     assert state.apply(yield_("a"), 13, 1020) == fold.Yielded("a")
     second = claim("b", "a", "w2")
-    assert state.apply(second, 14, 1030) == fold.Claimed(second, 2)
+    assert state.apply(second, 14, 1030) == fold.Claimed(second, 2, model_rev=second.model_rev)
     assert (state.first, state.claims, state.yielded) == (first, [("a", "w1"), ("b", "w2")], {"a"})
     usage = records.Usage(3, 2)
     last = records.End(compare.RID, "b", 2, "length", state.h, "!", usage)

@@ -126,6 +126,16 @@ def test_the_example_and_its_schema_agree_with_the_code() -> None:
             "pools: {a: {models: [m], cache: none, engine_args: {enable_prefix_caching: true}}}",
             "pool a: engine_args.enable_prefix_caching",
         ),
+        (
+            "pools: {a: {models: [m], canary: {r1: 0}}}",
+            "pool a: canary: no revision has a weight above 0",
+        ),
+        ("pools: {a: {models: [m], canary: 101}}", "pool a: Expected `float` <= 100"),
+        ("pools: {a: {models: [m], canary: {r1: -1}}}", "pool a: Expected `float` >= 0"),
+        (
+            "pools: {a: {models: [m], canary_bounds: {lest: 1}}}",
+            "pool a: Object contains unknown field `lest` - at `$.canary_bounds`",
+        ),
         ("- a", "the file: not a mapping"),
         ("", "the file: not a mapping"),
         ("pools: {1: {models: [m]}}", "the name of a pool is not a text"),

@@ -16,6 +16,7 @@ from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.store import (
     breakers,
+    canaries,
     idempotency,
     limits,
     prefixes,
@@ -90,6 +91,8 @@ def store_of(answer: Any) -> redis_store.RedisStore:
 async def test_an_open_breaker_has_a_plain_reason_and_a_bounded_time(answer: Any) -> None:
     for found in (await breakers.Breakers(store_of(answer)).listed()).values():
         assert 0 <= found.for_s <= breakers.MOST_S
+    for returned in (await canaries.Canaries(store_of(answer)).listed()).values():
+        assert 0 <= returned.for_s <= canaries.MOST_S
         assert found.reason.replace("_", "a").isalpha()
         assert 1 <= found.opened <= 1_000
 

@@ -1,0 +1,148 @@
+"""Which model revision of a pool a new request goes to, and whether the newest one is worse than
+the others (pure; docs/design.md, Revisions)."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.settings.shapes import Canary, Pool
+
+WINDOW_S: Final = 300.0  # older outcomes do not count
+MOST: Final = 500  # outcomes of a revision that are remembered
+# First tokens that differ by less are equally fast, whatever the factor.
+LEAST_DIFFERENCE_S: Final = 0.1
+MAX_NAME: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A model revision of a pool. `age_s`: seconds since the first of its ready workers began.
+    `partitions`: those of its ready workers."""
+
+    name: str
+    age_s: float
+    partitions: frozenset[int]
+
+
+def of(beats: Sequence[Mapping[str, Any]]) -> list[Revision]:
+    """The revisions of ready workers that have partitions, the newest one first."""
+    found: dict[str, Revision] = {}
+    for beat in beats:
+        name, age_s, partitions = (beat.get(key) for key in ("model_rev", "age_s", "partitions"))
+        if beat.get("state") != "ready" or not isinstance(partitions, list) or not partitions:
+            continue
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            continue
+        age_s = float(age_s) if isinstance(age_s, int | float) else 0.0
+        numbers = frozenset(p for p in partitions if type(p) is int)
+        before = found.get(name, Revision(name, 0.0, frozenset()))
+        found[name] = Revision(name, max(before.age_s, age_s), before.partitions | numbers)
+    return sorted(found.values(), key=lambda each: (each.age_s, each.name))
+
+
+def shares(canary: Canary, revisions: Sequence[Revision], out: Collection[str]) -> dict[str, float]:
+    """The part of new requests of each revision, the newest one first; all 0 where none may have
+    any.
+
+    Args:
+        canary: the newest one's percentage, or the weight of each revision.
+        revisions: as of `of`.
+        out: revisions that get nothing.
+    """
+    if isinstance(canary, Mapping):
+        weights = {each.name: canary.get(each.name, 0.0) for each in revisions}
+    else:
+        # The others share the rest by the partitions that they have.
+        newest, rest = revisions[:1], revisions[1:]
+        held = sum(len(each.partitions) for each in rest if each.name not in out) or 1
+        weights = {each.name: canary if rest else 100.0 for each in newest}
+        weights |= {each.name: (100.0 - canary) * len(each.partitions) / held for each in rest}
+    weights = {name: 0.0 if name in out else weight for name, weight in weights.items()}
+    total = sum(weights.values())
+    return {name: weight / total if total else 0.0 for name, weight in weights.items()}
+
+
+def pick(parts: Mapping[str, float], point: float) -> str | None:
+    """The revision at `point` (from 0 up to 1); None where all parts are 0. A larger part of the
+    first revision moves only those points to it that it gains."""
+    last = None
+    for name, part in parts.items():
+        if part > 0:
+            last = name
+            if point < part:
+                return name
+            point -= part
+    return last
+
+
+def point_of(scope: str, messages: Sequence[Mapping[str, Any]]) -> float:
+    """From 0 up to 1, by the first user message, so it is one number for a whole conversation.
+    `scope`: `Owner.cache_scope`."""
+    said = next((m["content"] for m in messages if m["role"] == "user"), None)
+    digest = hashlib.blake2b(msgspec.json.encode([scope, said]), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48
+
+
+@dataclass(slots=True)
+class Record:
+    """What a gateway saw of one revision.
+
+    Attributes:
+        _ended: when responses ended (monotonic seconds), and whether they failed.
+        _first: when first tokens came, and after how many seconds.
+    """
+
+    _ended: collections.deque[tuple[float, bool]] = field(
+        default_factory=lambda: collections.deque(maxlen=MOST)
+    )
+    _first: collections.deque[tuple[float, float]] = field(
+        default_factory=lambda: collections.deque(maxlen=MOST)
+    )
+
+    def ended(self, now: float, *, failed: bool) -> None:
+        """A response ended."""
+        self._ended.append((now, failed))
+
+    def began(self, now: float, seconds: float) -> None:
+        """A first token came."""
+        self._first.append((now, seconds))
+
+    def failures(self, now: float) -> list[bool]:
+        """Of each response that ended lately, whether it failed."""
+        return [failed for at, failed in self._ended if at > now - WINDOW_S]
+
+    def first_tokens(self, now: float) -> list[float]:
+        """Seconds until the first token, of those that came lately."""
+        return [seconds for at, seconds in self._first if at > now - WINDOW_S]
+
+
+def worse(pool: Pool, newest: Record, others: Sequence[Record], now: float) -> str:
+    """Why the newest revision is worse than the others: `errors`, `first_token`; empty: it is not,
+    or too little is known."""
+    bounds = pool.canary_bounds
+    failed = newest.failures(now)
+    before = [each for other in others for each in other.failures(now)]
+    if min(len(failed), len(before)) >= bounds.least:
+        rate, usual = (sum(each) / len(each) for each in (failed, before))
+        if rate > usual + bounds.errors:
+            return "errors"
+    first = newest.first_tokens(now)
+    usually = [each for other in others for each in other.first_tokens(now)]
+    if min(len(first), len(usually)) >= bounds.least:
+        half, usual = statistics.median(first), statistics.median(usually)
+        if half > max(usual * bounds.first_token, usual + LEAST_DIFFERENCE_S):
+            return "first_token"
+    return ""
+
+
+def terms(pool: Pool) -> str:
+    """Names the members by which revisions are weighed and judged: a judgement holds for these."""
+    said = [pool.canary, msgspec.structs.astuple(pool.canary_bounds)]
+    return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
