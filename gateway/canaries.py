@@ -20,6 +20,7 @@ from tailrace.settings.shapes import Pool
 from tailrace.store import canaries as store
 
 REFRESH_S: Final = 0.5
+MAX_OUT: Final = 100  # revisions that get nothing, of all pools; more are not adopted
 TELL_S: Final = 5.0  # what is known is told again, because Redis may have been emptied
 
 
@@ -73,7 +74,8 @@ class Canaries:
             now = self._clock()
             for (name, revision), told in (await self._cache.returned_revisions()).items():
                 pool = self._pool(name)
-                if pool is None or (name, revision) in self._out:
+                known = (name, revision) in self._out or len(self._out) >= MAX_OUT
+                if pool is None or known:
                     continue
                 if told.terms == revisions.terms(pool):
                     # What is not tried again by itself is told for a day at a time.

@@ -193,7 +193,9 @@ def decide(
     # Ids of another tokenizer or parser mean other text, and another model would continue words
     # that it would not have chosen.
     if state.next and state.model != (me.model_rev, me.tokenizer_digest, me.parser):
-        lives = state.model[:2] in me.models
+        # Heartbeats do not tell the parser, so nobody is known to have another one.
+        other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
+        lives = other and state.model[:2] in me.models
         grace_ms = HANDOVER_GRACE_MS if lives else MODEL_GRACE_MS
         if quiet_ms < grace_ms:
             return HandOver(grace_ms - quiet_ms)

@@ -45,6 +45,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
         "scaling",
         "skew",
         "handover",
+        "upgrade",
         "history",
         "tags",
         "items_beside",

@@ -235,6 +235,12 @@ def test_another_models_answer_waits_longer_while_a_worker_with_that_model_lives
     assert story.decide(after_ms=61_000, me=other) == takeover.Close("a", "model_changed", 1)
 
 
+def test_for_another_parser_alone_nobody_is_known_to_live() -> None:
+    story = Story().claim("a", "w-a", parser="p0").token().yields()
+    me = takeover.Self("w-me", "m1", "t1", "p1", models={("m1", "t1")})
+    assert story.decide(after_ms=61_000, me=me) == takeover.Close("a", "model_changed", 1)
+
+
 def test_what_was_handed_over_is_continued_behind_an_owner_that_may_be_replaced() -> None:
     def goes_on(story: Story, *own: str, after_ms: int = 0) -> bool:
         decision = story.decide(after_ms=after_ms)
