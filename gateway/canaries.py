@@ -7,7 +7,6 @@ Redis each judges by itself. A pool without `canary` is not looked at.
 from __future__ import annotations
 
 import asyncio
-import collections
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ class Canaries:
         _records: what was seen of each revision, by pool.
         _out: revisions that get nothing, by pool and revision.
         _told_at: when they were last told (monotonic seconds).
-        _shown: revisions that the metric has, by pool.
+        _shown: pools that the metric has.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Canaries:
         self._records: dict[str, dict[str, revisions.Record]] = {}
         self._out: dict[tuple[str, str], _Out] = {}
         self._told_at = -math.inf
-        self._shown: dict[str, set[str]] = collections.defaultdict(set)
+        self._shown: set[str] = set()
 
     async def run(self) -> None:
         """Tell and read until cancelled."""
@@ -191,10 +190,9 @@ class Canaries:
             telemetry.log(telemetry.Action.REVISION_TRIED, pool=name, revision=revision)
 
     def _show(self, weighed: Sequence[Pool]) -> None:
-        parts = {pool.name: self._shares(pool)[1] for pool in weighed}
-        for name in {*parts, *self._shown}:
-            for revision in self._shown[name] - parts.get(name, {}).keys():
-                telemetry.REVISION_SHARE.remove(name, revision)
-            self._shown[name] = set(parts.get(name, {}))
-            for revision, part in parts.get(name, {}).items():
-                telemetry.REVISION_SHARE.labels(pool=name, revision=revision).set(part)
+        for pool in weighed:
+            newest = next(iter(self._shares(pool)[1].values()), 0.0)
+            telemetry.REVISION_SHARE.labels(pool=pool.name).set(newest)
+        for name in self._shown - {pool.name for pool in weighed}:
+            telemetry.REVISION_SHARE.remove(name)
+        self._shown = {pool.name for pool in weighed}

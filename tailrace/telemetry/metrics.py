@@ -65,8 +65,8 @@ POOL_BREAKER: Final = Gauge(
 )
 REVISION_SHARE: Final = Gauge(
     "tailrace_revision_share",
-    "Part of a pool's new requests that a model revision gets, where `canary` is set",
-    ["pool", "revision"],
+    "Part of a pool's new requests that its newest model revision gets, where `canary` is set",
+    ["pool"],
 )
 REVISIONS_RETURNED: Final = Counter(
     "tailrace_revisions_returned",
