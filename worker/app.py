@@ -220,7 +220,7 @@ class App:
             stealing = self._stealing(context, consumer, layout)
             background.append(tasks.create_task(stealing.run(), name="stealing"))
         self.status.change(State.READY)
-        self.status.cold_start_s = round(time.monotonic() - self._began, 1)
+        self.status.cold_start_s = round(time.monotonic() - self._began, 3)
         telemetry.COLD_START_SECONDS.set(self.status.cold_start_s)
         await consumer.run()
 
