@@ -214,10 +214,15 @@ class App:
         )
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers
-        handing = self._handing_over(context, consumer, layout)
+        assert self._servings is not None
+        foreign = ForeignRequests(
+            *(context, self._servings, consumer, self._connections.offsets),
+            partitions=layout.partitions,
+        )
+        handing = self._handing_over(context, foreign)
         background.append(tasks.create_task(handing.run(), name="handing-over"))
         if self._settings.steal_after_s:
-            stealing = self._stealing(context, consumer, layout)
+            stealing = self._stealing(context, consumer, foreign)
             background.append(tasks.create_task(stealing.run(), name="stealing"))
         self.status.change(State.READY)
         self.status.cold_start_s = round(time.monotonic() - self._began, 3)
@@ -321,7 +326,7 @@ class App:
         return context, consumer
 
     def _stealing(
-        self, context: WorkerContext, consumer: RequestConsumer, layout: log.Layout
+        self, context: WorkerContext, consumer: RequestConsumer, foreign: ForeignRequests
     ) -> Stealing:
         s, workload = self._settings, self._heartbeat.workload
         assert self._servings is not None
@@ -331,27 +336,21 @@ class App:
             context,
             self._servings,
             consumer,
-            self._connections.offsets,
+            foreign,
             workload,
             pool=s.pool,
             name=s.name,
-            partitions=layout.partitions,
             after_s=s.steal_after_s,
             well=lambda: not self.status.trouble(),
         )
 
-    def _handing_over(
-        self, context: WorkerContext, consumer: RequestConsumer, layout: log.Layout
-    ) -> HandingOver:
+    def _handing_over(self, context: WorkerContext, foreign: ForeignRequests) -> HandingOver:
         assert self._servings is not None
-        offsets = self._connections.offsets
         return HandingOver(
             Offers(self._connections.redis, Handover, "handover"),
             context,
             self._servings,
-            ForeignRequests(
-                context, self._servings, consumer, offsets, partitions=layout.partitions
-            ),
+            foreign,
             pool=self._settings.pool,
             name=self._settings.name,
             well=lambda: not self.status.trouble(),

@@ -3,7 +3,6 @@ what others offer (log rule P10; docs/design.md, Revisions). Best effort: Redis 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,16 +10,15 @@ from typing import Annotated, Final
 
 import msgspec
 
-from tailrace import log, telemetry
+from tailrace import telemetry
 from tailrace.protocol import ids, topics
 from tailrace.store.offers import Offers
-from tailrace.store.redis_store import StoreUnavailable
+from worker import offering
 from worker.foreign_requests import ForeignRequests
 from worker.served_response import ServedResponse
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
 
-EVERY_S: Final = 0.25
 # For so long a response is not taken again. An offer that is stale already may be read for longer;
 # then the fold says that there is nothing to do.
 TRIED_S: Final = 1.0
@@ -65,7 +63,6 @@ class HandingOver:
     """Both sides of it, for one worker.
 
     Attributes:
-        _offering: Redis has an offer of this worker, as far as is known.
         _tried: where the requests of responses lie that were taken lately, with when they may be
             taken again (monotonic seconds).
     """
@@ -82,27 +79,17 @@ class HandingOver:
         well: Callable[[], bool] = lambda: True,
     ) -> None:
         """`well`: whether the engine serves what it is given."""
-        self._store = store
+        self._offers = offering.Offering(store, pool, name)
         self._context = context
         self._servings = servings
         self._foreign = foreign
         self._pool = pool
-        self._name = name
         self._well = well
-        self._offering = False
         self._tried: dict[At, float] = {}
 
     async def run(self) -> None:
         """Offer and take until cancelled."""
-        while True:
-            # The next round does what this one could not.
-            try:
-                await self.step()
-            except (StoreUnavailable, log.LogUnavailable, log.HistoryLost):
-                pass
-            except Exception as error:  # a defect here must not end the worker
-                telemetry.log(telemetry.Action.TASK_FAILED, part="handing over", exc_info=error)
-            await asyncio.sleep(EVERY_S)
+        await offering.rounds(self.step, "handing over")
 
     async def step(self) -> None:
         """One round.
@@ -121,12 +108,7 @@ class HandingOver:
         responses = [] if self._context.leaving else self._servings.orphaned[:MAX_OFFERED]
         orphans = [orphan for each in responses if (orphan := self._orphan(each)) is not None]
         telemetry.ORPHANED.set(len(orphans))
-        if orphans:
-            self._offering = True
-            await self._store.publish(self._pool, self._name, Handover(orphans))
-        elif self._offering:
-            await self._store.withdraw(self._pool, self._name)
-            self._offering = False
+        await self._offers.tell(Handover(orphans) if orphans else None)
 
     def _orphan(self, response: ServedResponse) -> Orphan | None:
         delivery, model = response.deliveries[-1], response.orphaned
@@ -142,13 +124,13 @@ class HandingOver:
         return self._context.engine_slots.bound - self._servings.handed_over
 
     async def _take(self, model: str) -> None:
-        offered = await self._store.all_of(self._pool)
+        offered = await self._offers.of_others()
         now = self._context.monotonic()
         self._tried = {at: until for at, until in self._tried.items() if until > now}
         found: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for name, offer in offered.items():
+        for offer in offered.values():
             for each in offer.orphans:
-                if name != self._name and each.model == model and each.at not in self._tried:
+                if each.model == model and each.at not in self._tried:
                     self._tried[each.at] = now + TRIED_S
                     topic = topics.requests(self._pool, topics.CLASSES[each.rank])
                     found[topic, each.partition].append(each.offset)

@@ -3,19 +3,16 @@ idle (log rule P10; docs/design.md, Whose turn it is). Best effort: Redis may be
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-from tailrace import log, telemetry
-from tailrace.log import interfaces
+from tailrace import telemetry
 from tailrace.protocol import topics
 from tailrace.store.offers import Offers
-from tailrace.store.redis_store import StoreUnavailable
-from worker import offers
+from worker import offering, offers
 from worker.foreign_requests import ForeignRequests
 from worker.offers import At, Offer
 from worker.request_consumer import RequestConsumer
@@ -24,7 +21,6 @@ from worker.slots import STARTED
 from worker.worker_context import WorkerContext
 from worker.workload import Workload
 
-EVERY_S: Final = 0.25
 # For so long a place is not taken again: longer than an offer that is stale already may be read.
 TRIED_S: Final = 5.0
 
@@ -34,7 +30,6 @@ class Stealing:
 
     Attributes:
         like: digest of what this worker serves (`offers.Offer`).
-        _offering: Redis has an offer of this worker, as far as is known.
         _tried: places that were taken lately, with when they may be taken again.
     """
 
@@ -44,45 +39,34 @@ class Stealing:
         context: WorkerContext,
         servings: Servings,
         consumer: RequestConsumer,
-        offsets: interfaces.OffsetQueries,
+        foreign: ForeignRequests,
         workload: Workload,
         *,
         pool: str,
         name: str,
-        partitions: int,
         after_s: float,
         well: Callable[[], bool] = lambda: True,
         below: Callable[[int], int] = random.randrange,
     ) -> None:
         """`well`: whether the engine serves what it is given. `below` gives a random number below
         its argument."""
-        self._store = store
+        self._offers = offering.Offering(store, pool, name)
         self._context = context
         self._servings = servings
         self._consumer = consumer
         self._workload = workload
         self._pool = pool
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
-        self._name = name
-        self._foreign = ForeignRequests(context, servings, consumer, offsets, partitions=partitions)
+        self._foreign = foreign
         self._after_s = after_s
         self._well = well
         self._below = below
         self.like = _like(context)
-        self._offering = False
         self._tried: dict[At, float] = {}
 
     async def run(self) -> None:
         """Offer and take until cancelled."""
-        while True:
-            # The next round does what this one could not.
-            try:
-                await self.step()
-            except (StoreUnavailable, log.LogUnavailable, log.HistoryLost):
-                pass
-            except Exception as error:  # a defect here must not end the worker
-                telemetry.log(telemetry.Action.TASK_FAILED, part="stealing", exc_info=error)
-            await asyncio.sleep(EVERY_S)
+        await offering.rounds(self.step, "stealing")
 
     async def step(self) -> None:
         """One round.
@@ -102,14 +86,8 @@ class Stealing:
         waiting = [] if self._context.leaving else self._servings.waiting
         places = offers.to_offer(waiting, slots.asked(STARTED), speed, self._after_s)
         telemetry.OFFERED.set(len(places))
-        if places:
-            self._offering = True
-            length = self._context.engine.max_model_len
-            offer = Offer(self.like, length, min(work.pace, offers.MAX_FIGURE), places)
-            await self._store.publish(self._pool, self._name, offer)
-        elif self._offering:
-            await self._store.withdraw(self._pool, self._name)
-            self._offering = False
+        length, pace = self._context.engine.max_model_len, min(work.pace, offers.MAX_FIGURE)
+        await self._offers.tell(Offer(self.like, length, pace, places) if places else None)
 
     # ---- what waits elsewhere --------------------------------------------------------------------
 
@@ -121,8 +99,7 @@ class Stealing:
         return max(0, slots.bound - max(slots.running, self._servings.wanting_slots))
 
     async def _take(self) -> None:
-        offered = await self._store.all_of(self._pool)
-        offered.pop(self._name, None)
+        offered = await self._offers.of_others()
         now = self._context.monotonic()
         self._tried = {at: until for at, until in self._tried.items() if until > now}
         taken = offers.to_take(

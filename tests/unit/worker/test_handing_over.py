@@ -8,18 +8,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pytest
 
 from tailrace.protocol import records
 from tailrace.store.redis_store import StoreUnavailable
-from tests.support import memory_worker
+from tests.support import memory_offers, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_members import Member, ask, done, member
+from tests.support.memory_offers import MemoryOffers, Tasks
 from tests.support.memory_worker import POOL, Foreign, Time, answer, cues
 from tests.support.waiting import eventually
-from tests.unit.worker.test_stealing import Tasks
-from worker import membership, serving
 from worker.engines import scripted
 from worker.foreign_requests import ForeignRequests
 from worker.handing_over import HandingOver, Handover, Orphan, digest
@@ -34,28 +32,7 @@ TOKENS = 40
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COMMIT_S", "RETRY_S"):
-        monkeypatch.setattr(membership, name, 0.005)
-    monkeypatch.setattr(membership, "POLL_MS", 5)
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
-
-
-class MemoryHandovers:
-    """Offers in memory, each as the JSON that Redis would hold."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
-        self.asked = 0
-
-    async def publish(self, pool: str, name: str, offer: Handover, ttl_s: float = 0) -> None:
-        self.held[name] = msgspec.json.encode(offer)
-
-    async def withdraw(self, pool: str, name: str) -> None:
-        self.held.pop(name, None)
-
-    async def all_of(self, pool: str) -> dict[str, Handover]:
-        self.asked += 1
-        return {name: msgspec.json.decode(each, type=Handover) for name, each in self.held.items()}
+    memory_offers.short_intervals(monkeypatch)
 
 
 @dataclass
@@ -75,7 +52,7 @@ class Room:
     memory: MemoryLog
     time: Time
     new: Member
-    store: MemoryHandovers = field(default_factory=MemoryHandovers)
+    store: MemoryOffers[Handover] = field(default_factory=lambda: MemoryOffers(Handover))
     olds: list[Old] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pytest
 
 from tailrace import log
 from tailrace.protocol import records, topics
 from tailrace.store.redis_store import StoreUnavailable
-from tests.support import memory_worker
+from tests.support import memory_offers, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_members import Member, ask, done, member
+from tests.support.memory_offers import MemoryOffers, Tasks
 from tests.support.memory_worker import (
     ENDLESS,
     POOL,
@@ -28,8 +28,9 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from worker import membership, offers, serving
+from worker import offers
 from worker.engines import base, scripted
+from worker.foreign_requests import ForeignRequests
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
 from worker.slots import Slots, Turn
@@ -40,56 +41,7 @@ from worker.workload import Totals, Workload
 
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COMMIT_S", "RETRY_S"):
-        monkeypatch.setattr(membership, name, 0.005)
-    monkeypatch.setattr(membership, "POLL_MS", 5)
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
-
-
-class MemoryOffers:
-    """Offers in memory, each as the JSON that Redis would hold."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
-        self.away = False
-
-    async def publish(self, pool: str, name: str, offer: offers.Offer, ttl_s: float = 0) -> None:
-        self._answer()
-        self.held[name] = msgspec.json.encode(offer)
-
-    async def withdraw(self, pool: str, name: str) -> None:
-        self._answer()
-        self.held.pop(name, None)
-
-    async def all_of(self, pool: str) -> dict[str, offers.Offer]:
-        self._answer()
-        return {
-            name: msgspec.json.decode(value, type=offers.Offer) for name, value in self.held.items()
-        }
-
-    def _answer(self) -> None:
-        if self.away:
-            raise StoreUnavailable("away")
-
-
-class Tasks(asyncio.TaskGroup):
-    """Tasks that can be killed all at once, as the process's end does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[asyncio.Task[Any]] = []
-
-    def create_task(  # type: ignore[override]
-        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
-    ) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(coro, name=name)
-        self.made.append(task)
-        return task
-
-    async def kill(self) -> None:
-        for task in self.made:
-            task.cancel()
-        await asyncio.gather(*self.made, return_exceptions=True)
+    memory_offers.short_intervals(monkeypatch)
 
 
 class Held(scripted.Scripted):
@@ -143,7 +95,7 @@ def measured() -> Workload:
 
 
 def stealing_of(
-    store: MemoryOffers,
+    store: MemoryOffers[offers.Offer],
     context: WorkerContext,
     servings: Servings,
     consumer: RequestConsumer,
@@ -157,11 +109,13 @@ def stealing_of(
         context,
         servings,
         consumer,
-        memory.offsets(),
+        ForeignRequests(
+            *(context, servings, consumer, memory.offsets()),
+            partitions=memory.layout.partitions,
+        ),
         workload,
         pool=POOL,
         name=name,
-        partitions=memory.layout.partitions,
         after_s=0.5,
         well=well,
         below=lambda n: n - 1,
@@ -179,7 +133,7 @@ class Pool:
 
     memory: MemoryLog
     time: Time
-    store: MemoryOffers
+    store: MemoryOffers[offers.Offer]
     busy: Member
     offering: Stealing
     turn: Turn
@@ -262,7 +216,7 @@ async def pool() -> AsyncIterator[Pool]:
     async with member(memory, time, name="busy", capacity=1) as busy:
         await eventually(lambda: busy.consumer.partitions == [0], "it has the partition")
         turn = busy.context.engine_slots.acquire(0)
-        store = MemoryOffers()
+        store = MemoryOffers(offers.Offer)
         offering = stealing_of(
             store, busy.context, busy.servings, busy.consumer, memory, "busy", measured()
         )
@@ -426,19 +380,17 @@ async def test_a_thief_that_loses_the_race_leaves_the_response() -> None:
 
 async def test_a_request_that_was_claimed_meanwhile_is_left() -> None:
     async with pool() as it:
-        (request,) = await it.ask(ENDLESS)
+        (request,) = await it.ask({**ENDLESS, "script_fault": "hang", "script_fault_at": "3"})
         await it.offering.step()
         it.free()
-        await eventually(lambda: answer(it.memory, request.rid).fold.next, "it runs at home")
+        await eventually(lambda: answer(it.memory, request.rid).fold.next == 3, "it runs at home")
         thief = it.thief()
         await thief.stealing.step()
         await eventually(lambda: not len(thief.servings), "it is left")
         assert it.worker_of(request) == ["busy/1"]
         it.time.advance(60)  # also when its owner is silent: that is for the assigned worker
-        it.memory.lag(topics.TOKENS, 0, it.memory.partition(topics.TOKENS, 0).end)
         await thief.stealing.step()
         await eventually(lambda: not len(thief.servings), "it is left again")
-        it.memory.catch_up(topics.TOKENS, 0)
         assert it.worker_of(request) == ["busy/1"]
         Foreign(it.memory, request).cancel()
         await it.committed()
