@@ -219,7 +219,7 @@ class Socket:
         """Close with a close frame, and wait a second for the other one.
 
         The library's own `close` catches everything, also locust's end of a user: the user would
-        go on, and the run would wait for it for ever.
+        go on, and the run would never end.
         """
         try:
             self._ws.send_close()

@@ -58,7 +58,6 @@ class Answer:
         told_s: the wait that a refusal by 429 told; None for others.
         expired: the response was not started before its deadline.
         stood_in: it says that another model answered than the one that was asked for.
-        messages: message items of a response.
     """
 
     due: float
@@ -72,7 +71,6 @@ class Answer:
     told_s: float | None = None
     expired: bool = False
     stood_in: bool = False
-    messages: int = 0
 
     @property
     def first(self) -> float:
@@ -355,7 +353,6 @@ def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     response = found.get("response", {})
     usage = found["usage"] if "usage" in found else response["usage"]
     answer.stood_in = bool(response.get("fallback"))
-    answer.messages = sum(item["type"] == "message" for item in response.get("output", ()))
     answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
 

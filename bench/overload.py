@@ -130,7 +130,6 @@ class Client:
             *(group, due_s, "answered", ended_s, answer.first, answer.tokens),
             pool=pool,
             stood_in=answer.stood_in,
-            continued=answer.messages > 1,
         )
 
     def _body(self, group: Group, pool: str, number: int, tokens: int) -> dict[str, Any]:
@@ -177,7 +176,7 @@ async def peak(client: Client, each: int) -> float:
 async def perform(
     client: Client, side: stacks.Side, another: int, run: Run, load_s: float
 ) -> list[Asked]:
-    """One run, to the end of its last answer. `another`: the worker that a run may end for ever."""
+    """One run, to the end of its last answer. `another`: process id of a worker of `large`."""
     began = time.perf_counter()
     asked: list[asyncio.Task[Asked]] = []
     async with asyncio.TaskGroup() as tasks:
@@ -208,7 +207,7 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
 async def _kill(side: stacks.Side, another: int, load_s: float) -> None:
     """The workers of `large` end, and so does what the supervisor starts in the place of one.
 
-    `another`: process id of the one that nobody starts again.
+    `another`: process id of the worker that the supervisor does not start again.
     """
     assert side.data is not None
     await asyncio.sleep(load_s / 3)
@@ -312,6 +311,7 @@ def main() -> int:
         "--runs",
         type=int,
         nargs="+",
+        default=range(1, len(RUNS) + 1),
         choices=range(1, len(RUNS) + 1),
         help="numbers of the loads (default: all)",
     )
@@ -330,9 +330,7 @@ def main() -> int:
         stacks.tailrace(Path(scratch), gateways=2, settings=settings(Path(scratch))) as side,
         stacks.another_worker(side, 2, "large") as another,
     ):
-        runs = [
-            each for number, each in enumerate(RUNS, 1) if number in (arguments.runs or {number})
-        ]
+        runs = [RUNS[number - 1] for number in arguments.runs]
         for name, most, asked in measured(side, another, runs, arguments.seconds, 8):
             values = overload_figures.of(asked, arguments.seconds, most)
             if name == ALONE.name:

@@ -38,7 +38,6 @@ class Asked(msgspec.Struct, frozen=True):
         error: what went wrong, for `failed`.
         pool: whose model was asked for.
         stood_in: another pool's model answered, and the response said so.
-        continued: so it did from the middle of the answer.
     """
 
     group: Group
@@ -51,7 +50,6 @@ class Asked(msgspec.Struct, frozen=True):
     error: str = ""
     pool: str = ""
     stood_in: bool = False
-    continued: bool = False
 
 
 def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
@@ -69,7 +67,6 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
         "failed": float(sum(each.outcome == "failed" for each in asked)),
     }
     values["stood_in"] = float(sum(each.stood_in for each in asked))
-    values["continued"] = float(sum(each.continued for each in asked))
     for group in GROUPS:
         ours = [each for each in loaded if each.group == group]
         if not ours:

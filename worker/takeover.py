@@ -9,7 +9,7 @@
     LIVE, owner silent for longer than grace    -> Claim(prev=owner)
     LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
                                                    one dead letter
-    LIVE, tokens of another model               -> HandOver; when nobody continued it in time, Close
+    LIVE, tokens of another model               -> HandOver; if no worker continues it in time, Close
     LIVE, otherwise                             -> Wait
 
 A request that kills its worker takes every other response on that worker down with it. Three rules
@@ -193,7 +193,7 @@ def decide(
     # Ids of another tokenizer or parser mean other text, and another model would continue words
     # that it would not have chosen.
     if state.next and state.model != (me.model_rev, me.tokenizer_digest, me.parser):
-        # Heartbeats do not tell the parser, so nobody is known to have another one.
+        # Heartbeats do not tell the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
         lives = other and state.model[:2] in me.models
         grace_ms = HANDOVER_GRACE_MS if lives else MODEL_GRACE_MS

@@ -274,7 +274,7 @@ def user():
     connection.close()
     return "it went on"
 greenlet = gevent.spawn(user)
-assert theirs.recv(2)[0] == 0x88, "a close frame, which nobody answers"
+assert theirs.recv(2)[0] == 0x88, "a close frame, which gets no answer"
 greenlet.kill()
 print("end", greenlet.value)
 assert theirs.recv(100) and theirs.recv(100) == b"", "the TCP connection is closed"
