@@ -52,6 +52,7 @@ OFFERED: Final[dict[str, Any]] = {
 LARGE_WORKER: Final = "worker-1"  # the supervisor's; the other one is `stacks.another_worker`
 PLACES: Final = 4  # of each worker
 PACE_MS: Final = 40
+CAPACITY: Final = ALL_WORKERS * PLACES * 1000 / PACE_MS  # tokens per second
 SHORT, LONG, LONG_SHARE = 20, 400, 0.03  # tokens
 MEAN: Final = SHORT + LONG_SHARE * (LONG - SHORT)
 MOST: Final = 1000  # tokens that every request allows
@@ -85,11 +86,11 @@ RUNS: Final = (
 
 
 class Overload(msgspec.Struct, frozen=True):
-    """The content of the JSON file. `peak`: tokens per second in a closed loop. `verdict` is that
+    """The content of the JSON file. `capacity`: tokens per second of all places. `verdict` is that
     of `tailrace verify`."""
 
     machine: report.Machine
-    peak: float
+    capacity: float
     verdict: str
     rows: list[measure.Row]
     seconds: dict[str, dict[Group, list[overload_figures.Second]]]
@@ -145,7 +146,6 @@ class Client:
 def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int]]:
     """(seconds, class, tokens) of each request of a run, in order: Poisson processes."""
     drawn, found = random.Random(seed), []
-    capacity = ALL_WORKERS * PLACES * 1000 / PACE_MS / MEAN  # requests per second
     parts: list[tuple[Group, float, float, float]] = [
         ("interactive", run.interactive, 0.0, load_s),
         ("batch", run.batch, 0.0, load_s),
@@ -153,24 +153,21 @@ def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int
     ]
     for group, part, begin, end in parts:
         at = begin
-        while part > 0 and (at := at + drawn.expovariate(part * capacity)) < end:
+        while part > 0 and (at := at + drawn.expovariate(part * CAPACITY / MEAN)) < end:
             found.append((at, group, LONG if drawn.random() < LONG_SHARE else SHORT))
     return sorted(found)
 
 
-async def peak(client: Client, each: int) -> float:
-    """Tokens per second with twice as many clients as there are places."""
+async def warm(client: Client, each: int) -> None:
+    """A closed loop of twice as many clients as there are places. Then workers know their rate."""
     drawn = random.Random(1)
 
-    async def one() -> list[Asked]:
-        tokens = [LONG if drawn.random() < LONG_SHARE else SHORT for _ in range(each)]
-        return [await client.ask("interactive", n, time.perf_counter(), began) for n in tokens]
+    async def one() -> None:
+        for _ in range(each):
+            tokens = LONG if drawn.random() < LONG_SHARE else SHORT
+            await client.ask("interactive", tokens, time.perf_counter(), 0.0)
 
-    began = time.perf_counter()
-    asked = await asyncio.gather(*(one() for _ in range(2 * ALL_WORKERS * PLACES)))
-    # The last long answers run alone. What counts is the time in which all places were taken.
-    full = min(max(a.ended_s for a in theirs) for theirs in asked)
-    return sum(a.tokens for theirs in asked for a in theirs if a.ended_s <= full) / full
+    await asyncio.gather(*(one() for _ in range(2 * ALL_WORKERS * PLACES)))
 
 
 async def perform(
@@ -225,17 +222,15 @@ async def _kill(side: stacks.Side, another: int, load_s: float) -> None:
 
 
 def measured(
-    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float, each: int
-) -> Iterator[tuple[str, float, list[Asked]]]:
-    """(name, peak, requests) of each run."""
+    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float
+) -> Iterator[tuple[Run, list[Asked]]]:
+    """Each run and its requests."""
     for pool, workers in WORKERS.items():
         uvloop.run(scaling.balanced(side, workers, pool))
     client = Client(side)
-    uvloop.run(peak(client, 1))  # warms up; and workers know their rate
-    most = uvloop.run(peak(client, each))
-    say(f"peak: {most:.0f} tokens per second")
+    uvloop.run(warm(client, 8))
     for run in runs:
-        yield run.name, most, uvloop.run(perform(client, side, another, run, load_s))
+        yield run, uvloop.run(perform(client, side, another, run, load_s))
         time.sleep(SETTLE_S)
 
 
@@ -246,8 +241,8 @@ def markdown(found: Overload) -> str:
         "# Overload",
         "",
         f"{found.machine.when}, commit {found.machine.commit}, {found.machine.cores} cores "
-        f"({found.machine.cpu}), Python {found.machine.python}. Peak {found.peak:.0f} tokens/s. "
-        f"`tailrace verify`: {found.verdict}.",
+        f"({found.machine.cpu}), Python {found.machine.python}. "
+        f"Capacity {found.capacity:.0f} tokens/s. `tailrace verify`: {found.verdict}.",
         "",
         f"| figure | {' | '.join(names)} |",
         "|---" * (len(names) + 1) + "|",
@@ -295,6 +290,15 @@ def plot(path: Path, found: Overload) -> bool:
     return True
 
 
+def add_shares_of_peak(rows: Sequence[measure.Row]) -> None:
+    """To the runs with more load than capacity: their goodput over the highest one of them."""
+    over = {run.name for run in RUNS if run.interactive + run.batch > 1}
+    chosen = [row for row in rows if row.case in over]
+    peak = max((row.values["goodput_tokens_per_s"] for row in chosen), default=math.nan)
+    for row in chosen:
+        row.values["goodput_of_peak"] = row.values["goodput_tokens_per_s"] / peak
+
+
 def settings(scratch: Path) -> dict[str, str]:
     """Of all processes. The pools are in a file, because each has workers of its own."""
     pools = scratch / "pools.json"  # which is YAML too
@@ -322,7 +326,9 @@ def main() -> int:
     # Without this the stack would survive, because it has a session of its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = report.machine(quick=arguments.seconds < 30, rounds=1)
-    rows, seconds, idle_p99_s, most = [], {}, math.nan, math.nan
+    rows: list[measure.Row] = []
+    seconds: dict[str, dict[Group, list[overload_figures.Second]]] = {}
+    idle_p99_s = math.nan
     with (
         tempfile.TemporaryDirectory(
             prefix="tailrace-overload-", ignore_cleanup_errors=True
@@ -331,9 +337,9 @@ def main() -> int:
         stacks.another_worker(side, 2, "large") as another,
     ):
         runs = [RUNS[number - 1] for number in arguments.runs]
-        for name, most, asked in measured(side, another, runs, arguments.seconds, 8):
-            values = overload_figures.of(asked, arguments.seconds, most)
-            if name == ALONE.name:
+        for run, asked in measured(side, another, runs, arguments.seconds):
+            name, values = run.name, overload_figures.of(asked, arguments.seconds, CAPACITY)
+            if run is ALONE:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
             values["recovery_s"] = overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s)
             rows.append(measure.Row("overload", name, "tailrace", 0, values))
@@ -346,7 +352,8 @@ def main() -> int:
                 + "".join(f"\n  failed: {error}" for error in sorted(errors)[:5])
             )
         judged, _ = asyncio.run(verify.examine(side.kafka, list(WORKERS), [], checks.Options()))
-    found = Overload(machine, most, judged.verdict.value, rows, seconds)
+    add_shares_of_peak(rows)
+    found = Overload(machine, CAPACITY, judged.verdict.value, rows, seconds)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "overload.json").write_bytes(msgspec.json.encode(found) + b"\n")
     (arguments.out / "overload.md").write_text(markdown(found))

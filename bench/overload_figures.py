@@ -52,18 +52,18 @@ class Asked(msgspec.Struct, frozen=True):
     stood_in: bool = False
 
 
-def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
+def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, float]:
     """The figures of one run.
 
     Args:
         load_s: how long the load lasted; what was due later shows the recovery.
-        peak: tokens per second that the pool makes at most.
+        capacity: tokens per second of all places together.
     """
     loaded = [each for each in asked if each.due_s < load_s]
     good = sum(each.tokens for each in asked if each.ended_s <= load_s)
     values = {
         "goodput_tokens_per_s": good / load_s,
-        "goodput_of_peak": good / load_s / peak,
+        "goodput_of_capacity": good / load_s / capacity,
         "failed": float(sum(each.outcome == "failed" for each in asked)),
     }
     values["stood_in"] = float(sum(each.stood_in for each in asked))
@@ -78,7 +78,7 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
         firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
         values |= measure.spread(f"{group}_first", firsts)
         pools = {each.pool for each in ours}
-        ratios = [r for pool in pools for r in told_over_true(a for a in ours if a.pool == pool)]
+        ratios = [r for pool in pools for r in told_over_true([a for a in ours if a.pool == pool])]
         if ratios:
             values |= {
                 f"{group}_told_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)
@@ -89,7 +89,7 @@ def of(asked: Sequence[Asked], load_s: float, peak: float) -> dict[str, float]:
     return values
 
 
-def told_over_true(asked: Iterable[Asked]) -> list[float]:
+def told_over_true(asked: Sequence[Asked]) -> list[float]:
     """Of each refusal of one class and pool: the wait that it told over the wait that requests had
     which were taken at nearly the same time. Refusals without such requests are left out."""
     waited = sorted((a.due_s, a.first_s) for a in asked if not math.isnan(a.first_s))

@@ -9,7 +9,7 @@
     LIVE, owner silent for longer than grace    -> Claim(prev=owner)
     LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
                                                    one dead letter
-    LIVE, tokens of another model               -> HandOver; if no worker continues it in time, Close
+    LIVE, tokens of another model               -> HandOver; where no worker goes on, Close
     LIVE, otherwise                             -> Wait
 
 A request that kills its worker takes every other response on that worker down with it. Three rules

@@ -20,9 +20,9 @@ def asked(due_s: float, outcome: figures.Outcome = "answered", **more: Any) -> A
 
 def test_goodput_counts_answers_that_ended_while_the_load_lasted() -> None:
     every = [asked(0.0), asked(8.0), asked(9.5), asked(3.0, "refused", told_s=2.0), asked(12.0)]
-    found = figures.of(every, load_s=10.0, peak=8.0)
+    found = figures.of(every, load_s=10.0, capacity=8.0)
     assert found["goodput_tokens_per_s"] == 4.0
-    assert found["goodput_of_peak"] == 0.5
+    assert found["goodput_of_capacity"] == 0.5
 
 
 def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
@@ -34,7 +34,7 @@ def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
         asked(1.0, group="batch", first_s=9.0),
         asked(11.0, first_s=7.0),
     ]
-    found = figures.of(every, load_s=10.0, peak=1.0)
+    found = figures.of(every, load_s=10.0, capacity=1.0)
     shares = [found[f"interactive_{each}"] for each in ("answered", "refused", "expired")]
     assert shares == [0.25, 0.25, 0.25]
     assert found["failed"] == 1.0
@@ -53,6 +53,18 @@ def test_a_told_wait_is_compared_with_requests_that_were_taken_at_that_time() ->
         asked(9.0, first_s=1.0),
     ]
     assert figures.told_over_true(every) == [1.5]
+
+
+def test_told_waits_are_compared_within_a_pool() -> None:
+    every = [
+        asked(1.0, first_s=2.0, pool="large"),
+        asked(1.1, "refused", told_s=3.0, pool="large"),
+        asked(1.0, first_s=8.0, pool="small"),
+        asked(1.1, "refused", told_s=8.0, pool="small"),
+    ]
+    found = figures.of(every, load_s=10.0, capacity=1.0)
+    told = [found[f"interactive_told_over_true_p{p}"] for p in (10, 90)]
+    assert told == [1.0, 1.5]
 
 
 @pytest.mark.parametrize(

@@ -566,7 +566,7 @@ def test_a_place_in_the_queue_is_an_event_of_the_sdk_and_takes_no_number(backgro
 
 
 def test_the_revision_that_answers_is_told_where_the_echo_asks_for_it() -> None:
-    """Of the claim under which the first token was made, whichever claims come before and behind it."""
+    """Of the claim of the first token, whichever claims come before and behind it."""
     base = {**echo(), events.REVISION: None}
     series = events.Series(base)
     shown = series.open()
