@@ -356,7 +356,7 @@ class VLLM:
             "structured_outputs_config": dict(vllm_formats.BACKEND),
             "scheduling_policy": "priority",
             **vllm_images.ARGUMENTS,
-            **vllm_adapters.arguments(self._sources),
+            **vllm_adapters.arguments(self._sources, self._given, on_cpu=on_cpu),
             **(vllm_cpu.arguments(internals=in_one, dtype=self._cpu_dtype) if on_cpu else {}),
         }
 

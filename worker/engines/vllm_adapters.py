@@ -12,11 +12,26 @@ from worker.engines import base
 MOST_AT_ONCE: Final = 8
 
 
-def arguments(adapters: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of the engine: requests for different adapters run together. A pool's own
-    `engine_args` win."""
-    most = min(len(adapters), MOST_AT_ONCE)
-    return {"enable_lora": True, "max_loras": most} if adapters else {}
+def arguments(
+    adapters: Mapping[str, str], given: Mapping[str, Any], *, on_cpu: bool
+) -> dict[str, Any]:
+    """Arguments of the engine: requests for different adapters run together. The pool's own
+    `engine_args`, `given`, win.
+
+    Raises:
+        base.ArgumentRefused: `max_loras` leaves no slot empty on a CPU. There vLLM's kernels take
+            the last slot for a request without an adapter (`vllm/lora/ops/torch_ops`: index -1), so
+            the model itself would answer with the adapter in it.
+    """
+    if not adapters:
+        return {}
+    enough = len(adapters) + 1 if on_cpu else min(len(adapters), MOST_AT_ONCE)
+    if on_cpu and given.get("max_loras", enough) < enough:
+        raise base.ArgumentRefused(
+            f"engine_args.max_loras is below {enough}: on a CPU vLLM needs one more than there "
+            "are adapters, or requests without an adapter get one"
+        )
+    return {"enable_lora": True, "max_loras": enough}
 
 
 async def loaded(llm: Any, adapters: Mapping[str, str]) -> dict[str, Any]:
