@@ -138,8 +138,8 @@ class FairQueue(Generic[T]):
             yield named
             follow(start + named[1] / tenant.weight, tenant, turns)
 
-    def push(self, flow: Flow, item: T, cost: float = 1.0) -> None:
-        """Put an item behind the others of its flow."""
+    def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
+        """Put an item behind the others of its flow, or `first` of them."""
         tenant = self._tenants.get(flow.tenant)
         if tenant is None:
             tenant = _Tenant(self._now, self._weight(flow.tenant))
@@ -152,7 +152,10 @@ class FairQueue(Generic[T]):
         elif not principal.items:
             principal.start = max(principal.start, tenant.now)
         self.flows += not principal.items
-        principal.items.append((next(self._arrivals), cost, item))
+        if first and principal.items:
+            principal.items.appendleft((principal.items[0][0], cost, item))
+        else:
+            principal.items.append((next(self._arrivals), cost, item))
         tenant.waiting += 1
         self._length += 1
         self.cost += cost
@@ -181,6 +184,17 @@ class FairQueue(Generic[T]):
         principal.start += cost
         self._left(tenant, principal, cost)
         return principal.flow, item
+
+    def count(self, eligible: Callable[[Flow], bool] | None = None) -> int:
+        """Number of items of eligible flows."""
+        if eligible is None:
+            return self._length
+        return sum(
+            len(principal.items)
+            for tenant in self._tenants.values()
+            for principal in tenant.principals.values()
+            if principal.items and eligible(principal.flow)
+        )
 
     def remove(self, flow: Flow, item: T) -> bool:
         """Drop an item that waits, without charging it. Returns whether it waited."""

@@ -304,6 +304,7 @@ class App:
             stall_detector=StallDetector(s.stall_s),
             ranges=connections.replays,
             forks=ForkSources(connections.replays, connections.offsets, identity),
+            pause_s=s.pause_s,
         )
         servings = Servings(context, tasks)
         consumer = RequestConsumer(

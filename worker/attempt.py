@@ -14,7 +14,7 @@ from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import records, topics
 from tailrace.protocol.broker_clock import BrokerClock
-from worker import flush_scheduler, generation
+from worker import flush_scheduler, generation, takeover
 from worker.engines import base
 from worker.stall_detector import StallDetector
 
@@ -34,6 +34,7 @@ class Stop(enum.Enum):
     OVER = "over"  # the fold says DONE, or another worker owns the response (log rule W6)
     APPEND_FAILED = "append_failed"  # its fencing token writes nothing more (W4)
     DRAIN = "drain"  # the worker leaves
+    PAUSED = "paused"  # it makes way for a response of a better class
     STALLED = "stalled"  # the engine was silent for too long
 
 
@@ -96,11 +97,13 @@ class Attempt:
         engine: base.Engine,
         job: base.GenerationInput,
         stall_detector: StallDetector,
+        progressed: Callable[[], None],
         *,
         last: bool = False,
     ) -> None:
         """Read the engine until the generation is over or interrupted; writes frames on the way.
-        `last`: no attempt that counts is left.
+        `progressed` is called once, when it has made PROGRESS tokens. `last`: no attempt that
+        counts is left.
 
         Raises:
             EngineError: the engine failed, or was silent for too long.
@@ -108,7 +111,7 @@ class Attempt:
         if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
             return
         self._began = self._last_step = checked = self._monotonic()
-        self._reader = asyncio.create_task(self._read(engine, job, stall_detector))
+        self._reader = asyncio.create_task(self._read(engine, job, stall_detector, progressed))
         try:
             while not self._reader.done() and self.stopped is None:
                 await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
@@ -185,10 +188,15 @@ class Attempt:
         _APPEND_SECONDS.observe(now - started)
 
     async def _read(
-        self, engine: base.Engine, job: base.GenerationInput, stall_detector: StallDetector
+        self,
+        engine: base.Engine,
+        job: base.GenerationInput,
+        stall_detector: StallDetector,
+        progressed: Callable[[], None],
     ) -> None:
         # Where ids are characters their number says about how many tokens they are.
         per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
+        left = takeover.PROGRESS  # tokens
 
         def on_step(step: base.Step) -> bool:
             if self.stopped is not None:
@@ -196,6 +204,10 @@ class Attempt:
             self._last_step = self._monotonic()
             self._on_step(step)
             stall_detector.record_output(len(step.ids) / per_token, self._last_step)
+            nonlocal left
+            if 0 < left <= len(step.ids):
+                progressed()
+            left -= len(step.ids)
             return self.generation.phase is generation.Phase.RUNNING
 
         await engine.generate(job, on_step)

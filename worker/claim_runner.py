@@ -13,7 +13,7 @@ from worker import claim_plan, fork_sources, generation, takeover, truncation, v
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
-from worker.served_response import CHARACTERS_PER_TOKEN, ServedResponse
+from worker.served_response import CHARACTERS_PER_TOKEN, MAX_PAUSES, ServedResponse
 from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
 
@@ -21,6 +21,7 @@ DONE_S = 30.0  # how long an acknowledged END may take to appear in the tail
 BUSY_LOOK_S = 1.0  # how often a response that waits for the engine looks whether it still may
 TRIAL_LOOK_S = 0.02  # how often a trial looks at its progress
 _NO_LIMIT = 2**31
+_RESUMABLE = (Stop.DRAIN, Stop.PAUSED)  # the response goes on behind what was generated
 
 
 class ClaimRunner:
@@ -225,7 +226,9 @@ class ClaimRunner:
                     self._copied,
                     self._response.rank,
                 )
-                await attempt.run(engine, job, self._context.stall_detector, last=last)
+                await attempt.run(
+                    *(engine, job, self._context.stall_detector, self._offer_slot), last=last
+                )
         except Exception as error:
             return await self._engine_failed(error)
         finally:
@@ -233,7 +236,7 @@ class ClaimRunner:
                 trial.cancel()
             self._response.cached_tokens = attempt.cached_tokens
         finished = made.phase is generation.Phase.FINISHED
-        if attempt.stopped is None or (attempt.stopped is Stop.DRAIN and finished):
+        if attempt.stopped is None or (finished and attempt.stopped in _RESUMABLE):
             return True
         await self._interrupted()
         return False
@@ -309,14 +312,38 @@ class ClaimRunner:
         self._attempt.generation.close(ending.reason)
         return True
 
+    def _offer_slot(self) -> None:
+        """It has made progress: others may have its slot, if it can go on later."""
+        response, pool = self._response, self._context.engine_slots
+        turn = response.held_slots.turn(pool)
+        pausable = (
+            self._context.pause_s > 0
+            and response.pauses < MAX_PAUSES
+            and _resumable(self._context.engine, response.request)
+        )
+        if turn is not None and pausable:
+            pool.may_make_way(turn, lambda: self._attempt.interrupt(Stop.PAUSED))
+
     async def _interrupted(self) -> None:
-        if self._attempt.stopped is Stop.DRAIN:
+        if self._attempt.stopped in _RESUMABLE:
             self._attempt.flush()
+            if self._attempt.stopped is Stop.PAUSED:
+                self._pause()
             await self._yield()
             return
         self._attempt.generation.stand_down()
         if self._attempt.stopped is Stop.APPEND_FAILED:
             self._response.abandoned.add(self.fencing_token)
+
+    def _pause(self) -> None:
+        """Note that it made way for others."""
+        response, pause_s = self._response, self._context.pause_s
+        response.pauses += 1
+        response.paused_until = self._context.monotonic() + pause_s
+        telemetry.PAUSED.inc()
+        telemetry.log(
+            telemetry.Action.WAITING, response=response.rid, reason="paused", seconds=pause_s
+        )
 
     async def _yield(self) -> None:
         """Append YIELD: another worker may take over at once. This token writes nothing after it.
@@ -372,6 +399,12 @@ class ClaimRunner:
             if self._context.tail.position(self._response.partition) > appended.offset >= 0:
                 return  # the END was read and had no effect
             await self._entry.changed(1.0)
+
+
+def _resumable(engine: base.Engine, request: records.Request) -> bool:
+    """Whether the engine is sure to go on with an answer that it interrupts."""
+    formed = request.format is not None or request.tools
+    return engine.ids_are_tokens and (not formed or "formats_resumable" in engine.features)
 
 
 def _note_claim(response: ServedResponse, state: fold.Fold, kind: str) -> None:

@@ -13,6 +13,7 @@ from worker.slots import HeldSlots, Turn
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
+MAX_PAUSES = 4  # times that it makes way for others; each costs one claim, too
 MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
 CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
@@ -50,6 +51,9 @@ class ServedResponse:
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
+        pauses: times that it made way for others.
+        paused_until: local time in seconds; it waits as what it is until then, and before all
+            others from then on. 0 unless it is paused.
     """
 
     request: records.Request
@@ -68,6 +72,8 @@ class ServedResponse:
     cached_tokens: int = 0
     engine_failures: int = 0
     engine_busy: int = 0
+    pauses: int = 0
+    paused_until: float = 0.0
 
     @property
     def rid(self) -> str:

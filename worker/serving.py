@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Sequence
 
 from tailrace import log, telemetry
@@ -162,7 +163,8 @@ class Serving:
             return ClaimPlan(decision.prev, ending=ending)
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
-        rank = response.rank if decision.prev is None else slots.STARTED
+        paused = context.monotonic() < response.paused_until
+        rank = response.rank if decision.prev is None or paused else slots.STARTED
         wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
         if wanted and (decision.last or decision.alone):
             wanted.insert(0, (response.held_trial, context.trials))
@@ -239,23 +241,28 @@ class Serving:
     ) -> None:
         """Wait for a slot in which to replace `prev`, or until the response is over, another worker
         has claimed it, or this worker leaves. A stolen response does not wait, unless it had
-        begun: its reader waits in the middle of the text."""
+        begun: its reader waits in the middle of the text. A paused one waits with its class, until
+        its pause is over."""
 
         async def wait(turn: slots.Turn) -> None:
             while (
                 not turn.done()
+                and (until is None or self._context.monotonic() < until)
                 and response.patient
                 and entry.fold.owner == prev
                 and entry.fold.phase is not fold.Phase.DONE
                 and not self._context.leaving
                 and not self._expired(entry.fold)
             ):
-                changed = asyncio.ensure_future(entry.changed(1.0))
+                left_s = math.inf if until is None else until - self._context.monotonic()
+                changed = asyncio.ensure_future(entry.changed(max(0.0, min(1.0, left_s))))
                 await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
 
         response = self.response
-        turn = pool.acquire(rank, response.flow, response.asked, response.rid)
+        paused = prev is not None and rank != slots.STARTED
+        until = response.paused_until if paused else None
+        turn = pool.acquire(rank, response.flow, response.asked, response.rid, first=paused)
         if prev is None and not turn.done():
             response.turn = turn
         try:

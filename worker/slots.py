@@ -5,6 +5,10 @@ interactive requests before batch requests, and requests of one class in the ord
 `tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
 waits, one principal has at most its share of the slots. While batch requests wait, they get at
 least their share of all tokens, so that interactive requests cannot starve them.
+
+A batch response that runs can make way for an interactive request: its holder is asked to give the
+slot back and to queue again. Not asked is one that got its slot before interactive requests, as a
+part of the share of batch requests.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ class Turn(asyncio.Future[None]):
         flow: whose request it is.
         cost: tokens that it may take.
         rid: id of the response.
+        make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
+            asked.
+        shared: it got its slot before requests of a better class that waited.
     """
 
     def __init__(self, rank: int, flow: Flow, cost: float, rid: str) -> None:
@@ -39,6 +46,8 @@ class Turn(asyncio.Future[None]):
         self.flow = flow
         self.cost = cost
         self.rid = rid
+        self.make_way: Callable[[], None] | None = None
+        self.shared = False
 
 
 class Slots:
@@ -56,6 +65,8 @@ class Slots:
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
+        _batch: turns of batch requests that hold a slot, the oldest first.
+        _asked: those of them that were asked to make way.
         _waiting: turns that wait, by rank.
     """
 
@@ -81,6 +92,8 @@ class Slots:
         self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
+        self._batch: dict[Turn, None] = {}
+        self._asked: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
 
     @property
@@ -124,13 +137,29 @@ class Slots:
                 credit += cost * self._batch_share / (1 - self._batch_share)
         yield from batch
 
-    def acquire(self, rank: int, flow: Flow = NOBODY, cost: float = 1.0, rid: str = "") -> Turn:
-        """Queue for a slot. The turn is done when the slot is granted; then `release` the slot.
-        `withdraw` the turn to give up."""
+    def acquire(
+        self,
+        rank: int,
+        flow: Flow = NOBODY,
+        cost: float = 1.0,
+        rid: str = "",
+        *,
+        first: bool = False,
+    ) -> Turn:
+        """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
+        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up."""
         turn = Turn(rank, flow, cost, rid)
-        self._queue(rank).push(flow, turn, cost)
+        self._queue(rank).push(flow, turn, cost, first=first)
         self._admit()
+        self._ask()
         return turn
+
+    def may_make_way(self, turn: Turn, make_way: Callable[[], None]) -> None:
+        """The holder of a slot can give it back from now on. `make_way` is called at most once,
+        perhaps at once, and only for batch requests."""
+        if turn in self._batch and turn not in self._asked:
+            turn.make_way = make_way
+            self._ask()
 
     def restrict(self, bound: int) -> None:
         """Let at most `bound` slots be in use from now on."""
@@ -140,6 +169,8 @@ class Slots:
     def release(self, turn: Turn, used: float | None = None) -> None:
         """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
+        self._batch.pop(turn, None)
+        self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
         if used:
             self.ended += 1
@@ -170,7 +201,28 @@ class Slots:
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
             self._account(turn)
+            if turn.rank == BATCH:
+                self._batch[turn] = None
             turn.set_result(None)
+
+    def _ask(self) -> None:
+        """Ask as many batch responses to make way as requests of a better class wait. The oldest
+        first: a long answer will hold its slot for longest."""
+        if self.running < min(self.capacity, self.bound):
+            return
+        limit = self._below(self._limit)
+        wanted = sum(
+            queue.count(None if rank == STARTED else limit)
+            for rank, queue in self._waiting.items()
+            if rank < BATCH
+        )
+        for turn in list(self._batch):
+            if len(self._asked) >= wanted:
+                return
+            if turn.make_way is not None and not turn.shared:
+                make_way, turn.make_way = turn.make_way, None
+                self._asked.add(turn)
+                make_way()
 
     def _next(self) -> Turn | None:
         """Whose turn it is: first among those below their share, then among all."""
@@ -194,6 +246,7 @@ class Slots:
         """A slot was granted: batch requests that wait get their part of what others take."""
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
+            turn.shared = overtook
             left = self._batch_credit - turn.cost
             self._batch_credit = left if overtook else max(0.0, left)
         elif self._waiting.get(BATCH):
@@ -219,6 +272,10 @@ class HeldSlots:
 
     def __contains__(self, pool: Slots) -> bool:
         return pool in self._turns
+
+    def turn(self, pool: Slots) -> Turn | None:
+        """The turn by which a slot of the pool is held."""
+        return self._turns.get(pool)
 
     async def acquire(
         self, pool: Slots, turn: Turn, wait: Callable[[Turn], Awaitable[None]]

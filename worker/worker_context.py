@@ -63,6 +63,7 @@ class WorkerContext:
         others: gives the models (revision, tokenizer) of the pool's other ready processes, by their
             heartbeats.
         steady_s: for how long the broker has answered since it last did not.
+        pause_s: how long a batch response makes way for interactive ones at most; 0: never.
         monotonic: local time in seconds.
     """
 
@@ -91,6 +92,7 @@ class WorkerContext:
     strangers: Callable[[], Collection[str] | None] = lambda: None
     others: Callable[[], Collection[tuple[str, str]]] = frozenset
     steady_s: Callable[[], float] = lambda: math.inf
+    pause_s: float = 10.0
     monotonic: Callable[[], float] = time.monotonic
 
     @property

@@ -122,6 +122,7 @@ class WorkerSettings(ServiceSettings):
     principal_share: float
     principal_limit: float
     batch_share: float
+    pause_s: float
     weights: Mapping[str, float]
     steal_after_s: float
     script_revision: str

@@ -496,6 +496,15 @@ VARIABLES: Final = (
         "%",
     ),
     Variable(
+        "TAILRACE_PAUSE_MS",
+        "pause_s",
+        (WORKER,),
+        kinds.Duration(0, 20_000, 1000),
+        "longest pause of a batch answer that makes way for an interactive request; 0: none does",
+        "10000",
+        "ms",
+    ),
+    Variable(
         "TAILRACE_WEIGHTS",
         "weights",
         (WORKER,),

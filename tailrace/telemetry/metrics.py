@@ -152,6 +152,9 @@ STOLEN: Final = Counter(
     "came first), left (begun, ended, or no slot was free)",
     ["outcome"],
 )
+PAUSED: Final = Counter(
+    "tailrace_paused_responses", "Times that a batch response made way for an interactive one"
+)
 ORPHANED: Final = Gauge(
     "tailrace_orphaned_responses",
     "Running responses of another model revision, which this worker offers to those that have it",

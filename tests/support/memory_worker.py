@@ -206,15 +206,17 @@ class Worker:
     context: WorkerContext
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
-    def deliver(self, request: records.Request, tracker: Tracker | None = None) -> Delivery:
+    def deliver(
+        self, request: records.Request, tracker: Tracker | None = None, topic: str = REQUESTS
+    ) -> Delivery:
         """Append the request to its topic and read it as an assignment does."""
         partition = ids.parse(request.rid).partition
-        offset = self.memory.put_record(REQUESTS, partition, request, request.rid)
+        offset = self.memory.put_record(topic, partition, request, request.rid)
         timestamp = int(self.time.now * 1000)
         tracker = tracker or Tracker()
         tracker.begin(offset)
         self.context.clock.observe(timestamp, self.time.now)
-        return Delivery(REQUESTS, partition, offset, timestamp, tracker, ())
+        return Delivery(topic, partition, offset, timestamp, tracker, ())
 
     async def caught_up(self) -> None:
         """Return when the tail has read everything that partition 0 holds."""

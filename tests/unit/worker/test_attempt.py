@@ -57,7 +57,9 @@ class Rig:
 
     async def run(self, **options: Any) -> None:
         job = base.GenerationInput(self.request, "a", [1], (), 1_000)
-        await asyncio.wait_for(self.attempt.run(self.engine, job, self.detector, **options), 20)
+        progressed = options.pop("progressed", lambda: None)
+        running = self.attempt.run(self.engine, job, self.detector, progressed, **options)
+        await asyncio.wait_for(running, 20)
 
     def frames(self) -> list[records.Tok]:
         found = (records.decode_token(r.value) for r in self.memory.records(topics.TOKENS, 0))

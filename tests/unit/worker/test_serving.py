@@ -11,9 +11,18 @@ from tailrace import log
 from tailrace.protocol import fold, ids, records, topics
 from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
-from tests.support.memory_worker import ENDLESS, Foreign, Worker, answer, cues, new_request
+from tests.support.memory_worker import (
+    ENDLESS,
+    POOL,
+    Foreign,
+    Served,
+    Worker,
+    answer,
+    cues,
+    new_request,
+)
 from tests.support.waiting import eventually
-from worker import claim_plan, served_response, serving, takeover
+from worker import claim_plan, served_response, serving, slots, takeover
 from worker.attempt import Stop
 from worker.commit_tracker import Tracker
 from worker.engines import base, scripted
@@ -705,3 +714,102 @@ async def test_what_the_engine_cannot_do_ends_the_response_by_name() -> None:
             "unsupported_parameter",
             "The model does not support `tools` here.",
         )
+
+
+def serve_batch(worker: Worker, request: records.Request) -> Served:
+    return worker.serve(request, worker.deliver(request, topic=topics.requests(POOL, "batch")))
+
+
+async def paused(worker: Worker, *behind: records.Request) -> tuple[Served, Served]:
+    """A batch answer of 200 tokens that made way for an endless interactive one, in a worker with
+    one slot. Further batch requests wait `behind` it."""
+    batch = new_request(worker.memory, metadata=cues(200, script_pace_ms="1"))
+    first = serve_batch(worker, batch)
+    await tokens(worker.memory, batch.rid, 1)
+    for request in behind:
+        serve_batch(worker, request)
+    urgent = new_request(worker.memory, metadata=ENDLESS)
+    second = worker.serve(urgent)
+    await tokens(worker.memory, urgent.rid, 1)
+    return first, second
+
+
+async def test_a_batch_answer_makes_way_and_goes_on_where_it_was() -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        batch, urgent = await paused(worker)
+        rid = batch.serving.response.rid
+        found = answer(worker.memory, rid)
+        assert found.kinds[-1] == "Yield"
+        assert takeover.PROGRESS <= found.fold.next < 200
+        assert worker.context.engine_slots.queued == 1
+
+        Foreign(worker.memory, urgent.serving.response.request).cancel()
+        assert await batch.outcome() is Outcome.DONE
+        found = answer(worker.memory, rid)
+        assert found.text == scripted.expected_text(batch.serving.response.request.messages, 200)
+        assert len(found.claims) == 2
+        assert found.fold.ignored == {}
+        assert takeover.attempts(found.fold) == (1, 1)
+        assert found.ended.usage.output_tokens == 200
+        await urgent.outcome()
+
+
+async def test_a_paused_answer_waits_behind_better_classes_and_before_its_own() -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        later, urgent = (new_request(worker.memory, metadata=ENDLESS) for _ in range(2))
+        batch, _ = await paused(worker, later)
+        worker.serve(urgent)
+        pool = worker.context.engine_slots
+        await eventually(lambda: pool.queued == 3, "all wait")
+        order = [rid for rid, _ in pool.order(lambda _rank: {})]
+        assert order == [urgent.rid, batch.serving.response.rid, later.rid]
+
+
+async def test_a_pause_ends_in_time_and_then_it_waits_before_all_others() -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        batch, urgent = await paused(worker)
+        later = new_request(worker.memory, metadata=ENDLESS)
+        others = worker.serve(later)
+        await eventually(lambda: worker.context.engine_slots.queued == 2, "both wait")
+        worker.time.advance(worker.context.pause_s + 0.1)
+        await eventually(
+            lambda: slots.STARTED in [turn.rank for turn in waiting_turns(worker)], "it is first"
+        )
+        Foreign(worker.memory, urgent.serving.response.request).cancel()
+        assert await batch.outcome() is Outcome.DONE
+        for served in (urgent, others):
+            Foreign(worker.memory, served.serving.response.request).cancel()
+            await served.outcome()
+
+
+def waiting_turns(worker: Worker) -> list[slots.Turn]:
+    queues = worker.context.engine_slots._waiting.values()
+    return [turn for queue in queues for turn in queue]
+
+
+@pytest.mark.parametrize("why", ["off", "often"])
+async def test_an_answer_that_may_not_be_paused_keeps_its_slot(why: str) -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        if why == "off":
+            worker.context.pause_s = 0.0
+        request = new_request(worker.memory, metadata=cues(200, script_pace_ms="1"))
+        batch = serve_batch(worker, request)
+        if why == "often":
+            batch.serving.response.pauses = served_response.MAX_PAUSES
+        await tokens(worker.memory, request.rid, 1)
+        urgent = new_request(worker.memory, metadata=cues(3))
+        other = worker.serve(urgent)
+        assert await batch.outcome() is Outcome.DONE
+        assert len(answer(worker.memory, request.rid).claims) == 1
+        await other.outcome()
+
+
+async def test_a_worker_that_leaves_leaves_a_paused_answer_to_others() -> None:
+    async with memory_worker.worker(capacity=1) as worker:
+        batch, urgent = await paused(worker)
+        worker.context.draining = True
+        batch.serving.interrupt(Stop.DRAIN)
+        assert await batch.outcome() is Outcome.LEFT
+        assert answer(worker.memory, batch.serving.response.rid).kinds[-1] == "Yield"
+        urgent.serving.interrupt(Stop.DRAIN)
+        await urgent.outcome()

@@ -273,3 +273,89 @@ async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(
     while turns:
         go_on()
     assert told == granted
+
+
+class TestMakingWay:
+    """Batch responses that hold slots while interactive requests wait."""
+
+    @staticmethod
+    def running(pool: slots.Slots, *names: str) -> tuple[list[slots.Turn], list[str]]:
+        """Batch responses that can make way, and the names of those that were asked to."""
+        asked: list[str] = []
+        turns = [pool.acquire(slots.BATCH, BOB, rid=name) for name in names]
+        for turn in turns:
+            pool.may_make_way(turn, lambda rid=turn.rid: asked.append(rid))  # type: ignore[misc]
+        return turns, asked
+
+    async def test_as_many_are_asked_as_wait_and_the_oldest_first(self) -> None:
+        pool = slots.Slots(3)
+        _, asked = self.running(pool, "a", "b", "c")
+        pool.acquire(slots.BATCH, ALICE)
+        assert asked == []
+        pool.acquire(0, ALICE)
+        assert asked == ["a"]
+        pool.acquire(slots.STARTED, ALICE)
+        assert asked == ["a", "b"]
+
+    async def test_none_is_asked_while_a_slot_is_free(self) -> None:
+        pool = slots.Slots(3)
+        _, asked = self.running(pool, "a", "b")
+        assert pool.acquire(0).done()
+        assert asked == []
+
+    async def test_who_can_make_way_only_later_is_asked_then(self) -> None:
+        pool, asked = slots.Slots(1), list[int]()
+        turn = pool.acquire(slots.BATCH)
+        urgent = pool.acquire(0)
+        pool.may_make_way(turn, lambda: asked.append(1))
+        pool.may_make_way(turn, lambda: asked.append(2))
+        assert asked == [1]
+        pool.release(turn)
+        assert urgent.done()
+
+    async def test_who_was_asked_counts_until_its_slot_is_free(self) -> None:
+        pool = slots.Slots(2)
+        turns, asked = self.running(pool, "a", "b")
+        first = pool.acquire(0, ALICE)
+        pool.release(turns[0])
+        assert first.done()
+        pool.acquire(0, ALICE)
+        assert asked == ["a", "b"]
+
+    async def test_the_share_of_batch_requests_is_not_taken_back(self) -> None:
+        pool = slots.Slots(1, batch_share=0.5)
+        held, asked = pool.acquire(0, cost=10.0), list[str]()
+        shared = pool.acquire(slots.BATCH, BOB, 10.0)
+        pool.acquire(0, ALICE, 10.0)
+        while not shared.done():
+            following = pool.acquire(0, ALICE, 10.0)
+            pool.release(held)
+            held = following if following.done() else held
+            assert pool.running == 1
+        pool.may_make_way(shared, lambda: asked.append("shared"))
+        assert asked == []
+
+    async def test_nobody_makes_way_for_one_that_may_have_no_more_slots(self) -> None:
+        pool = slots.Slots(4, limit=0.5)
+        mine = [pool.acquire(0, FLOOD) for _ in range(2)]
+        _, asked = self.running(pool, "a", "b")
+        pool.acquire(0, FLOOD)
+        assert all(turn.done() for turn in mine)
+        assert asked == []
+        pool.acquire(0, ALICE)
+        assert asked == ["a"]
+
+    async def test_interactive_responses_are_never_asked(self) -> None:
+        pool, asked = slots.Slots(1), list[str]()
+        pool.may_make_way(pool.acquire(0), lambda: asked.append("interactive"))
+        pool.acquire(slots.STARTED)
+        assert asked == []
+
+    async def test_what_made_way_goes_before_the_others_of_its_principal(self) -> None:
+        pool = slots.Slots(1)
+        held = pool.acquire(0)
+        later = pool.acquire(slots.BATCH, BOB)
+        paused = pool.acquire(slots.BATCH, BOB, first=True)
+        pool.release(held)
+        assert paused.done()
+        assert not later.done()
