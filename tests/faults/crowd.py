@@ -52,6 +52,7 @@ FIELDS = frozenset(
         "top_logprobs",
         "conversation",
         "if_busy",
+        "service_tier",
     }
 )
 # receive buffer of a client that is to stall: what it does not read soon shows at the server

@@ -27,10 +27,12 @@ WITH_IMAGES = 0.15  # of the requests, with items or without
 EMBEDDINGS = 0.12  # of the requests
 LONG = 0.15  # of the requests: a conversation that may be too long for the model
 TURNS = 0.2  # of the requests, of a few conversations
+BATCH = 0.5  # of the requests that are no turns and no forks
 FORKS = 0.2  # of the requests, of responses that run or have ended
 # A worker with so few slots that requests wait there while others have some free.
 SMALL = {"worker-1": {"TAILRACE_MAX_NUM_SEQS": "2"}}
 STOLEN = re.compile(rb'"kind": ?"stolen"')
+PAUSED = re.compile(rb'"reason": ?"paused"')
 WORDS = (" instead", " 天😀", "")  # what a fork replaces
 
 
@@ -49,6 +51,7 @@ class Round:
     resumes: int = 0  # of feeds
     told: int = 0  # ends of responses, on feeds
     stolen: int = 0  # claims by workers that stole the request
+    paused: int = 0  # times that a batch answer made way
 
     @property
     def word(self) -> str:
@@ -71,6 +74,7 @@ class Totals:
     resumes: int = 0
     told: int = 0
     stolen: int = 0
+    paused: int = 0
     bad: list[int] = field(default_factory=list)
 
     def add(self, one: Round) -> None:
@@ -84,6 +88,7 @@ class Totals:
         self.resumes += one.resumes
         self.told += one.told
         self.stolen += one.stolen
+        self.paused += one.paused
         if one.word != "pass":
             self.bad.append(one.seed)
 
@@ -111,7 +116,7 @@ class Totals:
                 f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
                 f"{self.compared}; ends told by feeds {self.told}, which resumed {self.resumes} "
-                f"times; requests stolen by idle workers {self.stolen}"
+                f"times; requests stolen by idle workers {self.stolen}; pauses {self.paused}"
             ),
             f"faults: {faults}",
             (
@@ -225,6 +230,8 @@ async def load(d: drill.Drill, until: float) -> None:
             wanted["shown"] = wants.images(rng)
         if rng.random() < LONG:
             wanted["before"] = rng.randrange(1, 30)
+        if rng.random() < BATCH:
+            wanted["service_tier"] = "flex"
         asked = await d.crowd.ask(
             tokens=tokens,
             pace_ms=rng.choice((5, 10, 20)),
@@ -305,6 +312,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 if not bit
             ]
             compared, differing = await archived.compare(d)
+        logs = [worker.log.read_bytes() for worker in on.of("worker")]
         return Round(
             *(seed, found, takeovers, Counter(counts)),
             inconclusive=", ".join(missing),
@@ -313,7 +321,8 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             untold=untold,
             resumes=sum(device.resumes for device in devices),
             told=sum(len(device.told) for device in devices),
-            stolen=sum(len(STOLEN.findall(w.log.read_bytes())) for w in on.of("worker")),
+            stolen=sum(len(STOLEN.findall(log)) for log in logs),
+            paused=sum(len(PAUSED.findall(log)) for log in logs),
         )
     finally:
         on.close()
@@ -336,7 +345,8 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
         print(
             (
                 f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; "
-                f"responses {one.report.figures['responses']}; stolen {one.stolen}"
+                f"responses {one.report.figures['responses']}; stolen {one.stolen}; "
+                f"paused {one.paused}"
             ),
             flush=True,
         )
