@@ -70,6 +70,34 @@ async def test_the_oldest_turns_are_left_out_on_every_transport(
     assert error["code"] == "context_length_exceeded"
 
 
+async def test_an_answer_that_was_cut_short_is_continued(
+    ask: Ask, client: httpx.AsyncClient
+) -> None:
+    """By its text, over every transport, from the cache and from the log."""
+    cues = gp.cues(60, 1)
+    cut = (await ask(input="tell me", max_output_tokens=25, metadata=cues, **PLAIN)).whole
+    assert (cut["status"], cut["continue"]) == ("incomplete", True)
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+    more = await ask(
+        previous_response_id=cut["id"], input="", max_output_tokens=9, metadata=cues, **PLAIN
+    )
+    rest = await ask(previous_response_id=more.whole["id"], input=[], metadata=cues, **PLAIN)
+    assert rest.whole["status"] == "completed"
+    assert "continue" not in rest.whole
+    texts = [text_of(each).rstrip("\ufffd") for each in (cut, more.whole, rest.whole)]
+    said = [{"role": "user", "content": "tell me"}]
+    assert "".join(texts) == scripted.expected_text(said, 60)
+    assert (await client.get(f"/v1/responses/{cut['id']}")).json() == cut
+    refused = await ask(previous_response_id=rest.whole["id"], **PLAIN)
+    assert refused.error is not None
+    assert refused.error["param"] == "previous_response_id"
+    # To the next turn the three are one message.
+    said += [{"role": "assistant", "content": "".join(texts)}, {"role": "user", "content": "and?"}]
+    turn = dict(input="and?", metadata=gp.cues(30, 1), **PLAIN)
+    after = await ask(previous_response_id=rest.whole["id"], **turn)
+    assert text_of(after.whole) == scripted.expected_text(said, 30)
+
+
 async def test_a_conversation_goes_on_and_on(client: httpx.AsyncClient) -> None:
     """Each turn is short; after some of them the model does not take all any more."""
     previous, told = None, []
