@@ -212,13 +212,15 @@ class RequestBuilder:
         self._require(create, request)
         return self._continuable(create, request), partition
 
+    def continues(self, pool: str) -> bool:
+        """Whether answers of a pool can be continued by their text."""
+        if self._records_version < records.VERSION_2:  # older readers would show what says so
+            return False
+        return requirements.may_have("continuation", self._workers.workers(pool))
+
     def _continuable(self, create: command.Create, request: records.Request) -> records.Request:
         """The request, whose echo says if an answer that is cut short can be continued."""
-        if (
-            self._records_version < records.VERSION_2  # older readers would show it
-            or not continuable(request)
-            or not requirements.may_have("continuation", self._workers.workers(create.pool))
-        ):
+        if not continuable(request) or not self.continues(create.pool):
             return request
         return msgspec.structs.replace(request, echo={**request.echo, events.CONTINUE: True})
 

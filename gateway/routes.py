@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway import admission, backlog, breaker, breakers, worker_registry
+from gateway import admission, backlog, breaker, breakers, shortening, worker_registry
 from gateway.parsing import command, conversation
 from tailrace import settings
 from tailrace.protocol import errors, features, records, topics
@@ -49,14 +49,28 @@ class Routes:
         self._workers = workers
         self._lately = lately
 
-    def backlog(self, name: str) -> backlog.Backlog:
+    def backlog(self, name: str, *, degrade: bool = True) -> backlog.Backlog:
         """The work ahead of a request of this pool, as far as it decides whether it is refused:
-        none where another pool may answer it."""
+        none where another pool may answer it. `degrade`: also because this one is busy."""
         chain = self._pools.catalog.chain(name)
-        broken = self._breakers.state(name) is breaker.State.OPEN
-        if len(chain) > 1 and (broken or chain[0].fallback_when_busy):
+        if len(chain) > 1 and (self._broken(name) or (chain[0].fallback_when_busy and degrade)):
             return admission.NOTHING_KNOWN
         return self._workers.backlog(name)
+
+    def shortened(self, create: command.Create, own: int) -> command.Create:
+        """The request, with a shorter answer where its pool is too busy for the whole one. `own`:
+        as of `choose`."""
+        chain = self._pools.catalog.chain(create.pool)
+        rule = chain[0].shorter_when_busy if chain else None
+        if rule is None or not shortening.allowed(create, rule):
+            return create
+        if len(chain) > 1 and self._broken(create.pool):
+            return create  # another pool answers
+        wait_s = self._wait_s(create.pool, create, own)
+        return create if (wait_s or 0.0) <= rule.backlog_s else shortening.applied(create, rule)
+
+    def _broken(self, name: str) -> bool:
+        return self._breakers.state(name) is breaker.State.OPEN
 
     def others(self, create: command.Create, request: records.Request) -> list[str]:
         """The pools that may answer in place of the one that was asked, by what is asked."""
@@ -80,7 +94,9 @@ class Routes:
         if len(chain) < 2:
             return create.pool
         asked, deadline_s = chain[0], create.deadline_ms / 1000
-        late_s = self._late_s(asked.name, create, own) if asked.fallback_when_busy else None
+        late_s = None
+        if asked.fallback_when_busy and create.degrade:
+            late_s = self._late_s(asked.name, create, own)
         if not allowed(request):
             if late_s is not None:
                 raise errors.deadline_not_met(late_s, deadline_s)
@@ -119,15 +135,19 @@ class Routes:
     def _able(self, name: str, request: records.Request) -> bool:
         """Whether it can answer, though perhaps not in time."""
         suits = stands_in(self._workers.standing(name), request)
-        return suits and self._breakers.state(name) is not breaker.State.OPEN
+        return suits and not self._broken(name)
 
     def _late_s(self, name: str, create: command.Create, own: int) -> float | None:
         """Seconds until the pool would start it, where that is after its deadline; else None."""
         if not create.generate:
             return None
-        work, lately = self._workers.backlog(name), self._lately(name, create.priority)
-        wait_s = work.wait_s(create.priority, own, lately)
+        wait_s = self._wait_s(name, create, own)
         return None if wait_s is None or wait_s <= create.deadline_ms / 1000 else wait_s
+
+    def _wait_s(self, name: str, create: command.Create, own: int) -> float | None:
+        """Seconds until the pool would start it; None while unknown."""
+        work, lately = self._workers.backlog(name), self._lately(name, create.priority)
+        return work.wait_s(create.priority, own, lately)
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:

@@ -204,6 +204,8 @@ class Submission:
         """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
         started = time.monotonic()
         self._admit(create, principal)
+        if self._builder.continues(create.pool):
+            create = self._routes.shortened(create, self._own(principal))
         looks_up = (
             create.previous is not None
             or create.fork is not None
@@ -253,6 +255,8 @@ class Submission:
         self._lately.add(pool, create.priority, time.monotonic())
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
+        if create.shortened_from:
+            telemetry.ANSWERS_SHORTENED.labels(pool=create.pool).inc()
         telemetry.SUBMIT_SECONDS.observe(seconds)
         _INGRESS_SECONDS.observe(seconds)
         telemetry.log(
@@ -332,7 +336,7 @@ class Submission:
             self._limits,
             refusing=self.refusing,
             writable=self._writer.ready,
-            work=self._routes.backlog(create.pool),
+            work=self._routes.backlog(create.pool, degrade=create.degrade),
             lately=self._lately_sent(create.pool, create.priority),
             elsewhere=self._counts.elsewhere(principal.key),
         )

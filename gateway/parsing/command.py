@@ -55,6 +55,9 @@ class Create:
         sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
         embed: what is to be embedded; nothing is generated then.
+        degrade: where the pool is busy, the answer may be shorter or another model's.
+        whole: the answer is not shortened, whatever the client says.
+        shortened_from: the bound of the answer before it was shortened; 0: it was not.
         truncate: older messages may be left out where the prompt is too long.
         cached: it is placed by the beginning of its prompt, which an engine may have kept.
         deadline_ms: a request that has not been started by then never is.
@@ -92,6 +95,9 @@ class Create:
     sealed: bool = False
     raw: bool = False
     embed: records.Embed | None = None
+    degrade: bool = True
+    whole: bool = False
+    shortened_from: int = 0
     truncate: bool = False
     cached: bool = True
     deadline_ms: int = MAX_DEADLINE_MS
@@ -121,7 +127,9 @@ class Create:
     def echo(self) -> dict[str, Any]:
         """Members of the Response object that are not as they are when nothing is said of them."""
         truncation = {"truncation": "auto"} if self.truncate else {}
-        return {**truncation, **self._extended_echo}
+        bounds = {"from": self.shortened_from, "to": self.sampling.max_tokens}
+        shortened = {events.SHORTENED: bounds} if self.shortened_from else {}
+        return {**truncation, **shortened, **self._extended_echo}
 
     @property
     def _extended_echo(self) -> dict[str, Any]:

@@ -158,7 +158,8 @@ def parse_compact(body: Body, catalog: Catalog) -> Create:
     create = parse(_whole({**asked, "store": False}), catalog)
     turn = (*create.turn, conversation.Message("user", SUM_UP, "input"))
     items = [*create.items, conversation.shown(turn[-1])]
-    return dataclasses.replace(create, turn=turn, input=conversation.messages(turn), items=items)
+    said = conversation.messages(turn)
+    return dataclasses.replace(create, turn=turn, input=said, items=items, whole=True)
 
 
 def _whole(body: Body) -> Body:

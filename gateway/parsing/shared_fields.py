@@ -40,6 +40,7 @@ class SharedFields(msgspec.Struct, frozen=True):
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
     deadline_ms: sampling.Deadline | None = None
+    degrade: bool | None = None
 
 
 def create(
@@ -107,6 +108,7 @@ def create(
         safety_identifier=fields.safety_identifier,
         prompt_cache_key=fields.prompt_cache_key,
         deadline_ms=or_default(fields.deadline_ms, MAX_DEADLINE_MS),
+        degrade=or_default(fields.degrade, True),
         truncate=truncate,
         cached=pool.cache == "prefix",
     )

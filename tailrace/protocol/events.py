@@ -126,6 +126,9 @@ def is_echo(found: dict[str, Any], rid: str) -> bool:
 
 DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 
+# Of a Response object whose answer may be shorter than was asked for: the bounds `from` and `to`.
+SHORTENED: Final = "shortened"
+
 FALLBACK: Final = "fallback"  # of a Response object; log rule §22
 
 # Of a Response object whose text can be continued (log rule §23). In the echo: of one that is cut

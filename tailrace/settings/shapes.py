@@ -68,6 +68,18 @@ class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 600.0
 
 
+class ShorterWhenBusy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When answers are shorter than they were asked for, and how long then."""
+
+    backlog_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="a request that would wait for longer gets a short answer"),
+    ]
+    max_output_tokens: Annotated[
+        int, msgspec.Meta(ge=16, description="its longest answer then, in tokens")
+    ] = 256
+
+
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 RevisionName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Canary = Percent | dict[RevisionName, Annotated[float, msgspec.Meta(ge=0)]]
@@ -101,6 +113,7 @@ class Pool:
     truncation: Truncation = "disabled"
     fallback: tuple[str, ...] = ()
     fallback_when_busy: bool = False
+    shorter_when_busy: ShorterWhenBusy | None = None
     late_after_s: float = 0.0
     stalled_after_s: float = 30.0
     canary: Canary | None = None
@@ -234,6 +247,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback_when_busy: Annotated[
         bool, msgspec.Meta(description="also where it would start them after their deadline")
     ] = False
+    shorter_when_busy: Annotated[
+        ShorterWhenBusy | None,
+        msgspec.Meta(
+            description="`backlog_s` and `max_output_tokens`: a request that would wait for longer "
+            "gets an answer of at most so many tokens, which can be continued; null: none does"
+        ),
+    ] = None
     late_after_s: Annotated[
         Seconds,
         msgspec.Meta(

@@ -19,6 +19,7 @@ from tailrace.telemetry.lines import (
     log,
 )
 from tailrace.telemetry.metrics import (
+    ANSWERS_SHORTENED,
     ARCHIVE_FOLD_SECONDS,
     ARCHIVED,
     BACKLOG_TOKENS,
@@ -92,6 +93,7 @@ from tailrace.telemetry.traces import (
 )
 
 __all__ = [
+    "ANSWERS_SHORTENED",
     "ARCHIVED",
     "ARCHIVE_FOLD_SECONDS",
     "BACKLOG_TOKENS",

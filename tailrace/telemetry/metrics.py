@@ -83,6 +83,11 @@ FALLBACKS: Final = Counter(
     "Requests that another pool got than their own, or their last",
     ["pool", "to"],
 )
+ANSWERS_SHORTENED: Final = Counter(
+    "tailrace_answers_shortened",
+    "Requests that got a shorter answer than they asked for, because their pool was busy",
+    ["pool"],
+)
 RUNNING_RESPONSES: Final = Gauge(
     "tailrace_running_responses", "In-flight responses of this process"
 )
