@@ -156,7 +156,7 @@ class Heartbeat:
         """The heartbeat's content; updates the engine's metrics."""
         slots = self.context.engine_slots if self.context else None
         running, queued = (slots.running, slots.queued) if slots else (0, 0)
-        telemetry.ENGINE_RUNNING.set(running)
+        telemetry.ENGINE_RUNNING.labels(pool=self._settings.pool).set(running)
         telemetry.ENGINE_WAITING.set(queued)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
         self._status.tokens_per_s = self._tokens_per_s
@@ -192,10 +192,11 @@ class Heartbeat:
                 waiting[rank] = asked * work.part + left.unread * work.each
             waiting[0] += slots.asked(STARTED) * work.part
             flows = slots.flows(0)
-        telemetry.BACKLOG_TOKENS.labels(kind="running").set(running)
+        pool = self._settings.pool
+        telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(running)
         for name, tokens in zip(topics.CLASSES, waiting, strict=True):
-            telemetry.BACKLOG_TOKENS.labels(kind=name).set(tokens)
-        telemetry.DRAIN_RATE.set(work.rate)
+            telemetry.BACKLOG_TOKENS.labels(pool=pool, kind=name).set(tokens)
+        telemetry.DRAIN_RATE.labels(pool=pool).set(work.rate)
         return {
             "running_tokens": round(running),
             "waiting_tokens": [round(tokens) for tokens in waiting],

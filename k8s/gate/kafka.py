@@ -288,6 +288,13 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
             yield Verdict(
                 f"{subject(scaled)} {name} backlog", "" if found else "no trigger asks for it"
             )
+        # Each name of a metric is followed by the labels that choose its series.
+        chosen = [part for query in queries for part in query.split("tailrace_")[1:]]
+        named = [part for part in chosen if f'pool="{pool}"' in part.partition("}")[0]]
+        yield Verdict(
+            f"{subject(scaled)} pool",
+            "" if named == chosen else "a query counts other pools' work",
+        )
         for lag in lags:
             yield Verdict(
                 f"{subject(scaled)} {lag['topic']} threshold",

@@ -34,7 +34,10 @@ _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_
 ASKED = {
     "first token > 250 ms over 5 min": ("tailrace_first_token_seconds_bucket[5m]", "> 0.25"),
     "first token > 200 ms on average over 1 min": ("tailrace_first_token_seconds_sum[1m]", "> 0.2"),
-    "seconds of work ahead": ("tailrace_backlog_tokens", "/ sum(tailrace_drain_tokens_per_second)"),
+    "seconds of work ahead": (
+        "tailrace_backlog_tokens",
+        "/ sum by (pool) (tailrace_drain_tokens_per_second)",
+    ),
     "GPU memory > 90 %": ("DCGM_FI_DEV_FB_USED", "> 0.9"),
     "error rate > 0.1 %": ("tailrace_responses_ended_total", "> 0.001"),
 }

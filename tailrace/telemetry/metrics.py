@@ -198,7 +198,9 @@ ARCHIVE_FOLD_SECONDS: Final = Histogram(
 )
 
 # engine and placement
-ENGINE_RUNNING: Final = Gauge("tailrace_engine_running", "Responses the engine is generating")
+ENGINE_RUNNING: Final = Gauge(
+    "tailrace_engine_running", "Responses the engine is generating", ["pool"]
+)
 ENGINE_WAITING: Final = Gauge(
     "tailrace_engine_waiting", "Responses accepted by this worker that the engine has not started"
 )
@@ -215,11 +217,12 @@ ENGINE_TOKENS_PER_SECOND: Final = Gauge(
 BACKLOG_TOKENS: Final = Gauge(
     "tailrace_backlog_tokens",
     "Output tokens that this worker's requests will take: running, and waiting by class",
-    ["kind"],
+    ["pool", "kind"],
 )
 DRAIN_RATE: Final = Gauge(
     "tailrace_drain_tokens_per_second",
     "Output tokens per second while requests wait; 0 before any waited",
+    ["pool"],
 )
 ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
 COLD_START_SECONDS: Final = Gauge(

@@ -474,6 +474,14 @@ PLANTED = [
         lambda m: spec(m, "ScaledObject", "worker")["triggers"].pop(3),
     ),
     Planted(
+        "an autoscaler that counts all pools",
+        "autoscaler fits pool and partitions",
+        "counts other pools' work",
+        lambda m: spec(m, "ScaledObject", "worker")["triggers"][-1]["metadata"].update(
+            query='sum(tailrace_engine_running{namespace="tailrace"})'
+        ),
+    ),
+    Planted(
         "lag that scales",
         "autoscaler fits pool and partitions",
         "may activate, not scale",
