@@ -143,7 +143,9 @@ async def test_what_cannot_be_continued_is_refused_by_name() -> None:
         formatted = await answered(parts, '{"a"', input="hi", text=form)
         called = await marked(parts, records.Mark(0, 0, "c", "f", "call_1"), text="{")
         thinking = await marked(parts, records.Mark(0, 0, "r"), text="Hm")
-        for each in (complete, formatted, called, thinking):
+        between = (records.Mark(0, 0, "c", "f", "call_1"), records.Mark(2, 1, "m"))
+        spoken = await marked(parts, *between, text="{}Well")
+        for each in (complete, formatted, called, thinking, spoken):
             assert "continue" not in each
             error = await refused(parts, previous_response_id=each["id"])
             assert (error.code, error.param) == ("invalid_value", "previous_response_id")

@@ -164,6 +164,16 @@ async def test_the_rungs_come_one_after_the_other() -> None:
         assert "shortened" not in shown
 
 
+async def test_a_pool_that_became_busy_meanwhile_keeps_who_wants_no_other() -> None:
+    async with test_fallback.running(CHAIN) as parts:
+        request, _ = await asked(parts, CHAIN)
+        parts.workers.note("default", [waiting(90)])
+        for degrade, pool in ((True, "small"), (False, "default")):
+            body = {"input": "hi", "deadline_ms": 60_000, "degrade": degrade}
+            create = responses_api.parse(body, settings.Catalog(CHAIN))
+            assert parts.submission._routes.choose(create, request, 0) == pool
+
+
 async def test_a_broken_pool_with_another_one_shortens_nothing_and_degrade_does_not_bind_it() -> (
     None
 ):

@@ -11,7 +11,7 @@ import pytest
 from tailrace import telemetry
 from tailrace.prompts import chat_template
 from tailrace.protocol import events, records
-from worker.engines import base, vllm_items, vllm_parsers, vllm_template
+from worker.engines import base, scripted, vllm_items, vllm_parsers, vllm_template
 
 TEXTS = ["", "plain", 'a "quote"\n\\ 日 😀', "\t\u0001", "{}"]
 
@@ -150,3 +150,37 @@ def test_a_custom_tool_is_shown_as_a_function_of_one_text() -> None:
     assert list(shown["parameters"]["properties"]) == ["input"]
     assert "about" in shown["description"]
     assert "[a-z]+" in shown["description"]
+
+
+class Thinking:
+    """A parser that keeps all text to itself, of a model that thinks first. Its prompt does not say
+    that the thinking is over."""
+
+    tool_parser = None
+
+    def __init__(self, behind: bool) -> None:
+        self.behind = behind
+        self.reasoning_parser = self
+
+    def is_reasoning_end(self, _ids: list[int]) -> bool:
+        return False
+
+    def parse_delta(self, *_what: Any, **_how: Any) -> None:
+        return None
+
+
+def test_a_text_that_is_continued_is_no_reasoning() -> None:
+    made: list[Thinking] = []
+
+    def new_parser(behind: bool) -> Thinking:
+        made.append(Thinking(behind))
+        return made[-1]
+
+    characters = scripted.Detokenizer()
+    kit = vllm_items.Kit(new_parser, None, (), characters, (), (), None, False, in_message=True)
+    parser = vllm_items.Items(kit)
+    pieces = [piece for token in scripted.text_ids("It goes on") for piece in parser.push(token)]
+    pieces += parser.finish()
+    assert "".join(piece.text for piece in pieces) == "It goes on"
+    assert {piece.kind for piece in pieces} == {"m"}
+    assert [each.behind for each in made] == [True]

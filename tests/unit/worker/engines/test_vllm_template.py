@@ -130,6 +130,10 @@ def test_a_text_that_is_continued_ends_the_prompt_as_it_is(text: str) -> None:
     assert template.continues
     ids = template.render(dialogue(text, continued=True))
     assert "".join(map(chr, ids)) == f"<user>q</><assistant>{text}"
+    said = dialogue(text, continued=True)
+    said.messages[0]["content"] = "say tailrace-continues-here"
+    ids = template.render(said)
+    assert "".join(map(chr, ids)) == f"<user>say tailrace-continues-here</><assistant>{text}"
     closed = "".join(map(chr, template.render(dialogue(text, continued=False))))
     assert closed == f"<user>q</><assistant>{text.strip()}</><assistant>"
 
