@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import prometheus_client
 import pytest
 
 from tailrace import settings
@@ -100,6 +101,14 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
         pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
     ]
     assert told["waiting_principals"] == 2
+    # The metrics say the same, by pool: each pool scales by its own.
+    value = prometheus_client.REGISTRY.get_sample_value
+    for kind, tokens in zip(("interactive", "batch"), told["waiting_tokens"], strict=True):
+        found = value("tailrace_backlog_tokens", {"pool": "default", "kind": kind})
+        assert found == pytest.approx(tokens, abs=1)
+    rate = value("tailrace_drain_tokens_per_second", {"pool": "default"})
+    assert rate == pytest.approx(told["drain_rate"], abs=0.1)
+    assert value("tailrace_engine_running", {"pool": "default"}) == told["running"]
 
 
 async def test_a_change_is_told_before_the_next_heartbeat_is_due(
