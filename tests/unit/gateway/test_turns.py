@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import busy
+from gateway.parsing import responses_api
 from tailrace import log
 from tailrace.archive import database, migration, reader
 from tailrace.protocol import conversations, errors, fold, records, topics
@@ -66,6 +67,26 @@ async def ended(parts: gateway_parts.Parts, rid: str) -> None:
         return (await parts.delivery.find(rid, OWNER)).phase is fold.Phase.DONE
 
     await waiting.eventually(done, "the end")
+
+
+async def test_a_turn_without_input_continues_the_text_of_the_last_one(
+    archive: reader.Reader,
+) -> None:
+    async with talking(archive) as (parts, name):
+        first = await asked(parts, name, "one")
+        parts.answer(first, "Once ", "upon", reason="length")
+        await ended(parts, first)
+        for nothing in ({}, {"input": ""}):
+            body = {"conversation": name, **nothing}
+            more = responses_api.parse(body, gateway_parts.CATALOG)
+            stream = await parts.submission.submit(more, ALICE)
+            stream.release()
+            request = parts.requests()[-1]
+            assert request.continue_final
+            parts.answer(stream.rid, " a", reason="length")
+            await ended(parts, stream.rid)
+        assert request.messages[-1] == {"role": "assistant", "content": "Once upon a"}
+        assert await following(parts, name) == [("user", "one"), ("assistant", "Once upon a a")]
 
 
 async def test_a_turn_follows_those_that_ended(archive: reader.Reader) -> None:
