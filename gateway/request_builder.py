@@ -216,7 +216,7 @@ class RequestBuilder:
         """Whether answers of a pool can be continued by their text."""
         if self._records_version < records.VERSION_2:  # older readers would show what says so
             return False
-        return requirements.may_have("continuation", self._workers.workers(pool))
+        return requirements.continues(self._workers.workers(pool))
 
     def _continuable(self, create: command.Create, request: records.Request) -> records.Request:
         """The request, whose echo says if an answer that is cut short can be continued."""

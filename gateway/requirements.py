@@ -24,6 +24,9 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "dimensions": "Fewer dimensions than it has are",
 }
 
+# Clients are told beforehand that it can be had, so whichever worker owns the partition has to.
+_OF_ALL: Final[frozenset[features.Feature]] = frozenset({"continuation"})
+
 
 def check(
     create: command.Create,
@@ -61,17 +64,17 @@ def check(
     if not known:
         return
     for need in needs:
-        if not any(need.feature in each for each in known):
+        enough = all if need.feature in _OF_ALL else any
+        if not enough(need.feature in each for each in known):
             what = _WORDS.get(need.feature, f"'{need.feature}' is")
             raise errors.unsupported_parameter(
                 _param(create, need.field), f"{what} not supported by the model '{create.model}'."
             )
 
 
-def may_have(feature: features.Feature, workers: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a worker of a pool has it, or none is known."""
-    known = list(_told(workers))
-    return not known or any(feature in each for each in known)
+def continues(workers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all workers of a pool continue texts, as far as they are known."""
+    return all("continuation" in each for each in _told(workers))
 
 
 def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -187,7 +187,8 @@ async def test_workers_and_readers_that_do_not_know_it(monkeypatch: pytest.Monke
     async with gateway_parts.running() as parts:
         cut = await answered(parts, "a", input="hi")
         able = [f for f in features.ALL if f != "continuation"]
-        beats = [{"state": "ready", "partitions": [0], "features": able}]
+        beat = {"state": "ready", "partitions": [0]}
+        beats = [beat | {"features": sorted(features.ALL)}, beat | {"features": able}]
         with monkeypatch.context() as changed:
             changed.setattr(parts.workers, "workers", lambda _pool: beats)
             error = await refused(parts, previous_response_id=cut["id"])
