@@ -131,6 +131,7 @@ class RequestBuilder:
             body_digest=create.body_digest,
             choice=create.choice,
             conversation=create.conversation,
+            cached_answers=create.cached_answers,
             **self._extension(create),
         )
         self._require(create, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,8 @@ class ServedResponse:
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
+        looked_up: when a former answer was last looked for (monotonic).
+        generates: the engine answers it, also where there is a former answer.
     """
 
     request: records.Request
@@ -68,6 +71,8 @@ class ServedResponse:
     cached_tokens: int = 0
     engine_failures: int = 0
     engine_busy: int = 0
+    looked_up: float = -math.inf
+    generates: bool = False
 
     @property
     def rid(self) -> str:

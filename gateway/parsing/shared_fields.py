@@ -40,6 +40,7 @@ class SharedFields(msgspec.Struct, frozen=True):
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
     deadline_ms: sampling.Deadline | None = None
+    cached_answers: bool | None = None
 
 
 def create(
@@ -109,6 +110,7 @@ def create(
         deadline_ms=or_default(fields.deadline_ms, MAX_DEADLINE_MS),
         truncate=truncate,
         cached=pool.cache == "prefix",
+        cached_answers=or_default(fields.cached_answers, True),
     )
 
 

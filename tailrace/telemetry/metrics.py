@@ -117,7 +117,9 @@ REPLAYED_RECORDS: Final = Counter("tailrace_replayed_records", "Records read for
 # the log
 FRAMES: Final = Counter("tailrace_frames_appended", "Token frames appended and acknowledged")
 TOKENS: Final = Counter(
-    "tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"]
+    "tailrace_tokens",
+    "Tokens: prompt, cached (part of prompt), output; given (former answers)",
+    ["kind"],
 )
 FLUSHES: Final = Counter(
     "tailrace_flushes",
@@ -150,6 +152,11 @@ STOLEN: Final = Counter(
     "tailrace_stolen_requests",
     "Requests taken from another worker's partition: claimed, lost_race (another worker's claim "
     "came first), left (begun, ended, or no slot was free)",
+    ["outcome"],
+)
+CACHED_ANSWERS: Final = Counter(
+    "tailrace_cached_answers",
+    "Former answers, where a pool gives them again: hit, miss (requests that may get one), kept",
     ["outcome"],
 )
 ORPHANED: Final = Gauge(

@@ -123,6 +123,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        answer_of: str = "",
     ) -> Writer:
         own = self.claim(
             request,
@@ -131,8 +132,11 @@ class World:
             copied=copied,
             dropped=0 if prev else dropped,
             served=served,
+            answer_of=answer_of,
         )
-        return Writer(self, request, own, worker, list(accepted), held, copied, dropped, served)
+        return Writer(
+            *(self, request, own, worker, list(accepted), held, copied, dropped, served, answer_of)
+        )
 
     def claim(
         self,
@@ -143,6 +147,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        answer_of: str = "",
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -161,6 +166,7 @@ class World:
             copied,
             dropped,
             served,
+            answer_of,
         )
         self.token(claim)
         return own
@@ -173,6 +179,7 @@ class World:
         digest: str,
         claims: int = 1,
         model: str = "m",
+        answer_of: str = "",
     ) -> None:
         metered = records.Metered(
             request.rid,
@@ -186,6 +193,7 @@ class World:
             self.now,
             "",
             digest,
+            answer_of,
         )
         self.append(topics.USAGE, 0, request.owner.key, metered)
 
@@ -353,6 +361,7 @@ class Writer:
     copied: int = 0
     dropped: int = 0
     served: str = ""
+    answer_of: str = ""
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
@@ -390,7 +399,10 @@ class Writer:
         )
         if bill:
             status = reference_fold.STATUS.get(reason, "failed")
-            self.world.bill(self.request, status, usage, chain, model=self.served or "m")
+            model = self.served or "m"
+            self.world.bill(
+                self.request, status, usage, chain, model=model, answer_of=self.answer_of
+            )
 
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
@@ -505,6 +517,8 @@ class Good:
     turn: records.Request  # the second of a conversation
     shortened: records.Request  # its prompt lacks two turns; taken over
     elsewhere: records.Request  # its pool's worker died before a token; another pool answered
+    greedy: records.Request  # generated, with temperature 0
+    given: records.Request  # the answer of `greedy` again
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -531,6 +545,18 @@ def by_another_pool(w: World) -> records.Request:
     w.append(SMALL, PARTITION, request.rid, records.Reroute(request.rid, request, asked_ms))
     w.writer(request, "small-1/b", first, served="small-model").frames(20).end()
     return request
+
+
+def with_an_answer_given_again(
+    w: World, user: str = "alice", other: str = "alice", **wants: Any
+) -> tuple[records.Request, records.Request]:
+    """A response to `user`, and the same answer once more, to `other`. `wants`: of the second."""
+    greedy = {"sampling": records.Sampling(4096, temperature=0.0)}
+    first = w.ask("greedy", user, wants=greedy)
+    w.writer(first, "worker-1/a").frames(20).end()
+    second = w.ask("greedy", other, wants={**greedy, **wants})
+    w.writer(second, "worker-2/b", answer_of=first.rid).frames(20, 20).end()
+    return first, second
 
 
 def good() -> Good:
@@ -618,9 +644,10 @@ def _good() -> Good:
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
+    greedy, given = with_an_answer_given_again(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere),
+        *(shortened, elsewhere, greedy, given),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -654,4 +681,6 @@ def _good() -> Good:
         turn,
         shortened,
         elsewhere,
+        greedy,
+        given,
     )

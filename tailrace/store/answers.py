@@ -1,0 +1,55 @@
+"""Answers that may be given again: the ids that a model made of a request.
+
+key      answer:<pool>:<digest>       id of the response, its ids, tokens of its prompt, as JSON
+lives    as long as the pool says (`cached_answers`)
+writer   worker
+if lost  requests are answered by the engine, as without
+
+What the digest is of: `worker.cached_answers`. Only workers may read or write these keys.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from tailrace.protocol import records
+from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+
+MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is not kept
+
+
+class Answer(NamedTuple):
+    """An answer. `rid`: of the response that it was made for. `prompt_tokens`: length of its
+    prompt."""
+
+    rid: str
+    ids: Sequence[int]
+    prompt_tokens: int
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    rid: records.Name
+    ids: Annotated[list[records.TokenId], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
+    prompt_tokens: records.Count
+
+
+class Answers:
+    """Every call raises StoreUnavailable."""
+
+    def __init__(self, redis: RedisStore) -> None:
+        self._redis = redis
+
+    async def find(self, pool: str, digest: str) -> Answer | None:
+        """The answer under this digest, or None."""
+        found = decoded(await self._redis.execute("GET", _key(pool, digest)), _Answer)
+        return Answer(found.rid, found.ids, found.prompt_tokens) if found is not None else None
+
+    async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
+        """Keep an answer of at most MAX_IDS ids. Another one under this digest is replaced."""
+        value = msgspec.json.encode(_Answer(answer.rid, list(answer.ids), answer.prompt_tokens))
+        await self._redis.execute("SET", _key(pool, digest), value, "PX", milliseconds(ttl_s))
+
+
+def _key(pool: str, digest: str) -> str:
+    return f"answer:{pool}:{digest}"
