@@ -16,12 +16,13 @@ from k8s import make_secrets
 from tailrace.auth.principal import Principal
 from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
+from tailrace.store.answers import Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
 from tailrace.store.prefixes import Prefixes, PrefixHit
 from tailrace.store.queues import Queues
-from tailrace.store.redis_store import RedisStore
+from tailrace.store.redis_store import RedisStore, StoreUnavailable
 from tailrace.store.running import Running
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
@@ -139,6 +140,16 @@ async def test_a_worker_offers_requests_to_other_workers(worker: RedisStore) -> 
     assert await offers.all_of("default") == {}
 
 
+async def test_a_worker_keeps_answers_which_nobody_else_reads(
+    worker: RedisStore, gateway: RedisStore
+) -> None:
+    answer = Answer("resp_a", [1, 2], 3)
+    await Answers(worker).keep("default", "digest", answer, 60.0)
+    assert await Answers(worker).find("default", "digest") == answer
+    with pytest.raises(StoreUnavailable):
+        await Answers(gateway).find("default", "digest")
+
+
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:
     prefixes = Prefixes(worker, max_per_pool=1)
     await prefixes.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
@@ -195,6 +206,8 @@ async def test_nobody_may_administer_or_read_foreign_keys(
         ("worker", "GETDEL ticket:x"),
         ("worker", "SET session:x 1"),
         ("worker", "GET rate:x"),
+        ("worker", "GET session:x"),
+        ("gateway", "GET answer:default:x"),
         ("gateway", "ZADD prefix:{default} 1 x"),
     ],
 )

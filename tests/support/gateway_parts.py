@@ -241,9 +241,11 @@ def put_answer(
     error: tuple[str, str] | None = None,
     dropped: int = 0,
     served: str = "",
+    answer_of: str = "",
 ) -> None:
     """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed.
-    `dropped`: so many messages were left out. `served`: another model answers."""
+    `dropped`: so many messages were left out. `served`: another model answers. `answer_of`: it is
+    that response's answer again."""
     rid, partition = request.rid, ids.parse(request.rid).partition
     topic = topics.requests("default", "interactive")
     claim = records.Claim(
@@ -251,6 +253,7 @@ def put_answer(
         echo=request.echo,
         dropped=dropped,
         served=served,
+        answer_of=answer_of,
     )
     broker.put_record(topics.TOKENS, partition, claim, rid)
     digest = fold.H0
