@@ -1,6 +1,7 @@
 """Answers that may be given again: the ids that a model made of a request.
 
-key      answer:<pool>:<digest>       id of the response, its ids, tokens of its prompt, as JSON
+key      answer:{pool}:<digest>       id of the response, its ids, tokens of its prompt, as JSON
+         answer:{pool}                sorted set of the pool's digests, by time
 lives    as long as the pool says (`cached_answers`)
 writer   worker
 if lost  requests are answered by the engine, as without
@@ -14,8 +15,10 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import records
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+from tailrace.store import indexed
+from tailrace.store.redis_store import RedisStore, decoded
 
+MAX_PER_POOL: Final = 10_000
 MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is not kept
 
 
@@ -37,19 +40,22 @@ class _Answer(msgspec.Struct, frozen=True):
 class Answers:
     """Every call raises StoreUnavailable."""
 
-    def __init__(self, redis: RedisStore) -> None:
+    def __init__(self, redis: RedisStore, max_per_pool: int = MAX_PER_POOL) -> None:
         self._redis = redis
+        self._max_per_pool = max_per_pool
 
     async def find(self, pool: str, digest: str) -> Answer | None:
         """The answer under this digest, or None."""
-        found = decoded(await self._redis.execute("GET", _key(pool, digest)), _Answer)
+        found = decoded(await self._redis.execute("GET", f"{_index(pool)}:{digest}"), _Answer)
         return Answer(found.rid, found.ids, found.prompt_tokens) if found is not None else None
 
     async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
         """Keep an answer of at most MAX_IDS ids. Another one under this digest is replaced."""
         value = msgspec.json.encode(_Answer(answer.rid, list(answer.ids), answer.prompt_tokens))
-        await self._redis.execute("SET", _key(pool, digest), value, "PX", milliseconds(ttl_s))
+        await indexed.publish(
+            self._redis, _index(pool), [digest], value, ttl_s=ttl_s, most=self._max_per_pool
+        )
 
 
-def _key(pool: str, digest: str) -> str:
-    return f"answer:{pool}:{digest}"
+def _index(pool: str) -> str:
+    return f"answer:{{{pool}}}"

@@ -207,7 +207,7 @@ async def test_nobody_may_administer_or_read_foreign_keys(
         ("worker", "SET session:x 1"),
         ("worker", "GET rate:x"),
         ("worker", "GET session:x"),
-        ("gateway", "GET answer:default:x"),
+        ("gateway", "GET answer:{default}:x"),
         ("gateway", "ZADD prefix:{default} 1 x"),
     ],
 )

@@ -49,7 +49,7 @@ async def test_an_answer_is_given_again_as_long_as_redis_has_it(
         return await bench.done(request.rid)
 
     async with redis.asyncio.from_url(redis_url) as client:
-        held = f"answer:{bench.pool}:*"
+        held = f"answer:{{{bench.pool}}}:*"
         first = await ask(0)
 
         async def kept() -> bool:
@@ -76,8 +76,8 @@ async def test_an_answer_is_given_again_as_long_as_redis_has_it(
     await inside.leave()
 
     # Redis is gone.
-    alone = {"TAILRACE_REDIS_CACHE": f"redis://127.0.0.1:{ports.free_port()}/0"}
-    await bench.serve(TAILRACE_POOLS=json.dumps(pools), **alone)
+    nowhere = f"redis://127.0.0.1:{ports.free_port()}/0"
+    await bench.serve(TAILRACE_POOLS=json.dumps(pools), TAILRACE_REDIS_CACHE=nowhere)
     assert (await ask(3)).fold.answer_of == ""
 
 

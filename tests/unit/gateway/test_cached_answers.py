@@ -106,7 +106,7 @@ async def test_a_former_answer_says_nothing_of_a_revision() -> None:
         told: list[tuple[Any, ...]] = []
         parts.canaries.began = lambda *said: told.append(said)  # type: ignore[method-assign]
         parts.canaries.ended = lambda *said, **_: told.append(said)  # type: ignore[method-assign]
-        with await parts.submission.submit(test_canaries.create(), ALICE) as stream:
+        with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
             request = test_canaries.last_request(parts)
             gateway_parts.put_answer(parts.broker, request, "ho", answer_of="resp_x")
             await gateway_parts.all_events(stream)
