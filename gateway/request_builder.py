@@ -25,7 +25,7 @@ from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, ids, records, seals
+from tailrace.protocol import equal_requests, errors, events, ids, records, seals
 from tailrace.web import access
 
 
@@ -255,6 +255,12 @@ class RequestBuilder:
             outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
         ).inc()
         return chosen
+
+    async def answered(self, create: command.Create, request: records.Request) -> bool:
+        """Whether the pool has a former answer to this request (log rule §24)."""
+        digest = equal_requests.digest(request)
+        most = request.sampling.max_tokens
+        return digest is not None and await self._cache.answered(create.pool, digest, most)
 
     def partition_of_key(self, principal: Principal, key: str) -> int:
         """The partition of all requests of a principal with this idempotency key."""

@@ -8,7 +8,7 @@ from typing import Final
 from gateway import admission, backlog, breaker, breakers, worker_registry
 from gateway.parsing import command, conversation
 from tailrace import settings
-from tailrace.protocol import errors, features, records, topics
+from tailrace.protocol import equal_requests, errors, features, records, topics
 from tailrace.settings.shapes import Pool
 
 UNAVAILABLE_S: Final = 1.0
@@ -49,12 +49,29 @@ class Routes:
         self._workers = workers
         self._lately = lately
 
-    def backlog(self, name: str) -> backlog.Backlog:
-        """The work ahead of a request of this pool, as far as it decides whether it is refused:
-        none where another pool may answer it."""
+    def gives_again(self, create: command.Create) -> bool:
+        """Whether the pool that was asked may answer by a former answer, which its workers are
+        there to give."""
+        pool = self._pools.catalog.pool(create.pool)
+        plain = create.generate and create.fork is None and create.embed is None
+        return (
+            pool is not None
+            and pool.cached_answers is not None
+            and plain
+            and create.cached_answers
+            and equal_requests.repeatable(create.sampling)
+            and self._breakers.state(pool.name) is not breaker.State.OPEN
+        )
+
+    def backlog(self, create: command.Create) -> backlog.Backlog:
+        """The work ahead of a request, as far as it decides whether it is refused before anything
+        else is known of it: none where another pool, or a former answer, may answer it."""
+        name = create.pool
         chain = self._pools.catalog.chain(name)
         broken = self._breakers.state(name) is breaker.State.OPEN
         if len(chain) > 1 and (broken or chain[0].fallback_when_busy):
+            return admission.NOTHING_KNOWN
+        if self.gives_again(create):
             return admission.NOTHING_KNOWN
         return self._workers.backlog(name)
 
@@ -77,9 +94,14 @@ class Routes:
                 none can answer.
         """
         chain = self._pools.catalog.chain(create.pool)
+        deadline_s = create.deadline_ms / 1000
+        if len(chain) < 2 or not chain[0].fallback_when_busy:
+            late_s = self._late_s(create.pool, create, own) if self.gives_again(create) else None
+            if late_s is not None:
+                raise errors.deadline_not_met(late_s, deadline_s)
         if len(chain) < 2:
             return create.pool
-        asked, deadline_s = chain[0], create.deadline_ms / 1000
+        asked = chain[0]
         late_s = self._late_s(asked.name, create, own) if asked.fallback_when_busy else None
         if not allowed(request):
             if late_s is not None:

@@ -15,39 +15,21 @@ from collections.abc import Callable
 import msgspec
 
 from tailrace import telemetry
-from tailrace.protocol import fold, history, images, records
+from tailrace.protocol import equal_requests, fold, history, records
 from tailrace.store.answers import MAX_IDS, Answer, Answers
 from tailrace.store.redis_store import StoreUnavailable
 from worker.engines import base
 
 
-def key(request: records.Request, engine: base.Engine) -> str | None:
-    """A digest of all that the answer's ids, text and items follow from, and of who may be given
-    it. None where the request must be generated: it is sampled, shows log probabilities or images,
-    continues another response's tokens, generates nothing, or asks for it; or the engine does not
-    say what an answer follows from.
-
-    The length that is asked for is no part of it, unless messages are left out by it: an answer
-    that ended by itself is the same under any bound that it does not reach.
-    """
-    sampling = request.sampling
-    plain = request.generate and request.fork is None and request.embed is None
-    greedy = sampling.temperature == 0 and sampling.logprobs is None
-    if not (plain and greedy and request.cached_answers) or images.any_in(request.messages):
-        return None
+def made_by(request: records.Request, engine: base.Engine) -> str | None:
+    """A digest of what the answer's ids, text and items follow from beside the request. None where
+    the engine does not say."""
     of_engine = engine.repeatable(request)
     if of_engine is None:
         return None
-    # Members keep their order in this text: a template may show it to the model.
     followed = [
-        request.owner.cache_scope,
-        request.model,
         [engine.model_rev, engine.tokenizer_digest, engine.parser_name(request)],
         [of_engine, engine.max_model_len],
-        request.messages,
-        msgspec.structs.replace(sampling, max_tokens=sampling.max_tokens * request.truncate),
-        [request.tools, request.tool_choice, request.parallel_tool_calls, request.max_tool_calls],
-        [request.format, request.reasoning, request.raw, request.truncate],
     ]
     return hashlib.blake2b(msgspec.json.encode(followed), digest_size=20).hexdigest()
 
@@ -76,14 +58,16 @@ class CachedAnswers:
         """A former answer to this request, or None. Takes no longer than one call to Redis."""
         if self._answers is None or not self._ttl_s():
             return None
-        digest = key(request, engine)
-        if digest is None:
+        digest, made = equal_requests.digest(request), made_by(request, engine)
+        if digest is None or made is None:
             return None
         found = None
         with contextlib.suppress(StoreUnavailable):
             found = await self._answers.find(self._pool, digest)
-        if found is not None and len(found.ids) >= request.sampling.max_tokens:
-            found = None  # this client wants less of it
+        if found is not None and (
+            found.made_by != made or len(found.ids) >= request.sampling.max_tokens
+        ):
+            found = None  # another model's, or more than this client wants
         telemetry.CACHED_ANSWERS.labels(outcome="miss" if found is None else "hit").inc()
         return found
 
@@ -110,10 +94,10 @@ class CachedAnswers:
             or not 0 < state.next <= MAX_IDS
         ):
             return
-        digest = key(request, engine)
-        if digest is None:
+        digest, made = equal_requests.digest(request), made_by(request, engine)
+        if digest is None or made is None:
             return
-        answer = Answer(request.rid, list(draft.ids), state.prompt)
+        answer = Answer(request.rid, list(draft.ids), state.prompt, made)
         task = asyncio.create_task(self._keep(digest, answer))
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)

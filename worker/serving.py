@@ -210,7 +210,7 @@ class Serving:
         if response.request.model not in context.models:
             return None
         found = await context.answers.find(response.request, context.engine)
-        return found and claim_plan.Given(*found)
+        return found and claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
 
     async def _encode(self, state: fold.Fold) -> None:
         """Encode the prompt once, and look up what a fork begins with if it is to be written.

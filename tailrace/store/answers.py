@@ -1,12 +1,14 @@
 """Answers that may be given again: the ids that a model made of a request.
 
-key      answer:{pool}:<digest>       id of the response, its ids, tokens of its prompt, as JSON
+key      answer:{pool}:<digest>       id of the response, its ids, tokens of its prompt, and a
+                                      digest of what made them, as JSON
          answer:{pool}                sorted set of the pool's digests, by time
 lives    as long as the pool says (`cached_answers`)
 writer   worker
 if lost  requests are answered by the engine, as without
 
-What the digest is of: `worker.cached_answers`. Only workers may read or write these keys.
+The digest is of the request (`tailrace.protocol.equal_requests`). Gateways look whether there is an
+answer.
 """
 
 from collections.abc import Sequence
@@ -24,17 +26,19 @@ MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is no
 
 class Answer(NamedTuple):
     """An answer. `rid`: of the response that it was made for. `prompt_tokens`: length of its
-    prompt."""
+    prompt. `made_by`: digest of what else it follows from (`worker.cached_answers`)."""
 
     rid: str
     ids: Sequence[int]
     prompt_tokens: int
+    made_by: str
 
 
 class _Answer(msgspec.Struct, frozen=True):
     rid: records.Name
     ids: Annotated[list[records.TokenId], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
     prompt_tokens: records.Count
+    made_by: str
 
 
 class Answers:
@@ -47,11 +51,14 @@ class Answers:
     async def find(self, pool: str, digest: str) -> Answer | None:
         """The answer under this digest, or None."""
         found = decoded(await self._redis.execute("GET", f"{_index(pool)}:{digest}"), _Answer)
-        return Answer(found.rid, found.ids, found.prompt_tokens) if found is not None else None
+        if found is None:
+            return None
+        return Answer(found.rid, found.ids, found.prompt_tokens, found.made_by)
 
     async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
         """Keep an answer of at most MAX_IDS ids. Another one under this digest is replaced."""
-        value = msgspec.json.encode(_Answer(answer.rid, list(answer.ids), answer.prompt_tokens))
+        ids = list(answer.ids)
+        value = msgspec.json.encode(_Answer(answer.rid, ids, answer.prompt_tokens, answer.made_by))
         await indexed.publish(
             self._redis, _index(pool), [digest], value, ttl_s=ttl_s, most=self._max_per_pool
         )

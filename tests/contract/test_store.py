@@ -353,7 +353,7 @@ async def test_an_answer_is_found_until_its_time_is_over(
     store: RedisStore, raw: redis.asyncio.Redis, name: str
 ) -> None:
     kept = Answers(store, max_per_pool=2)
-    answer = Answer("resp_a", list(range(MAX_IDS)), 3)
+    answer = Answer("resp_a", list(range(MAX_IDS)), 3, "made")
     await kept.keep(name, "d", answer, 60.0)
     assert await kept.find(name, "d") == answer
     assert await kept.find(name, "e") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,11 +11,18 @@ import pytest
 from gateway import breaker, chat_completions, text_completions
 from gateway.breaker import State
 from gateway.parsing import chat_api, completions_api, responses_api
-from tailrace.protocol import events, records
+from tailrace.protocol import equal_requests, errors, events, records
+from tailrace.settings.shapes import CachedAnswers
+from tailrace.store.answers import Answer, Answers
 from tests.support import gateway_parts
 from tests.support.gateway_parts import ALICE, CATALOG
 from tests.unit.gateway import test_canaries, test_fallback
 from tests.unit.gateway.test_chat_items import RIDS, series
+
+GIVES = dataclasses.replace(test_fallback.LARGE, fallback=(), cached_answers=CachedAnswers())
+GIVES_AND_FALLS = dataclasses.replace(
+    GIVES, fallback=("small",), fallback_when_busy=True, cached_answers=CachedAnswers()
+)
 
 
 @pytest.mark.parametrize(("said", "found"), [({}, True), ({"cached_answers": False}, False)])
@@ -99,6 +107,57 @@ async def test_a_former_answer_does_not_close_a_breaker() -> None:
                     await gateway_parts.all_events(stream)
             state = parts.breakers.state("default")
             assert state is (State.HALF_OPEN if answer_of else State.CLOSED)
+
+
+@pytest.mark.parametrize("pools", [(GIVES,), (GIVES_AND_FALLS, test_fallback.SMALL)], ids=len)
+async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any) -> None:
+    async with test_fallback.running(pools) as parts:
+        for pool in pools:
+            parts.workers.note(pool.name, [test_fallback.beat(**test_fallback.BUSY)])
+        asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
+        sampled = test_fallback.made({"deadline_ms": 1000})
+        declined = test_fallback.made(
+            {"deadline_ms": 1000, "temperature": 0, "cached_answers": False}
+        )
+        for create in (asked, sampled, declined):
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(create, ALICE)
+            assert refused.value.status == 429
+        assert parts.requests() == []
+        # Now a worker has an answer to it.
+        request, _ = await parts.submission._builder.build(asked, ALICE)
+        digest = equal_requests.digest(request)
+        assert digest is not None
+        most = request.sampling.max_tokens
+        for ids, taken in (([1] * most, False), ([1] * (most - 1), True)):
+            await Answers(parts.redis).keep("default", digest, Answer("resp_x", ids, 1, ""), 60.0)
+            if not taken:
+                with pytest.raises(errors.ApiError):
+                    await parts.submission.submit(asked, ALICE)
+                continue
+            with await parts.submission.submit(asked, ALICE) as stream:
+                assert stream.pool == "default"
+                request = test_fallback.parts_request(parts, "default")
+                test_fallback.answer(parts, request, answer_of="resp_x")
+                await gateway_parts.all_events(stream)
+        for create in (sampled, declined):
+            with pytest.raises(errors.ApiError):
+                await parts.submission.submit(create, ALICE)
+        parts.redis.away = True
+        with pytest.raises(errors.ApiError):
+            await parts.submission.submit(asked, ALICE)
+
+
+async def test_where_there_is_a_place_nothing_is_looked_up() -> None:
+    def looked(*_: Any) -> bool:
+        raise AssertionError
+
+    async with test_fallback.running((GIVES,)) as parts:
+        parts.cache.answered = looked  # type: ignore[assignment]
+        asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
+        with await parts.submission.submit(asked, ALICE) as stream:
+            test_fallback.answer(parts, test_fallback.parts_request(parts, "default"))
+            await gateway_parts.all_events(stream)
 
 
 async def test_a_former_answer_says_nothing_of_a_revision() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tailrace import log
-from tailrace.protocol import events, ids, records, topics
+from tailrace.protocol import equal_requests, events, ids, records, topics
 from tailrace.store.answers import MAX_IDS, Answer, Answers
 from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
@@ -42,6 +42,10 @@ async def worker(
 def asking(made: Worker, n: int = 20, **more: Any) -> records.Request:
     fields: dict[str, Any] = {"sampling": GREEDY, "metadata": cues(n), **more}
     return memory_worker.new_request(made.memory, **fields)
+
+
+def key(request: records.Request, engine: scripted.Scripted) -> tuple[str | None, str | None]:
+    return equal_requests.digest(request), cached_answers.made_by(request, engine)
 
 
 async def served(made: Worker, request: records.Request) -> memory_worker.Answer:
@@ -140,8 +144,8 @@ async def test_another_request_has_another_key(changed: dict[str, Any]) -> None:
     async with worker() as made:
         engine = made.engine
         one, other = asking(made), asking(made, **changed)
-        assert cached_answers.key(one, engine) == cached_answers.key(asking(made), engine)
-        assert cached_answers.key(one, engine) != cached_answers.key(other, engine)
+        assert key(one, engine) == key(asking(made), engine)
+        assert key(one, engine) != key(other, engine)
 
 
 async def test_the_key_is_of_the_engine_too() -> None:
@@ -150,8 +154,8 @@ async def test_the_key_is_of_the_engine_too() -> None:
         for name, value in (("model_rev", "b"), ("tokenizer_digest", "b"), ("max_model_len", 9)):
             other = scripted.Scripted(capacity=1, max_model_len=8_192)
             setattr(other, name, value)
-            found.add(cached_answers.key(request, other))
-        found.add(cached_answers.key(request, made.engine))
+            found.add(cached_answers.made_by(request, other))
+        found.add(cached_answers.made_by(request, made.engine))
         assert len(found) == 4
         assert None not in found
 
@@ -167,6 +171,15 @@ async def test_a_tenant_shares_its_answers() -> None:
             await served(made, asking(made, owner=records.Owner("other", "bob", "shop")))
         )
         judged(made.memory, "L16")
+
+
+async def test_an_answer_of_another_revision_is_not_given() -> None:
+    redis = MemoryRedis()
+    async with worker(redis) as made:
+        await served(made, asking(made))
+        made.engine.model_rev = "scripted-2"
+        assert not given(await served(made, asking(made)))
+        assert given(await served(made, asking(made)))
 
 
 @pytest.mark.parametrize(
@@ -250,9 +263,10 @@ async def test_an_answer_that_cannot_be_read_is_generated() -> None:
     async with worker(redis, engine=Picky(capacity=1, max_model_len=8_192)) as made:
         expected = await served(made, asking(made))
         request = asking(made)
-        digest = cached_answers.key(request, made.engine)
+        digest, by = key(request, made.engine)
         assert digest is not None
-        await Answers(redis).keep(POOL, digest, Answer("resp_x", [7], 1), 60.0)
+        assert by is not None
+        await Answers(redis).keep(POOL, digest, Answer("resp_x", [7], 1, by), 60.0)
         found = await served(made, request)
         assert [claim.answer_of for claim in found.claims] == ["resp_x", ""]
         assert (found.fold.answer_of, found.fold.ids) == ("", expected.fold.ids)

@@ -133,9 +133,9 @@ async def test_a_prefix_is_absent_or_has_a_partition(answer: Any) -> None:
 
 
 @hypothesis.given(ANSWERS)
-@hypothesis.example(b'{"rid":"resp_a","ids":[1,-1],"prompt_tokens":1}')
-@hypothesis.example(b'{"rid":"resp_a","ids":[4294967296],"prompt_tokens":1}')
-@hypothesis.example(b'{"rid":"","ids":[1],"prompt_tokens":1}')
+@hypothesis.example(b'{"rid":"resp_a","ids":[1,-1],"prompt_tokens":1,"made_by":""}')
+@hypothesis.example(b'{"rid":"resp_a","ids":[4294967296],"prompt_tokens":1,"made_by":""}')
+@hypothesis.example(b'{"rid":"","ids":[1],"prompt_tokens":1,"made_by":""}')
 async def test_an_answer_is_absent_or_has_ids(answer: Any) -> None:
     found = await answers.Answers(store_of(answer)).find("p", "d")
     if found is not None:
