@@ -51,8 +51,7 @@ class ServedResponse:
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
-        looked_up: when a former answer was last looked for (monotonic).
-        generates: the engine answers it, also where there is a former answer.
+        looked_up: when a former answer was last looked for (monotonic); infinity: no more.
     """
 
     request: records.Request
@@ -72,7 +71,6 @@ class ServedResponse:
     engine_failures: int = 0
     engine_busy: int = 0
     looked_up: float = -math.inf
-    generates: bool = False
 
     @property
     def rid(self) -> str:

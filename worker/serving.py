@@ -204,7 +204,7 @@ class Serving:
     async def _former_answer(self) -> claim_plan.Given | None:
         response, context = self.response, self._context
         now = context.monotonic()
-        if response.generates or now - response.looked_up < ANSWER_S:
+        if now - response.looked_up < ANSWER_S:
             return None
         response.looked_up = now
         if response.request.model not in context.models:

@@ -74,6 +74,7 @@ async def test_the_same_request_is_answered_once_more_without_the_engine() -> No
         assert found.ended.usage.output_tokens == 20
         assert (found.ended.reason, found.ended.status) == ("stop", "completed")
         assert [each.answer_of for each in metered(made.memory)] == ["", first.rid]
+        assert given(await served(made, asking(made))) == first.rid  # not the second's
         judged(made.memory, "L1", "L2", "L5", "L6", "L9", "L16")
 
 
@@ -117,23 +118,37 @@ async def test_a_request_that_has_waited_is_looked_up_again() -> None:
         assert (named[0], bool(named[2])) == ("", True)
 
 
+UNREPEATABLE: list[dict[str, Any]] = [
+    {"sampling": records.Sampling(1_000)},
+    {"sampling": records.Sampling(1_000, temperature=0.01)},
+    {"sampling": records.Sampling(1_000, top_k=1)},
+    {"sampling": records.Sampling(1_000, seed=1)},
+    {"sampling": records.Sampling(1_000, temperature=0.0, logprobs=0)},
+    {"cached_answers": False},
+    {"generate": False},
+    {"fork": records.Fork("resp_x", 1)},
+    {"embed": records.Embed(["x"])},
+]
+
+
+@pytest.mark.parametrize("changed", UNREPEATABLE, ids=str)
+async def test_what_must_be_generated(changed: dict[str, Any]) -> None:
+    async with worker() as made:
+        assert equal_requests.digest(asking(made, **changed)) is None
+
+
 OTHERS: list[dict[str, Any]] = [
     {"text": "another"},
     {"model": "another"},
     {"owner": records.Owner("https://tests", "bob")},
-    {"sampling": records.Sampling(1_000)},
-    {"sampling": records.Sampling(1_000, temperature=0.01)},
     {"sampling": records.Sampling(1_000, temperature=0.0, stop=("x",))},
     {"sampling": records.Sampling(1_000, temperature=0.0, seed=1)},
-    {"sampling": records.Sampling(1_000, temperature=0.0, logprobs=1)},
     {"sampling": records.Sampling(1_000, temperature=0.0, logit_bias={"1": 1.0})},
     {"tools": [test_serving_items.TOOL]},
     {"format": {"type": "json_object"}},
     {"reasoning": {"effort": "low"}},
     {"truncate": True},
     {"raw": True},
-    {"cached_answers": False},
-    {"generate": False},
     {"metadata": cues(21)},
     {"metadata": cues(20, script_sampling="1")},
 ]
@@ -195,9 +210,9 @@ async def test_an_answer_of_another_revision_is_not_given() -> None:
 async def test_what_is_not_kept(first: dict[str, Any]) -> None:
     async with worker() as made:
         await served(made, asking(made, **first))
-        assert not given(
-            await served(made, asking(made, **{**first, "store": True, "cached_answers": True}))
-        )
+        sampling = records.Sampling(10_000, temperature=0.0)
+        later = {**first, "store": True, "cached_answers": True, "sampling": sampling}
+        assert not given(await served(made, asking(made, **later)))
 
 
 async def test_an_answer_is_given_only_within_the_bound_of_the_request() -> None:

@@ -89,6 +89,15 @@ def test_an_answer_is_given_whole() -> None:
     assert problems(w) == ["it ended after 18 of 20 ids"]
 
 
+def test_other_ids_than_those_of_the_answer_are_found() -> None:
+    w = worlds.World()
+    first = w.ask("another question", wants={"sampling": GREEDY})
+    w.writer(first, "worker-1/a").frames(20).end()
+    second = w.ask("greedy", wants={"sampling": GREEDY})
+    w.writer(second, "worker-2/b", answer_of=first.rid).frames(20, 20).end()
+    assert problems(w) == ["id 0 is not that of the answer that it names"]
+
+
 def test_a_takeover_generates_the_rest() -> None:
     w = worlds.World()
     first = w.ask("greedy", wants={"sampling": GREEDY})
