@@ -163,8 +163,8 @@ class Serving:
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
         # It needs no slot, and is written also where all are taken.
-        if decision.prev is None and (given := await self._former_answer()) is not None:
-            return ClaimPlan(None, given=given)
+        if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
+            return ClaimPlan(None, response.prompt_ids or (), given=given)
         rank = response.rank if decision.prev is None else slots.STARTED
         wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
         if wanted and (decision.last or decision.alone):
@@ -201,7 +201,7 @@ class Serving:
             copied=self._copied(entry.fold),
         )
 
-    async def _former_answer(self) -> claim_plan.Given | None:
+    async def _former_answer(self, state: fold.Fold) -> claim_plan.Given | None:
         response, context = self.response, self._context
         now = context.monotonic()
         if now - response.looked_up < ANSWER_S:
@@ -210,7 +210,17 @@ class Serving:
         if response.request.model not in context.models:
             return None
         found = await context.answers.find(response.request, context.engine)
-        return found and claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
+        if found is None:
+            return None
+        if context.engine.parser_name(response.request):
+            try:
+                await self._encode(state)  # a parser reads the prompt too
+            except base.EngineError:
+                return None  # the usual way says what is wrong
+        prompt = response.prompt_ids
+        if response.dropped or (prompt is not None and len(prompt) != found.prompt_tokens):
+            return None
+        return claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
 
     async def _encode(self, state: fold.Fold) -> None:
         """Encode the prompt once, and look up what a fork begins with if it is to be written.

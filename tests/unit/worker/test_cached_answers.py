@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -329,6 +329,41 @@ async def test_items_are_those_of_the_new_response() -> None:
         assert called == [ids.call_id(second.rid, n) for n in range(2)]
         assert found.ended.usage.reasoning_tokens == found.fold.reasoning > 0
         judged(made.memory, "L1", "L5", "L6", "L9", "L16")
+
+
+class Reader(scripted.Scripted):
+    """Its parsers read the prompt: of a model that reasons, it says where that has ended.
+
+    Attributes:
+        prompts: what they read.
+        longer: prompts have so many tokens more from now on.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(capacity=4, max_model_len=8_192)
+        self.prompts: list[list[int]] = []
+        self.longer = 0
+
+    async def encode(self, request: records.Request) -> list[int]:
+        return await super().encode(request) + [1] * self.longer
+
+    async def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> Any:
+        self.prompts.append(list(prompt_ids))
+        return await super().item_parser(request, prompt_ids)
+
+
+async def test_a_parser_reads_the_prompt_of_an_answer_that_is_given_again() -> None:
+    engine = Reader()
+    async with worker(engine=engine) as made:
+        tools: dict[str, Any] = {"tools": [test_serving_items.TOOL]}
+        await served(made, asking(made, **tools))
+        found = await served(made, asking(made, **tools))
+        assert given(found)
+        assert engine.prompts[0] == engine.prompts[1] != []
+        assert found.claims[0].prompt_tokens == found.ended.usage.input_tokens
+        engine.longer = 1  # as with a template that was changed
+        assert not given(await served(made, asking(made, **tools)))
+        assert len(engine.prompts[-1]) == len(engine.prompts[0]) + 1
 
 
 async def test_a_stop_string_ends_it_at_the_same_place() -> None:
