@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import secrets
 import time
 
@@ -260,7 +259,6 @@ class ClaimRunner:
             part="cached answer",
             exc_info=error,
         )
-        self._response.looked_up = math.inf
         self._response.abandoned.add(self.fencing_token)
         # The next claim names this one, if this one has won. Without that it would lose to it.
         while self.fencing_token not in self._entry.seen and self._attempt.stopped is None:

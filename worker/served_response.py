@@ -51,7 +51,7 @@ class ServedResponse:
         cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
-        looked_up: when a former answer was last looked for (monotonic); infinity: no more.
+        looked_up: when a former answer was last looked for (monotonic).
     """
 
     request: records.Request

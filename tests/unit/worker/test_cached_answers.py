@@ -20,7 +20,8 @@ from tests.support.waiting import eventually
 from tests.unit.worker import test_serving, test_serving_items
 from tests.unit.worker.test_serving import metered
 from tests.unit.worker.test_serving_fallback import judged, responses
-from worker import cached_answers
+from worker import cached_answers, replays
+from worker.attempt import Stop
 from worker.cached_answers import CachedAnswers
 from worker.engines import scripted
 from worker.generation import Detokenizer
@@ -287,6 +288,27 @@ async def test_an_answer_that_cannot_be_read_is_generated() -> None:
         assert (found.fold.answer_of, found.fold.ids) == ("", expected.fold.ids)
         shown = responses(made.memory, request)
         assert events.CACHED_ANSWER not in shown[-1]
+        judged(made.memory, "L1", "L6", "L9", "L16")
+
+
+async def test_a_worker_that_leaves_yields_what_it_has_not_written() -> None:
+    async with worker() as made:
+        first, second = asking(made), asking(made)
+        expected = await served(made, first)
+        whole, serving = replays.Replays(), made.serve(second)
+
+        class Slow:
+            async def run(self, *arguments: Any) -> None:
+                serving.serving.interrupt(Stop.DRAIN)
+                made.context.replays = whole
+                await whole.run(*arguments)
+
+        made.context.replays = Slow()  # type: ignore[assignment]
+        assert await serving.outcome() is Outcome.DONE
+        found = answer(made.memory, second.rid)
+        assert found.kinds[:2] == ["Claim", "Yield"]
+        assert (given(found), found.fold.answer_of) == (first.rid, "")
+        assert (found.text, found.fold.ids) == (expected.text, expected.fold.ids)
         judged(made.memory, "L1", "L6", "L9", "L16")
 
 
