@@ -20,6 +20,7 @@ import uvloop
 
 from bench import (
     beside,
+    cached,
     cancel,
     fanout,
     gateway_cost,
@@ -57,6 +58,7 @@ SUITES: dict[str, ModuleType] = {
         upgrade,
         history,
         waits,
+        cached,
         hop,
         gateway_cost,
         fanout,
@@ -77,6 +79,7 @@ NOT_QUICK = {
     tags.NAME,
     items_beside.NAME,
     waits.NAME,
+    cached.NAME,
 }
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 

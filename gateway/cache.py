@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tailrace.store import (
+    answers,
     breakers,
     canaries,
     idempotency,
@@ -33,6 +34,7 @@ class Cache:
         evictable = evictable or redis
         self._sessions = sessions.Sessions(evictable)
         self._idempotency_keys = idempotency.IdempotencyKeys(redis)
+        self._answers = answers.Answers(evictable)
         self._prefixes = prefixes.Prefixes(evictable)
         self._workers = workers.Workers(redis)
         self._running = running.Running(redis)
@@ -66,6 +68,12 @@ class Cache:
         nothing: prefixes.PrefixHit | None = None
         hit = await self._ask(self._prefixes.lookup_prefix(pool, list(reversed(chain))), nothing)
         return hit.partition if hit is not None else None
+
+    async def answered(self, pool: str, digest: str, most: int) -> bool:
+        """Whether there is an answer of less than `most` tokens to requests with this digest."""
+        nothing: answers.Answer | None = None
+        found = await self._ask(self._answers.find(pool, digest), nothing)
+        return found is not None and len(found.ids) < most
 
     async def workers(self, pool: str) -> list[dict[str, Any]] | None:
         """None without Redis."""

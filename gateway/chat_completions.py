@@ -83,7 +83,14 @@ def completion(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "usage": usage(responses),
         "service_tier": first.get("service_tier"),
         "metadata": first.get("metadata") or {},
+        **marks(responses),
     }
+
+
+def marks(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is told beside OpenAI's members: that all choices are former answers."""
+    given = all(each.get(events.CACHED_ANSWER) for each in responses)
+    return {events.CACHED_ANSWER: True} if given else {}
 
 
 def _choice(index: int, response: dict[str, Any]) -> dict[str, Any]:
@@ -259,6 +266,8 @@ class Stream:
         out = b""
         if event.response is not None and not index:  # it may be another one than was asked for
             self._head["model"] = event.response["model"]
+            if len(self._choices) == 1:
+                self._head.update(marks([event.response]))
         if not self._opened:
             self._opened = True
             out = b"".join(choice.open() for choice in self._choices)

@@ -27,7 +27,7 @@ from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, ids, records, seals
+from tailrace.protocol import equal_requests, errors, events, ids, records, seals
 from tailrace.web import access
 
 _CLOSED: Final = (
@@ -144,6 +144,7 @@ class RequestBuilder:
             body_digest=create.body_digest,
             choice=create.choice,
             conversation=create.conversation,
+            cached_answers=create.cached_answers,
             **self._extension(create),
             continue_final=bool(continues),
         )
@@ -280,6 +281,12 @@ class RequestBuilder:
             outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
         ).inc()
         return chosen
+
+    async def answered(self, create: command.Create, request: records.Request) -> bool:
+        """Whether the pool has a former answer to this request (log rule §24)."""
+        digest = equal_requests.digest(request)
+        most = request.sampling.max_tokens
+        return digest is not None and await self._cache.answered(create.pool, digest, most)
 
     def partition_of_key(self, principal: Principal, key: str) -> int:
         """The partition of all requests of a principal with this idempotency key."""

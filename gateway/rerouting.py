@@ -110,19 +110,19 @@ class Rerouting:
         elif not found.told:
             answered = stream.final is not None and stream.final["status"] == "completed"
             if answered or found.state.next:
-                self._breakers.settled(found.owner)
+                self._went_well(found)
             else:
                 self._breakers.left(found.owner)
 
     def began(self, stream: response_stream.ResponseStream, seconds: float) -> None:
         """The first token came, so long after the request."""
         found = self._watched.get(stream.rid)
-        if found is not None and not found.state.served:
+        if found is not None and not found.state.served and not found.state.answer_of:
             self._canaries.began(found.owner, found.state.model[0], seconds)
 
     def _of_revision(self, found: Watched, *, failed: bool) -> None:
         """Say how a response ended, once."""
-        if not found.judged and not found.state.served:
+        if not found.judged and not found.state.served and not found.state.answer_of:
             found.judged = True
             self._canaries.ended(found.owner, found.state.model[0], failed=failed)
 
@@ -147,7 +147,7 @@ class Rerouting:
             return
         if found.state.next and not found.told:
             found.told = True
-            self._breakers.settled(pool.name)
+            self._went_well(found)
         late = 0 < pool.late_after_s < now - found.sent_at
         if late and not found.late and not found.state.next:
             found.late = found.told = True
@@ -157,6 +157,13 @@ class Rerouting:
             found.stalled = found.told = True
             self._of_revision(found, failed=True)
             self._breakers.settled(pool.name, "stalled")
+
+    def _went_well(self, found: Watched) -> None:
+        """It has tokens. A former answer says nothing of the pool's engines."""
+        if found.state.answer_of:
+            self._breakers.left(found.owner)
+        else:
+            self._breakers.settled(found.owner)
 
     async def _send_on(self, found: Watched) -> None:
         """Give the request to the next pool, if its own is broken. What fails is tried again: two

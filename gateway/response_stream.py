@@ -96,7 +96,7 @@ class ResponseStream:
             raise
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
-            self._tell_revision()
+            self._tell_headers()
         if (self.awaited_since or self.last_token_at) and any(e.delta is not None for e in batch):
             self._measure(time.monotonic())
         return batch
@@ -115,10 +115,12 @@ class ResponseStream:
             telemetry.inter_token_seconds(self.pool).observe(now - self.last_token_at)
         self.last_token_at = now
 
-    def _tell_revision(self) -> None:
+    def _tell_headers(self) -> None:
         revision = (self.final or {}).get(events.REVISION)
         if isinstance(revision, str) and _HEADER_VALUE.fullmatch(revision):
             self.headers = {**self.headers, "x-tailrace-revision": revision}
+        if (self.final or {}).get(events.CACHED_ANSWER):
+            self.headers = {**self.headers, "x-tailrace-cached-answer": "true"}
 
     def keepalive(self) -> None:
         """Make a waiting `next_events` return an empty list."""

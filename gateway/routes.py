@@ -8,7 +8,7 @@ from typing import Final
 from gateway import admission, backlog, breaker, breakers, shortening, worker_registry
 from gateway.parsing import command, conversation
 from tailrace import settings
-from tailrace.protocol import errors, features, records, topics
+from tailrace.protocol import equal_requests, errors, features, records, topics
 from tailrace.settings.shapes import Pool
 
 UNAVAILABLE_S: Final = 1.0
@@ -49,11 +49,29 @@ class Routes:
         self._workers = workers
         self._lately = lately
 
-    def backlog(self, name: str, *, degrade: bool = True) -> backlog.Backlog:
-        """The work ahead of a request of this pool, as far as it decides whether it is refused:
-        none where another pool may answer it. `degrade`: also because this one is busy."""
+    def gives_again(self, create: command.Create) -> bool:
+        """Whether the pool that was asked may answer by a former answer, which its workers are
+        there to give."""
+        pool = self._pools.catalog.pool(create.pool)
+        plain = create.generate and create.fork is None and create.embed is None
+        return (
+            pool is not None
+            and pool.cached_answers is not None
+            and plain
+            and create.cached_answers
+            and equal_requests.repeatable(create.sampling)
+            and not self._broken(pool.name)
+        )
+
+    def backlog(self, create: command.Create) -> backlog.Backlog:
+        """The work ahead of a request, as far as it decides whether it is refused before anything
+        else is known of it: none where another pool, or a former answer, may answer it."""
+        name = create.pool
         chain = self._pools.catalog.chain(name)
-        if len(chain) > 1 and (self._broken(name) or (chain[0].fallback_when_busy and degrade)):
+        elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
+        if len(chain) > 1 and (self._broken(name) or elsewhere):
+            return admission.NOTHING_KNOWN
+        if self.gives_again(create):
             return admission.NOTHING_KNOWN
         return self._workers.backlog(name)
 
@@ -91,10 +109,14 @@ class Routes:
                 none can answer.
         """
         chain = self._pools.catalog.chain(create.pool)
+        deadline_s = create.deadline_ms / 1000
+        if len(chain) < 2 or not (chain[0].fallback_when_busy and create.degrade):
+            late_s = self._late_s(create.pool, create, own) if self.gives_again(create) else None
+            if late_s is not None:
+                raise errors.deadline_not_met(late_s, deadline_s)
         if len(chain) < 2:
             return create.pool
-        asked, deadline_s = chain[0], create.deadline_ms / 1000
-        late_s = None
+        asked, late_s = chain[0], None
         if asked.fallback_when_busy and create.degrade:
             late_s = self._late_s(asked.name, create, own)
         if not allowed(request):

@@ -235,7 +235,7 @@ class Submission:
                 await self._tokens.check(create, request)
                 request = await self._files.apart(request)
                 self._permit(principal)  # what came before may have taken seconds
-                rid, pool = request.rid, self._routes.choose(create, request, self._own(principal))
+                rid, pool = request.rid, await self._choose(create, request, principal)
                 # One topic decides which request of a key is the first.
                 home = pool if create.idempotency_key is None else create.pool
                 appended = await self._append(
@@ -336,13 +336,30 @@ class Submission:
             self._limits,
             refusing=self.refusing,
             writable=self._writer.ready,
-            work=self._routes.backlog(create.pool, degrade=create.degrade),
+            work=self._routes.backlog(create),
             lately=self._lately_sent(create.pool, create.priority),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()
             raise refused
+
+    async def _choose(
+        self, create: command.Create, request: records.Request, principal: Principal
+    ) -> str:
+        """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
+        in any."""
+        try:
+            return self._routes.choose(create, request, self._own(principal))
+        except errors.ApiError as refused:
+            if refused.status == 429 and await self._answered(create, request):
+                return create.pool
+            telemetry.REQUESTS.labels(outcome="refused").inc()
+            raise
+
+    async def _answered(self, create: command.Create, request: records.Request) -> bool:
+        """Whether the pool's workers have a former answer, which needs no place in an engine."""
+        return self._routes.gives_again(create) and await self._builder.answered(create, request)
 
     async def _append(
         self,

@@ -79,7 +79,12 @@ def completion(
                 "finish_reason": chat_completions.FINISH[response["status"]],
             }
         )
-    return {**_head(responses), "choices": shown, "usage": usage(responses, per_prompt)}
+    return {
+        **_head(responses),
+        "choices": shown,
+        "usage": usage(responses, per_prompt),
+        **chat_completions.marks(responses),
+    }
 
 
 def _logprobs(tokens: Sequence[_Token], offset: int) -> dict[str, Any]:
@@ -131,6 +136,8 @@ class Stream:
             return b""
         if event.response is not None and not index:  # it may be another one than was asked for
             self._head["model"] = event.response["model"]
+            if len(self._shown) == 1:
+                self._head.update(chat_completions.marks([event.response]))
         if event.type == "response.output_text.delta" and event.delta is not None:
             tokens = _delta(event.body).logprobs if self._logprobs else []
             out = self._chunk(index, self._begun(index) + event.delta, tokens)

@@ -32,8 +32,9 @@ TIER_S = {
     "faults": 900,
     "journey": 1500,
 }
-# Unit tests use every core. Tests of services, faults and journeys mostly wait (for starts, deadlines
-# and rebalances), and each file has its own servers. The real engine takes half of the contract tier.
+# Unit tests use every core. Tests of services, faults and journeys mostly wait (for starts,
+# deadlines and rebalances), and each file has its own servers. The real engine takes half of the
+# contract tier.
 PROCESSES = {
     "unit": ("-n", str(min(4, os.cpu_count() or 1))),
     "contract": ("-n", "2", "--dist", "loadfile"),

@@ -9,6 +9,7 @@
       commit_tracker  which offset may be committed; pure
     servings          the responses that are served now
       serving         one response, from its request to DONE
+      cached_answers  former answers that are given again
       takeover        what to do about a response, by its fold; pure
       claim_plan      what a claim is for; pure
       claim_runner    one claim, from CLAIM to END

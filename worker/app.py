@@ -16,12 +16,14 @@ from tailrace.log.identity import LogIdentity
 from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
+from tailrace.store.answers import Answers
 from tailrace.store.offers import Offers
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.queues import Queues
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
 from worker.activity_writer import ActivityWriter
+from worker.cached_answers import CachedAnswers
 from worker.connections import Connections, connect
 from worker.engines import base
 from worker.flush_scheduler import FlushScheduler
@@ -103,6 +105,9 @@ class App:
             worker=s.name,
             price=self._price,
         )
+        self._answers = CachedAnswers(
+            Answers(self._connections.redis_cache), s.pool, self._answers_live_s
+        )
         self._heartbeat = Heartbeat(
             Workers(self._connections.redis), s, self.status, self._engine, self._incarnation
         )
@@ -126,6 +131,12 @@ class App:
         """The pool's price, as it is now."""
         pool = self.pools.catalog.pool(self._settings.pool)
         return pool.price if pool is not None else settings.Price()
+
+    def _answers_live_s(self) -> float:
+        """For how long the pool's answers may be given again, as it is now; 0: they are not."""
+        pool = self.pools.catalog.pool(self._settings.pool)
+        kept = pool.cached_answers if pool is not None else None
+        return kept.ttl_s if kept is not None else 0.0
 
     def leave(self) -> None:
         """Drain and end; the first step of an orderly end."""
@@ -305,6 +316,7 @@ class App:
             ranges=connections.replays,
             forks=ForkSources(connections.replays, connections.offsets, identity),
             pause_s=s.pause_s,
+            answers=self._answers,
         )
         servings = Servings(context, tasks)
         consumer = RequestConsumer(
@@ -379,6 +391,7 @@ class App:
     async def _shut_down(self) -> None:
         for stop in (
             self._metering.stop,
+            self._answers.stop,
             self.writer.stop,
             self._connections.offsets.stop,
             self._engine.shutdown,

@@ -55,6 +55,15 @@ _DEAD_LETTER_REASONS: Final = {
 }
 
 
+class Given(NamedTuple):
+    """An answer that is given again: the response that it was made for, its ids, and how many
+    tokens its prompt has."""
+
+    rid: str
+    ids: Sequence[int]
+    prompt_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
     """A claim about to be made.
@@ -68,6 +77,7 @@ class ClaimPlan:
         alone: it holds the place of a trial to its end.
         copied: what the response begins with that is not generated for it (log rule §19). None
             where it begins with nothing else, or the log has all of it already.
+        given: the former answer that it writes again (log rule §24); None: the engine makes one.
     """
 
     prev: str | None
@@ -77,6 +87,12 @@ class ClaimPlan:
     last: bool = False
     alone: bool = False
     copied: Sequence[int] | None = None
+    given: Given | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt in tokens; 0 where it was not encoded."""
+        return len(self.prompt_ids) if self.given is None else self.given.prompt_tokens
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -125,12 +141,13 @@ def claim_record(
         delivery.offset,
         me.model_rev,
         me.tokenizer_digest,
-        prompt_tokens=len(plan.prompt_ids) + copied,
+        prompt_tokens=plan.prompt_tokens + copied,
         echo=request.echo if plan.prev is None else {},
         parser=me.parser,
         copied=copied,
         dropped=dropped if plan.prev is None else 0,
         served=served,
+        answer_of=plan.given.rid if plan.given is not None else "",
     )
 
 

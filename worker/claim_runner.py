@@ -58,7 +58,7 @@ class ClaimRunner:
     @property
     def used(self) -> float:
         """Tokens that the engine has worked on for this claim: the prompt, and what it made."""
-        if self._ending is not None:
+        if self._ending is not None or self._plan.given is not None:
             return 0.0
         generated = self._attempt.generation
         made = generated.total - generated.inherited
@@ -157,7 +157,8 @@ class ClaimRunner:
             NotResumable, or whatever the engine raises when it makes a parser.
         """
         made = self._generation(await self._visible())
-        copied = self._plan.copied or ()
+        given = self._plan.given
+        copied = (self._plan.copied or ()) if given is None else given.ids
         if self._plan.prev is not None or copied:
             accepted = visible.Accepted()
             if self._plan.prev is not None:
@@ -200,12 +201,16 @@ class ClaimRunner:
             await self._resume()
         except Exception as error:
             self._resume_without_text()
+            if self._plan.given is not None:
+                return await self._not_given(error)
             if self._ending is None:
                 return await self._engine_failed(error)
         made = attempt.generation
         if self._ending is not None:
             made.close(self._ending.reason)
             return True
+        if self._plan.given is not None:
+            return await self._given()
         request = self._response.request
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
         so_far = list(self._entry.fold.ids) if self._plan.prev else []
@@ -240,6 +245,28 @@ class ClaimRunner:
         if attempt.stopped is None or (finished and attempt.stopped in _RESUMABLE):
             return True
         await self._interrupted()
+        return False
+
+    async def _given(self) -> bool:
+        """A former answer is written. Returns whether to write END."""
+        if self._attempt.interrupted():
+            await self._interrupted()
+            return False
+        self._attempt.generation.close("stop")
+        return True
+
+    async def _not_given(self, error: Exception) -> bool:
+        """A former answer cannot be read: the engine makes one, under another claim."""
+        telemetry.log(
+            telemetry.Action.TASK_FAILED,
+            response=self._response.rid,
+            part="cached answer",
+            exc_info=error,
+        )
+        self._response.abandoned.add(self.fencing_token)
+        # The next claim names this one, if this one has won. Without that it would lose to it.
+        while self.fencing_token not in self._entry.seen and self._attempt.stopped is None:
+            await self._entry.changed(1.0)
         return False
 
     async def _trial(self) -> None:
@@ -377,7 +404,7 @@ class ClaimRunner:
                 max(0, made.total - self._copied),
                 made.reasoning,
                 attempt.cached_tokens,
-                self._entry.fold.prompt,
+                self._plan.given.prompt_tokens if self._plan.given else self._entry.fold.prompt,
                 self._copied,
             )
             if counted

@@ -42,6 +42,7 @@ def pack(state: fold.Fold) -> bytes:
             first and _principal(first.owner),
             [(_principal(by), end.reason, end.timestamp) for by, end in state.cancelled_by.items()],
             [state.served, *(state.model if state.served else ())],
+            state.answer_of,
         ]
     )
 
@@ -66,6 +67,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         principal,
         cancelled_by,
         (served, *of_served),
+        answer_of,
     ) = _decoder.decode(packed)
     first = None
     if model is not None:
@@ -91,6 +93,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         text_length=text_length,
         first=first,
         served=served,
+        answer_of=answer_of,
         model=tuple(of_served) if served else ("", "", ""),
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,

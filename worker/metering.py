@@ -61,6 +61,7 @@ class Metering:
             ts=state.ended.timestamp,
             prompt_digest=request.prompt_digest,
             ids_digest=state.h,
+            answer_of=state.answer_of,
         )
         key, value = request.owner.key, records.encode(metered)
         place = zlib.crc32(key.encode()) % USAGE_PARTITIONS

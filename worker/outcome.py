@@ -7,11 +7,9 @@ import enum
 from tailrace import settings, telemetry
 from tailrace.protocol import fold, records
 from worker import claim_plan
-from worker.activity_writer import ActivityWriter
-from worker.history_writer import HistoryWriter
-from worker.metering import Metering
 from worker.served_response import ServedResponse
 from worker.tail_state import Entry
+from worker.worker_context import WorkerContext
 
 
 class Outcome(enum.Enum):
@@ -22,13 +20,7 @@ class Outcome(enum.Enum):
     LEFT = "left"  # the partition's present owner serves it
 
 
-async def record_done(
-    response: ServedResponse,
-    entry: Entry,
-    metering: Metering,
-    histories: HistoryWriter,
-    told: ActivityWriter,
-) -> Outcome:
+async def record_done(response: ServedResponse, entry: Entry, context: WorkerContext) -> Outcome:
     """Write what is due about a response that is DONE, then finish its offsets.
 
     Every worker that finishes the request writes these records, before the offset is finished: the
@@ -36,22 +28,24 @@ async def record_done(
     repeats the records and never loses them. They are a function of the log, so copies are equal,
     and readers count a response once.
     """
-    state = entry.fold
+    state, metering = entry.fold, context.metering
     assert state.ended is not None
     ended_here = state.owner in response.fencing_tokens
     if ended_here:
         _note_end(response, state, state.ended)
-        _note_cost(state.ended.usage, metering.price())
+        if not state.answer_of:
+            _note_cost(state.ended.usage, metering.price())
+        context.answers.keep(response.request, context.engine, state, entry.draft)
     if state.first is not None:
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
         if letter is not None:
             await metering.dead(letter)
         await metering.finished(response.request, state)
     # Devices that are told of the end find the response in lists.
-    await histories.finished(response.request, response.partition, entry)
-    await told.finished(response.request, state)
+    await context.histories.finished(response.request, response.partition, entry)
+    await context.activity.finished(response.request, state)
     # Of a stolen response the prompt is not in the cache of its partition's engine.
-    if ended_here and state.next and not response.stolen:
+    if ended_here and state.next and not response.stolen and not state.answer_of:
         metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()
     return Outcome.DONE
@@ -72,9 +66,12 @@ def _note_cost(usage: records.Usage, price: settings.Price) -> None:
 def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> None:
     usage = ended.usage
     telemetry.RESPONSES_ENDED.labels(status=ended.status).inc()
-    telemetry.TOKENS.labels(kind="prompt").inc(usage.input_tokens)
-    telemetry.TOKENS.labels(kind="cached").inc(usage.cached_tokens)
-    telemetry.TOKENS.labels(kind="output").inc(usage.output_tokens)
+    if state.answer_of:
+        telemetry.TOKENS.labels(kind="given").inc(usage.output_tokens)
+    else:
+        telemetry.TOKENS.labels(kind="prompt").inc(usage.input_tokens)
+        telemetry.TOKENS.labels(kind="cached").inc(usage.cached_tokens)
+        telemetry.TOKENS.labels(kind="output").inc(usage.output_tokens)
     telemetry.log(
         telemetry.Action.RESPONSE_ENDED,
         response=response.rid,
@@ -84,4 +81,5 @@ def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> 
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_tokens=usage.cached_tokens,
+        cached_answer=bool(state.answer_of),
     )

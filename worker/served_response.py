@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,7 @@ class ServedResponse:
         pauses: times that it made way for others.
         paused_until: local time in seconds; it waits as what it is until then, and before all
             others from then on. 0 unless it is paused.
+        looked_up: when a former answer was last looked for (monotonic).
     """
 
     request: records.Request
@@ -74,6 +76,7 @@ class ServedResponse:
     engine_busy: int = 0
     pauses: int = 0
     paused_until: float = 0.0
+    looked_up: float = -math.inf
 
     @property
     def rid(self) -> str:

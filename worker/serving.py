@@ -32,6 +32,8 @@ from worker.worker_context import WorkerContext
 UNAVAILABLE_S = 0.5
 # Longest wait when only time decides: what is known of the broker's clock may improve in between.
 LOOK_AGAIN_S = 2.0
+# A request that waited for so long may have an answer by now that it did not have before.
+ANSWER_S = 1.0
 
 
 class Serving:
@@ -116,9 +118,7 @@ class Serving:
             ):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Finished):
-                return await record_done(
-                    response, entry, context.metering, context.histories, context.activity
-                )
+                return await record_done(response, entry, context)
             if context.leaving or not (response.assigned or response.stolen):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait | takeover.HandOver):
@@ -163,6 +163,9 @@ class Serving:
             return ClaimPlan(decision.prev, ending=ending)
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
+        # It needs no slot, and is written also where all are taken.
+        if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
+            return ClaimPlan(None, response.prompt_ids or (), given=given)
         paused = context.monotonic() < response.paused_until
         rank = response.rank if decision.prev is None or paused else slots.STARTED
         wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
@@ -199,6 +202,27 @@ class Serving:
             alone=decision.alone,
             copied=self._copied(entry.fold),
         )
+
+    async def _former_answer(self, state: fold.Fold) -> claim_plan.Given | None:
+        response, context = self.response, self._context
+        now = context.monotonic()
+        if now - response.looked_up < ANSWER_S:
+            return None
+        response.looked_up = now
+        if response.request.model not in context.models:
+            return None
+        found = await context.answers.find(response.request, context.engine)
+        if found is None:
+            return None
+        if context.engine.parser_name(response.request):
+            try:
+                await self._encode(state)  # a parser reads the prompt too
+            except base.EngineError:
+                return None  # the usual way says what is wrong
+        prompt = response.prompt_ids
+        if response.dropped or (prompt is not None and len(prompt) != found.prompt_tokens):
+            return None
+        return claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
 
     async def _encode(self, state: fold.Fold) -> None:
         """Encode the prompt once, and look up what a fork begins with if it is to be written.

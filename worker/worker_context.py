@@ -18,6 +18,7 @@ from tailrace.protocol import images, records
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import (
     activity_writer,
+    cached_answers,
     flush_scheduler,
     fork_sources,
     history_writer,
@@ -53,6 +54,7 @@ class WorkerContext:
         replays: reads again what former owners wrote.
         ranges: reads files out of the log.
         forks: reads what forks begin with.
+        answers: former answers that may be given again.
         reading: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
@@ -83,6 +85,7 @@ class WorkerContext:
     stall_detector: stall_detector.StallDetector
     ranges: interfaces.RangeReader
     forks: fork_sources.ForkSources
+    answers: cached_answers.CachedAnswers = field(default_factory=cached_answers.CachedAnswers)
     replays: replays.Replays = field(default_factory=replays.Replays)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False

@@ -61,6 +61,7 @@ class Create:
         truncate: older messages may be left out where the prompt is too long.
         cached: it is placed by the beginning of its prompt, which an engine may have kept.
         deadline_ms: a request that has not been started by then never is.
+        cached_answers: a former answer may be given again, and this one too.
         body_digest: of what the client sent; None without an idempotency key.
     """
 
@@ -101,6 +102,7 @@ class Create:
     truncate: bool = False
     cached: bool = True
     deadline_ms: int = MAX_DEADLINE_MS
+    cached_answers: bool = True
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None

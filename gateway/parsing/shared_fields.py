@@ -41,6 +41,7 @@ class SharedFields(msgspec.Struct, frozen=True):
     prompt_cache_key: Label | None = None
     deadline_ms: sampling.Deadline | None = None
     degrade: bool | None = None
+    cached_answers: bool | None = None
 
 
 def create(
@@ -111,6 +112,7 @@ def create(
         degrade=or_default(fields.degrade, True),
         truncate=truncate,
         cached=pool.cache == "prefix",
+        cached_answers=or_default(fields.cached_answers, True),
     )
 
 

@@ -134,6 +134,7 @@ FALLBACK: Final = "fallback"  # of a Response object; log rule §22
 # Of a Response object whose text can be continued (log rule §23). In the echo: of one that is cut
 # short.
 CONTINUE: Final = "continue"
+CACHED_ANSWER: Final = "cached_answer"  # true in a Response object; log rule §24
 
 # Of a Response object whose echo has it: the model revision that answers, null before one does.
 REVISION: Final = "model_revision"
@@ -217,7 +218,8 @@ class Series:
 
     Attributes:
         base: the request's echo, and from the first claim on how many messages the prompt lacks,
-            which model answers where that is another one, and its revision where that is told.
+            which model answers where that is another one, its revision where that is told, and
+            whether it is a former answer.
         next: the next sequence_number.
         output: the items that were announced; only the last one may be open.
         claimed: whether a worker ever had the response.
@@ -294,6 +296,9 @@ class Series:
         base = served_by(self.base, effect.served)
         if REVISION in base:
             base[REVISION] = effect.model_rev
+        base.pop(CACHED_ANSWER, None)
+        if effect.answer_of:
+            base[CACHED_ANSWER] = True
         # A takeover continues the series without a reset, because SDKs know no reset. Only another
         # model is told, which can answer as long as there is no token.
         silent = self.claimed and base["model"] == self.base["model"]

@@ -53,12 +53,13 @@ class Ignored(enum.Enum):
 class Claimed:
     """A CLAIM took effect. `epoch` 1 is the first claim; a higher one is a takeover, which readers
     show as "resumed". `served`: `Fold.served` from now on. `model_rev`: the revision of
-    `Fold.model`."""
+    `Fold.model`. `answer_of`: `Fold.answer_of` from now on."""
 
     claim: records.Claim
     epoch: int
     served: str = ""
     model_rev: str = ""
+    answer_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,8 @@ class Fold:
             made; of the last claim while there is none. All tokens are of these.
         served: public name of the model that answers, where that is not the one that was asked for
             (log rule §22); else empty. By the last claim before its first token.
+        answer_of: the response whose answer is given again (log rule §24); empty: it is generated.
+            By the last claim before its first token.
         prompt: length of the prompt in tokens. By the last claim before its first token that says
             it: another model may have another tokenizer.
         topic: the request topic that the owner's claim names; empty while NEW.
@@ -178,6 +181,7 @@ class Fold:
     first: records.Claim | None = None
     model: tuple[str, str, str] = ("", "", "")
     served: str = ""
+    answer_of: str = ""
     prompt: int = 0
     topic: str = ""
     claims: list[tuple[str, str]] = field(default_factory=list)
@@ -256,13 +260,14 @@ class Fold:
             self.model = (record.model_rev, record.tokenizer_digest, record.parser)
             self.copied = record.copied or self.copied
             self.served = record.served
+            self.answer_of = record.answer_of
             self.prompt = record.prompt_tokens or self.prompt
         self.topic = record.req_topic
         self.ended = None
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
-        return Claimed(record, self.epoch, self.served, self.model[0])
+        return Claimed(record, self.epoch, self.served, self.model[0], self.answer_of)
 
     def _token(self, record: records.Tok) -> Outcome:
         if record.own != self.owner:

@@ -77,12 +77,20 @@ class ClaimServed(msgspec.Struct, array_like=True, frozen=True):
     served: Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class ClaimAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """The response whose ids claim number `claim` writes again (log rule §24)."""
+
+    claim: records.Count
+    answer_of: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_defaults=True):
     """One response that has ended.
 
     `claims`, `frames`, `ids`, `text`: what was accepted, in order; `text` is without the end's.
     `marks` and `lp`: only of frames that have some, by frame. `dropped`: messages that its prompt
-    lacks (log rule §21). `served`: only of claims that name a model. `end`: the record that ended
+    lacks (log rule §21). `served`: only of claims that name a model. `answers`: only of claims
+    that give an answer again. `end`: the record that ended
     it, a CANCEL without its `echo`. `ended_ms`: broker time of that record.
     """
 
@@ -99,6 +107,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     lp: list[FrameLp] = []
     dropped: records.Count = 0
     served: list[ClaimServed] = []
+    answers: list[ClaimAnswer] = []
     v: int = records.VERSION
 
     @property
@@ -126,6 +135,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
             and _numbered([each.frame for each in self.marks], len(self.frames))
             and _numbered([each.frame for each in self.lp], len(self.frames))
             and _numbered([each.claim for each in self.served], len(self.claims))
+            and _numbered([each.claim for each in self.answers], len(self.claims))
         )
 
     @property
@@ -174,6 +184,7 @@ class Draft:
     marks: list[FrameMarks] = field(default_factory=list)
     lp: list[FrameLp] = field(default_factory=list)
     served: list[ClaimServed] = field(default_factory=list)
+    answers: list[ClaimAnswer] = field(default_factory=list)
     end: records.End | records.Cancel | None = None
     ended_ms: int = 0
     dropped: int = 0
@@ -211,6 +222,8 @@ class Draft:
         self.dropped = self.dropped if self.claims else record.dropped
         if record.served:
             self.served.append(ClaimServed(len(self.claims), record.served))
+        if record.answer_of:
+            self.answers.append(ClaimAnswer(len(self.claims), record.answer_of))
         self.claims.append(
             Claimed(
                 len(self.ids),
@@ -242,6 +255,7 @@ class Draft:
             self.lp,
             self.dropped,
             self.served,
+            self.answers,
         )
 
 
@@ -292,6 +306,7 @@ def accepted(history: History) -> Iterator[records.TokenRecord]:
 def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
     prev = None
     served = {each.claim: each.served for each in history.served}
+    answers = {each.claim: each.answer_of for each in history.answers}
     for number, each in enumerate(history.claims):
         claim = records.Claim(
             history.rid,
@@ -309,6 +324,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             each.copied,
             history.dropped if prev is None else 0,
             served.get(number, ""),
+            answers.get(number, ""),
         )
         yield each.at, claim
         prev = each.own

@@ -170,7 +170,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     an idempotency key; records of version 0.1 have none.
 
     `choice` is of a chat completion, and `conversation` is the id of one that this is a turn of.
-    Lists need them, and older readers miss nothing without them.
+    Lists need them, and older readers miss nothing without them. With `cached_answers` false it is
+    neither answered by a former answer nor kept as one (log rule §24); older workers do neither.
 
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client was told that the request failed (log rule §10).
@@ -207,6 +208,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     append_by: Count = 0
     choice: Choice | None = None
     conversation: str | None = None
+    cached_answers: bool = True
     tools: list[dict[str, Any]] = []
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
@@ -271,6 +273,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     equal where the same ids make the same text and marks: names of parsers
     and the version of what runs them; empty for a plain response (log rule §16). `served` is the
     public name of the worker's model where that is not the one that was asked for (log rule §22).
+    `answer_of` is the response whose ids it writes instead of generating any (log rule §24).
     """
 
     rid: str
@@ -288,12 +291,13 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     copied: Count = 0
     dropped: Count = 0
     served: str = ""
+    answer_of: str = ""
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        later = self.parser or self.copied or self.dropped or self.served
+        later = self.parser or self.copied or self.dropped or self.served or self.answer_of
         return VERSION_2 if later else VERSION
 
 
@@ -488,7 +492,8 @@ class Incarnation(
 
 
 class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defaults=True):
-    """On `llm.usage`, key = owner: one finished response. It is billed once per rid."""
+    """On `llm.usage`, key = owner: one finished response. It is billed once per rid. `answer_of`:
+    the response whose answer was given again (log rule §24); empty: this one was generated."""
 
     rid: str
     owner: Owner
@@ -501,6 +506,7 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
     ts: int
     prompt_digest: str = ""
     ids_digest: str = ""
+    answer_of: str = ""
     v: int = VERSION
 
 

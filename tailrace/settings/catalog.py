@@ -235,6 +235,7 @@ def _pool(name: Any, value: Any) -> Pool:
         stalled_after_s=shape.stalled_after_s,
         canary=shape.canary,
         canary_bounds=shape.canary_bounds,
+        cached_answers=shape.cached_answers,
     )
 
 

@@ -80,6 +80,15 @@ class ShorterWhenBusy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 256
 
 
+class CachedAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Answers that are given again."""
+
+    ttl_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, le=604_800, description="for so long an answer may be given again"),
+    ] = 3600.0
+
+
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 RevisionName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Canary = Percent | dict[RevisionName, Annotated[float, msgspec.Meta(ge=0)]]
@@ -90,7 +99,8 @@ class Pool:
     """One model deployment. `max_model_len` bounds prompt and answer together, in tokens;
     `output_limit` bounds the answer. `fallback`: names of the pools that answer its requests when
     it cannot, in order. `canary`: percentage of new requests for the newest model revision, or the
-    weight of each; None: requests go to workers of any."""
+    weight of each; None: requests go to workers of any. `cached_answers`: None: every request is
+    generated."""
 
     name: str
     models: tuple[str, ...]
@@ -118,6 +128,7 @@ class Pool:
     stalled_after_s: float = 30.0
     canary: Canary | None = None
     canary_bounds: CanaryBounds = CanaryBounds()  # noqa: RUF009 - frozen
+    cached_answers: CachedAnswers | None = None
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -278,6 +289,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         CanaryBounds,
         msgspec.Meta(description="when the newest revision gets nothing, because it is worse"),
     ] = CanaryBounds()
+    cached_answers: Annotated[
+        CachedAnswers | None,
+        msgspec.Meta(
+            description="for `ttl_s` seconds after an answer with `temperature: 0`, equal requests "
+            "of its tenant get it again, marked; without this member, each is generated"
+        ),
+    ] = None
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

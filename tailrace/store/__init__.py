@@ -5,6 +5,8 @@
     tickets       one-time tickets for WebSocket handshakes of browsers
     idempotency   idempotency key -> response id
     limits        token buckets
+    indexed       values under digests, so many of a pool at most
+    answers       former answers that may be given again
     prefixes      which partition's engine holds which prompt prefix
     workers       heartbeats of workers
     revocations   principals who were revoked

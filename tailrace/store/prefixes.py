@@ -13,30 +13,12 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import ids
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+from tailrace.store import indexed
+from tailrace.store.redis_store import RedisStore, decoded
 
 PREFIX_TTL_S: Final = 10 * 60
 MAX_PREFIXES_PER_POOL: Final = 50_000
 MAX_DIGESTS_PER_CALL: Final = 64  # the longest prefixes are kept
-
-# KEYS[1] the sorted set. ARGV: ttl in ms, most entries, value, digests...
-# An entry is dropped by age, or, over the bound, oldest first.
-_PUBLISH: Final = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local ttl = tonumber(ARGV[1])
-for i = 4, #ARGV do
-  redis.call('SET', KEYS[1] .. ':' .. ARGV[i], ARGV[3], 'PX', ttl)
-  redis.call('ZADD', KEYS[1], now, ARGV[i])
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
-local excess = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[2])
-if excess > 0 then
-  local oldest = redis.call('ZPOPMIN', KEYS[1], excess)
-  for i = 1, #oldest, 2 do redis.call('DEL', KEYS[1] .. ':' .. oldest[i]) end
-end
-redis.call('PEXPIRE', KEYS[1], ttl)
-"""
 
 
 class PrefixHit(NamedTuple):
@@ -68,15 +50,13 @@ class Prefixes:
         if not digests:
             return
         value = msgspec.json.encode(_Prefix(partition, cached_tokens, worker))
-        await self._redis.execute(
-            "EVAL",
-            _PUBLISH,
-            1,
+        await indexed.publish(
+            self._redis,
             _index(pool),
-            milliseconds(PREFIX_TTL_S),
-            self._max_per_pool,
+            digests[:MAX_DIGESTS_PER_CALL],
             value,
-            *digests[:MAX_DIGESTS_PER_CALL],
+            ttl_s=PREFIX_TTL_S,
+            most=self._max_per_pool,
         )
 
     async def lookup_prefix(self, pool: str, digests: Sequence[str]) -> PrefixHit | None:

@@ -122,7 +122,9 @@ REPLAYED_RECORDS: Final = Counter("tailrace_replayed_records", "Records read for
 # the log
 FRAMES: Final = Counter("tailrace_frames_appended", "Token frames appended and acknowledged")
 TOKENS: Final = Counter(
-    "tailrace_tokens", "Tokens: prompt, cached (part of prompt), output", ["kind"]
+    "tailrace_tokens",
+    "Tokens: prompt, cached (part of prompt), output; given (former answers)",
+    ["kind"],
 )
 FLUSHES: Final = Counter(
     "tailrace_flushes",
@@ -159,6 +161,11 @@ STOLEN: Final = Counter(
 )
 PAUSED: Final = Counter(
     "tailrace_paused_responses", "Times that a batch response made way for an interactive one"
+)
+CACHED_ANSWERS: Final = Counter(
+    "tailrace_cached_answers",
+    "Former answers, where a pool gives them again: hit, miss (requests that may get one), kept",
+    ["outcome"],
 )
 ORPHANED: Final = Gauge(
     "tailrace_orphaned_responses",

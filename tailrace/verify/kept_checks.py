@@ -30,6 +30,7 @@ _MEMBERS: Final = {
     "lp": "it has other log probabilities",
     "dropped": "it has another number of messages left out",
     "served": "it names another model",
+    "answers": "it names another answer that was given again",
     "end": "it has another end",
     "ended_ms": "it ended at another time",
 }
@@ -147,6 +148,11 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
         "lp": [[n, _plain(tok)["lp"]] for n, tok in enumerate(frames) if tok.lp],
         "served": [
             [n, epoch.claim.served] for n, epoch in enumerate(account.epochs) if epoch.claim.served
+        ],
+        "answers": [
+            [n, epoch.claim.answer_of]
+            for n, epoch in enumerate(account.epochs)
+            if epoch.claim.answer_of
         ],
     }
     request = _plain(response.asked[0].request)

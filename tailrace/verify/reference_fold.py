@@ -193,6 +193,13 @@ class Account:
         return [epoch.claim.served for epoch in self.epochs if epoch.start < position]
 
     @property
+    def answer_of(self) -> str:
+        """The response whose answer it is again, as the last owner before its first token said."""
+        begun = self.frames[0].at if self.frames else len(self.entries)
+        said = [epoch.claim.answer_of for epoch in self.epochs if epoch.start < begun]
+        return said[-1] if said else ""
+
+    @property
     def made(self) -> int:
         """How many ids were generated for it."""
         return max(0, self.total - self.copied)

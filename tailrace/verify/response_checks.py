@@ -109,6 +109,7 @@ def check_fold_agreement(
         real.ended.vectors if real.ended else (),
         real.served,
         real.prompt,
+        real.answer_of,
     )
     reference = (
         account.ids,
@@ -122,6 +123,7 @@ def check_fold_agreement(
         account.vectors,
         account.served,
         account.prompt,
+        account.answer_of,
     )
     names = (
         "ids",
@@ -135,6 +137,7 @@ def check_fold_agreement(
         "vectors",
         "model that answers",
         "length of the prompt",
+        "answer that is given again",
     )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:

@@ -16,6 +16,7 @@ from tailrace.auth.principal import InvalidCredential, Principal, Reason
 from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
 from tailrace.store import breakers, canaries, queues, redis_store, running
+from tailrace.store.answers import MAX_IDS, Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
@@ -343,6 +344,29 @@ async def test_garbage_in_the_cache_is_no_entry(
     await raw.set(f"prefix:{{{name}}}:ab", b"\xff{")
     await prefixes.publish_prefix(name, ["a"], 2, 16, "w1")
     assert await prefixes.lookup_prefix(name, ["ab", "a"]) == (2, 1)
+
+
+# ---- answers
+
+
+async def test_an_answer_is_found_until_its_time_is_over(
+    store: RedisStore, raw: redis.asyncio.Redis, name: str
+) -> None:
+    kept = Answers(store, max_per_pool=2)
+    answer = Answer("resp_a", list(range(MAX_IDS)), 3, "made")
+    await kept.keep(name, "d", answer, 60.0)
+    assert await kept.find(name, "d") == answer
+    assert await kept.find(name, "e") is None
+    assert await kept.find(f"{name}-other", "d") is None
+    for key in (f"answer:{{{name}}}", f"answer:{{{name}}}:d"):
+        assert 50_000 < await raw.pttl(key) <= 60_000
+    await raw.set(f"answer:{{{name}}}:d", b"\xff{")
+    assert await kept.find(name, "d") is None
+    for other in ("e", "f"):
+        await asyncio.sleep(0.002)  # the index is ordered by the millisecond
+        await kept.keep(name, other, answer, 60.0)
+    assert not await raw.exists(f"answer:{{{name}}}:d")  # more than two are too many
+    assert await kept.find(name, "e") == await kept.find(name, "f") == answer
 
 
 # ---- workers

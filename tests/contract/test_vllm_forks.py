@@ -18,10 +18,13 @@ import pytest
 import pytest_asyncio
 
 from tailrace.protocol import ids, records
+from tailrace.store.answers import Answers
 from tests.support import engine_environment, memory_worker, schemas, toy_tools
 from tests.support.memory_log import MemoryLog
+from tests.support.memory_redis import MemoryRedis
 from tests.support.memory_worker import answer, new_request
 from worker import fork_sources
+from worker.cached_answers import CachedAnswers
 from worker.engines import base
 from worker.outcome import Outcome
 
@@ -75,6 +78,27 @@ if engine_environment.HERE:
             sampling=msgspec.structs.replace(source.sampling, max_tokens=new),
             fork=records.Fork(source.rid, at, replace),
         )
+
+    SCHEMA = schemas.SCHEMAS["two members"]
+
+    def under_a_grammar(kind: str) -> dict[str, Any]:
+        parameters: dict[str, Any] = {
+            "type": "object",
+            "properties": {"zone": {"enum": ["UTC", "CET"]}},
+        }
+        parameters |= {"required": ["zone"], "additionalProperties": False}
+        function = {"name": "now", "description": "d", "parameters": parameters, "strict": True}
+        if kind == "format":
+            return {"format": {"type": "json_schema", "schema": SCHEMA}}
+        return {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": records.ToolChoice("required"),
+            "parallel_tool_calls": False,
+        }
+
+    def called(found: memory_worker.Answer) -> list[str]:
+        written = [r for r in found.records if isinstance(r, records.Tok | records.End)]
+        return [m.call_id for r in written for m in r.marks if m.call_id]
 
     async def done(worker: memory_worker.Worker, request: records.Request) -> memory_worker.Answer:
         assert await worker.serve(request).outcome(300) is Outcome.DONE
@@ -133,21 +157,7 @@ if engine_environment.HERE:
     async def test_an_answer_under_a_grammar_is_forked_anywhere(
         engine: vllm.VLLM, worker: memory_worker.Worker, kind: str
     ) -> None:
-        schema = schemas.SCHEMAS["two members"]
-        parameters: dict[str, Any] = {
-            "type": "object",
-            "properties": {"zone": {"enum": ["UTC", "CET"]}},
-        }
-        parameters |= {"required": ["zone"], "additionalProperties": False}
-        function = {"name": "now", "description": "d", "parameters": parameters, "strict": True}
-        more: dict[str, Any] = {"format": {"type": "json_schema", "schema": schema}}
-        if kind == "call":
-            more = {
-                "tools": [{"type": "function", "function": function}],
-                "tool_choice": records.ToolChoice("required"),
-                "parallel_tool_calls": False,
-            }
-        source = ask(worker.memory, "Say it.", 120, **more)
+        source = ask(worker.memory, "Say it.", 120, **under_a_grammar(kind))
         whole = await done(worker, source)
         assert whole.ended.reason == "stop", whole.text
         places = range(0, whole.fold.next + 1, 2)
@@ -158,16 +168,27 @@ if engine_environment.HERE:
             assert found.ended.reason == "stop", found.ended
             assert found.fold.ids == whole.fold.ids
             assert found.text == whole.text
-            calls = [
-                m.call_id
-                for r in found.records
-                if isinstance(r, records.Tok | records.End)
-                for m in r.marks
-                if m.call_id
-            ]
-            assert calls == ([ids.call_id(fork.rid, 0)] if kind == "call" else [])
+            assert called(found) == ([ids.call_id(fork.rid, 0)] if kind == "call" else [])
             if kind == "format":
-                jsonschema.validate(json.loads(found.text), schema)
+                jsonschema.validate(json.loads(found.text), SCHEMA)
+
+    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    async def test_an_answer_is_given_again_by_its_ids(
+        engine: vllm.VLLM, worker: memory_worker.Worker
+    ) -> None:
+        store = Answers(MemoryRedis())
+        worker.context.answers = CachedAnswers(store, memory_worker.POOL, lambda: 60.0)
+        first, second = (
+            ask(worker.memory, "Say it.", 120, **under_a_grammar("call")) for _ in range(2)
+        )
+        expected = await done(worker, first)
+        await worker.context.answers.stop()
+        found = await done(worker, second)
+        assert (expected.fold.answer_of, found.fold.answer_of) == ("", first.rid)
+        assert (found.fold.ids, found.text) == (expected.fold.ids, expected.text)
+        assert found.ended.usage.output_tokens == expected.ended.usage.output_tokens
+        assert found.ended.usage.input_tokens == expected.ended.usage.input_tokens
+        assert called(found) == [ids.call_id(second.rid, 0)]
 
     @pytest.mark.parametrize("engine", [TOY], indirect=True)
     async def test_the_least_number_of_tokens_is_of_new_ones(

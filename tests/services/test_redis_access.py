@@ -16,6 +16,7 @@ from k8s import make_secrets
 from tailrace.auth.principal import Principal
 from tailrace.protocol import ids
 from tailrace.protocol.queue_place import Place
+from tailrace.store.answers import Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
@@ -139,6 +140,15 @@ async def test_a_worker_offers_requests_to_other_workers(worker: RedisStore) -> 
     assert await offers.all_of("default") == {}
 
 
+async def test_a_worker_keeps_answers_and_gateways_see_that_there_are_some(
+    worker: RedisStore, gateway: RedisStore
+) -> None:
+    answer = Answer("resp_a", [1, 2], 3, "made")
+    await Answers(worker).keep("default", "digest", answer, 60.0)
+    for client in (worker, gateway):
+        assert await Answers(client).find("default", "digest") == answer
+
+
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:
     prefixes = Prefixes(worker, max_per_pool=1)
     await prefixes.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
@@ -195,6 +205,8 @@ async def test_nobody_may_administer_or_read_foreign_keys(
         ("worker", "GETDEL ticket:x"),
         ("worker", "SET session:x 1"),
         ("worker", "GET rate:x"),
+        ("worker", "GET session:x"),
+        ("push", "GET answer:{default}:x"),
         ("gateway", "ZADD prefix:{default} 1 x"),
     ],
 )

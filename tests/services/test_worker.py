@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis.asyncio
 
+from tailrace.local import ports
 from tailrace.protocol import fold, ids, records, topics
 from tests.support import waiting, workers
 from worker.engines import scripted
@@ -28,6 +30,55 @@ SESSION_MS = 1500
 async def bench(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[workers.Bench]:
     async with workers.bench(kafka, redis_url, tmp_path) as made:
         yield made
+
+
+async def test_an_answer_is_given_again_as_long_as_redis_has_it(
+    bench: workers.Bench, redis_url: str
+) -> None:
+    pools = {bench.pool: {"models": [workers.MODEL_NAME], "cached_answers": {"ttl_s": 60}}}
+    engine = scripted.Scripted(capacity=8, max_model_len=8192)
+    inside = await bench.serve(instance=engine, TAILRACE_POOLS=json.dumps(pools))
+
+    async def ask(partition: int) -> workers.Answer:
+        request = await bench.ask(
+            "once",
+            partition=partition,
+            cues={"script_tokens": "50", **FAST},
+            sampling=records.Sampling(4096, temperature=0.0),
+        )
+        return await bench.done(request.rid)
+
+    async with redis.asyncio.from_url(redis_url) as client:
+        held = f"answer:{{{bench.pool}}}:*"
+        first = await ask(0)
+
+        async def kept() -> bool:
+            return bool(await client.keys(held))
+
+        await waiting.eventually(kept, "the answer is kept")
+        second = await ask(1)
+        rid = first.records[0][1].rid
+        assert second.fold.answer_of == rid
+        assert (second.text, second.fold.ids) == (first.text, first.fold.ids)
+        assert second.ended.usage == first.ended.usage
+        assert engine._begun == 1
+
+        async def billed() -> bool:
+            return any(
+                b'"answer_of":"%s"' % rid.encode() in each
+                for each in await bench.beside(topics.USAGE, rid)
+            )
+
+        await waiting.eventually(billed, "its bill says so")
+        await client.delete(*await client.keys(held))  # emptied
+        assert (await ask(2)).fold.answer_of == ""
+    assert engine._begun == 2
+    await inside.leave()
+
+    # Redis is gone.
+    nowhere = f"redis://127.0.0.1:{ports.free_port()}/0"
+    await bench.serve(TAILRACE_POOLS=json.dumps(pools), TAILRACE_REDIS_CACHE=nowhere)
+    assert (await ask(3)).fold.answer_of == ""
 
 
 async def finished(bench: workers.Bench, partition: int, offset: int) -> None:

@@ -242,9 +242,11 @@ def put_answer(
     dropped: int = 0,
     served: str = "",
     reason: str = "stop",
+    answer_of: str = "",
 ) -> None:
     """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed.
-    `dropped`: so many messages were left out. `served`: another model answers."""
+    `dropped`: so many messages were left out. `served`: another model answers. `answer_of`: it is
+    that response's answer again."""
     rid, partition = request.rid, ids.parse(request.rid).partition
     topic = topics.requests("default", "interactive")
     claim = records.Claim(
@@ -252,6 +254,7 @@ def put_answer(
         echo=request.echo,
         dropped=dropped,
         served=served,
+        answer_of=answer_of,
     )
     broker.put_record(topics.TOKENS, partition, claim, rid)
     digest = fold.H0

@@ -63,6 +63,8 @@ class MemoryRedis(RedisStore):
             return None
         if kind == "rate":
             return self._consume(key, *map(float, args[:3]))
+        if kind == "answer":
+            return self._set(f"{key}:{args[3]}", args[2])
         if kind == "queue":
             return self._tell_queue(key, *args[2:])
         assert kind in ("workers", "running", "breakers"), key

@@ -39,6 +39,7 @@ _MOVING: Final = {
     "model",
     "fallback",
     "continue",
+    "cached_answer",
 }
 
 

@@ -268,6 +268,10 @@ class Engine(Protocol):
     async def token_ids(self, text: str) -> list[int]:
         """The ids of a text as a part of an answer. Only with the feature `forks`."""
 
+    def repeatable(self, request: records.Request) -> str | None:
+        """What a greedy answer follows from beside the request and the model's digests, as text;
+        None where it may be another one the next time, or the engine cannot tell."""
+
     def parser_name(self, request: records.Request) -> str:
         """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where
         the same ids make the same items. Empty where the answer is plain text, which needs a
@@ -291,6 +295,9 @@ class PlainText:
 
     async def token_ids(self, text: str) -> list[int]:
         raise AssertionError("it makes no forks")
+
+    def repeatable(self, request: records.Request) -> str | None:
+        return None
 
     def parser_name(self, request: records.Request) -> str:
         return ""

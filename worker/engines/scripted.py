@@ -301,6 +301,10 @@ def _number(cues: dict[str, Any], name: str, default: float) -> float:
         raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from error
 
 
+def _sampled(cues: dict[str, Any]) -> bool:
+    return str(cues.get("script_sampling", "")) in ("1", "true")
+
+
 def create(s: settings.WorkerSettings) -> Scripted:
     """The engine for these settings."""
     made = Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
@@ -367,7 +371,7 @@ class Scripted:
         cues = base.metadata(job.request)
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
         top = job.request.sampling.logprobs
-        sampled = str(cues.get("script_sampling", "")) in ("1", "true")
+        sampled = _sampled(cues)
         nonce = job.fencing_token if sampled else ""
         made = 0
         self._begun += 1
@@ -409,6 +413,11 @@ class Scripted:
 
     async def token_ids(self, text: str) -> list[int]:
         return text_ids(text)
+
+    def repeatable(self, request: records.Request) -> str | None:
+        cues = base.metadata(request)
+        said = sorted((name, cue) for name, cue in cues.items() if name.startswith("script_"))
+        return None if _sampled(cues) else repr(said)
 
     def parser_name(self, request: records.Request) -> str:
         return scripted_markers.PARSER if scripted_answers.has_items(request) else ""

@@ -258,6 +258,12 @@ class VLLM:
     def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
         return detokenizer.Detokenizer(self._fast, behind=behind)
 
+    def repeatable(self, request: records.Request) -> str | None:
+        # Without this digest nobody can tell: the template may ask for the time.
+        if not self.counting_digest:
+            return None
+        return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._given.items())!r}"
+
     def parser_name(self, request: records.Request) -> str:
         return "" if self._embeds else str(self._parsers.name(request))
 

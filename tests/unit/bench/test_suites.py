@@ -50,6 +50,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
         "tags",
         "items_beside",
         "waits",
+        "cached",
     }
     assert command.chosen(["history", "whole_path_alike"], quick=True) == [
         "whole_path_alike",

@@ -281,6 +281,8 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
     ({"deadline_ms": 0}, "deadline_ms", "invalid_value"),
     ({"deadline_ms": 600_001}, "deadline_ms", "invalid_value"),
     ({"deadline_ms": "60000"}, "deadline_ms", "invalid_type"),
+    ({"cached_answers": "no"}, "cached_answers", "invalid_type"),
+    ({"cached_answers": 0}, "cached_answers", "invalid_type"),
     ({"store": "yes"}, "store", "invalid_type"),
     ({"store": 1}, "store", "invalid_type"),
     ({"stream": "true"}, "stream", "invalid_type"),

@@ -36,7 +36,7 @@ class Writer:
         self.request, self.made = request, list[records.TokenRecord]()
         self.seq, self.h, self.own = 0, fold.H0, ""
 
-    def claim(self, parser: str = "", copied: int = 0) -> None:
+    def claim(self, parser: str = "", copied: int = 0, **more: Any) -> None:
         own, prev = f"n{len(self.made)}", self.own or None
         self.own = own
         echo = {} if prev else self.request.echo
@@ -56,6 +56,7 @@ class Writer:
                 echo,
                 parser,
                 copied,
+                **more,
             )
         )
 
@@ -116,11 +117,14 @@ def responses(draw: st.DrawFn) -> tuple[records.Request, list[records.TokenRecor
         return request, w.made
     parser = draw(st.sampled_from(["", "p"]))
     copied = draw(st.sampled_from([0, 2]))  # of a fork
-    w.claim(parser, copied)
+    named = st.fixed_dictionaries(
+        {}, optional={"served": st.just("m2"), "answer_of": st.just("resp_x")}
+    )
+    w.claim(parser, copied, **draw(named))
     marked, likely = draw(st.booleans()), draw(st.booleans())
     for _ in range(draw(st.integers(0, 8))):
         if draw(st.integers(0, 4)) == 0:
-            w.claim(parser, copied)
+            w.claim(parser, copied, **draw(named))
             continue
         made = draw(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3))
         each = st.lists(lps, min_size=len(made), max_size=len(made))

@@ -134,6 +134,17 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'"tokenizer_digest":"tok","served":"s","v":2}',
     ),
     (
+        records.Claim("resp_a", "n1", None, OWNER, "w/1", "q", 7, "rev", "tok", answer_of="resp_b"),
+        b'{"t":"CLAIM","rid":"resp_a","own":"n1","prev":null,"owner":' + OWNER_JSON + b","
+        b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'
+        b'"tokenizer_digest":"tok","answer_of":"resp_b","v":2}',
+    ),
+    (
+        records.Request("resp_a", OWNER, "m", [], records.Sampling(9), {}, cached_answers=False),
+        b'{"t":"REQUEST","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m","messages":[],'
+        b'"sampling":{"max_tokens":9},"echo":{},"cached_answers":false}',
+    ),
+    (
         records.Reroute(
             "resp_a",
             records.Request("resp_a", OWNER, "m", [], records.Sampling(9), {"id": "resp_a"}),

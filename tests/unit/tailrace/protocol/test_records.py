@@ -201,6 +201,8 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
     (records.decode_token, msgspec.structs.replace(CLAIM, parser="p"), ("parser",)),
     (records.decode_token, msgspec.structs.replace(CLAIM, copied=3), ("copied",)),
     (records.decode_token, msgspec.structs.replace(CLAIM, dropped=3), ("dropped",)),
+    (records.decode_token, msgspec.structs.replace(CLAIM, served="m"), ("served",)),
+    (records.decode_token, msgspec.structs.replace(CLAIM, answer_of="resp_x"), ("answer_of",)),
     *(
         (records.decode_request, msgspec.structs.replace(REQUEST, **fields), tuple(fields))
         for fields in (
@@ -258,7 +260,8 @@ def test_a_record_is_of_version_2_exactly_if_it_uses_a_member_of_it(
 def test_every_member_of_version_2_has_its_test() -> None:
     """What `version_of` looks at is what the members behind those of version 1 are."""
     tested = {name for *_, members in USES_VERSION_2 for name in members} - {"sampling"}
-    known = {"marks", "lp", "parser", "copied", "dropped", "vectors"} | set(
+    of_claims = {"parser", "copied", "dropped", "served", "answer_of"}
+    known = {"marks", "lp", "vectors", *of_claims} | set(
         records.Request.__struct_fields__[records.Request.__struct_fields__.index("tools") : -1]
     )
     assert tested == known

@@ -136,6 +136,15 @@ def test_the_example_and_its_schema_agree_with_the_code() -> None:
             "pools: {a: {models: [m], canary_bounds: {lest: 1}}}",
             "pool a: Object contains unknown field `lest` - at `$.canary_bounds`",
         ),
+        (
+            "pools: {a: {models: [m], cached_answers: {ttl_s: 0}}}",
+            "pool a: Expected `float` > 0.0 - at `$.cached_answers.ttl_s`",
+        ),
+        (
+            "pools: {a: {models: [m], cached_answers: {ttl: 1}}}",
+            "pool a: Object contains unknown field `ttl` - at `$.cached_answers`",
+        ),
+        ("pools: {a: {models: [m], cached_answers: true}}", "pool a: Expected `object | null`"),
         ("- a", "the file: not a mapping"),
         ("", "the file: not a mapping"),
         ("pools: {1: {models: [m]}}", "the name of a pool is not a text"),

@@ -15,6 +15,7 @@ from gateway import backlog, cache, context, worker_registry
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.store import (
+    answers,
     breakers,
     canaries,
     idempotency,
@@ -129,6 +130,18 @@ async def test_a_ticket_is_refused_or_a_principal(answer: Any) -> None:
 async def test_a_prefix_is_absent_or_has_a_partition(answer: Any) -> None:
     found = await prefixes.Prefixes(store_of(answer)).lookup_prefix("p", ["d"] * 4)
     assert found is None or 0 <= found.partition <= ids.MAX_PARTITION
+
+
+@hypothesis.given(ANSWERS)
+@hypothesis.example(b'{"rid":"resp_a","ids":[1,-1],"prompt_tokens":1,"made_by":""}')
+@hypothesis.example(b'{"rid":"resp_a","ids":[4294967296],"prompt_tokens":1,"made_by":""}')
+@hypothesis.example(b'{"rid":"","ids":[1],"prompt_tokens":1,"made_by":""}')
+async def test_an_answer_is_absent_or_has_ids(answer: Any) -> None:
+    found = await answers.Answers(store_of(answer)).find("p", "d")
+    if found is not None:
+        assert found.rid
+        assert 0 < len(found.ids) <= answers.MAX_IDS
+        assert all(0 <= each < 2**32 for each in found.ids)
 
 
 @hypothesis.given(ANSWERS)

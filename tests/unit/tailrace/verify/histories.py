@@ -123,6 +123,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        answer_of: str = "",
     ) -> Writer:
         own = self.claim(
             request,
@@ -131,8 +132,11 @@ class World:
             copied=copied,
             dropped=0 if prev else dropped,
             served=served,
+            answer_of=answer_of,
         )
-        return Writer(self, request, own, worker, list(accepted), held, copied, dropped, served)
+        return Writer(
+            *(self, request, own, worker, list(accepted), held, copied, dropped, served, answer_of)
+        )
 
     def claim(
         self,
@@ -143,6 +147,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        answer_of: str = "",
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -161,6 +166,7 @@ class World:
             copied,
             dropped,
             served,
+            answer_of,
         )
         self.token(claim)
         return own
@@ -173,6 +179,7 @@ class World:
         digest: str,
         claims: int = 1,
         model: str = "m",
+        answer_of: str = "",
     ) -> None:
         metered = records.Metered(
             request.rid,
@@ -186,6 +193,7 @@ class World:
             self.now,
             "",
             digest,
+            answer_of,
         )
         self.append(topics.USAGE, 0, request.owner.key, metered)
 
@@ -353,6 +361,7 @@ class Writer:
     copied: int = 0
     dropped: int = 0
     served: str = ""
+    answer_of: str = ""
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
@@ -390,7 +399,10 @@ class Writer:
         )
         if bill:
             status = reference_fold.STATUS.get(reason, "failed")
-            self.world.bill(self.request, status, usage, chain, model=self.served or "m")
+            model = self.served or "m"
+            self.world.bill(
+                self.request, status, usage, chain, model=model, answer_of=self.answer_of
+            )
 
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
@@ -507,6 +519,8 @@ class Good:
     elsewhere: records.Request  # its pool's worker died before a token; another pool answered
     cut: records.Request  # ended at its bound, in the middle of a character
     continued: records.Request  # continues the text of `cut`; taken over
+    greedy: records.Request  # generated, with temperature 0
+    given: records.Request  # the answer of `greedy` again
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -549,6 +563,18 @@ def with_text_continued(w: World) -> tuple[records.Request, records.Request]:
     half = w.writer(continued, "worker-1/a").frames(8)
     w.writer(continued, "worker-2/b", half, half.ids, half.held).frames(12).end()
     return cut, continued
+
+
+def with_an_answer_given_again(
+    w: World, user: str = "alice", other: str = "alice", **wants: Any
+) -> tuple[records.Request, records.Request]:
+    """A response to `user`, and the same answer once more, to `other`. `wants`: of the second."""
+    greedy = {"sampling": records.Sampling(4096, temperature=0.0)}
+    first = w.ask("greedy", user, wants=greedy)
+    w.writer(first, "worker-1/a").frames(20).end()
+    second = w.ask("greedy", other, wants={**greedy, **wants})
+    w.writer(second, "worker-2/b", answer_of=first.rid).frames(20, 20).end()
+    return first, second
 
 
 def good() -> Good:
@@ -637,9 +663,10 @@ def _good() -> Good:
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
     cut, continued = with_text_continued(w)
+    greedy, given = with_an_answer_given_again(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere, cut, continued),
+        *(shortened, elsewhere, cut, continued, greedy, given),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -675,4 +702,6 @@ def _good() -> Good:
         elsewhere,
         cut,
         continued,
+        greedy,
+        given,
     )

@@ -1182,6 +1182,39 @@ def the_history_does_not_name_the_model(g: worlds.Good, _: random.Random) -> Non
     rewrite(g, g.elsewhere, served=[])
 
 
+@planted("L16")
+def the_answer_of_another_question_is_named(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.given.rid, records.Claim), answer_of=g.plain.rid)
+
+
+@planted("L16")
+def a_takeover_gives_an_answer_again(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.taken.rid, records.Claim, 1), answer_of=g.plain.rid)
+
+
+@planted("L16")
+def the_bill_does_not_say_that_nothing_was_generated(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = beside(w, topics.USAGE, f'"rid":"{g.given.rid}')
+    value = w.log[at].value or b""
+    named = f',"answer_of":"{g.greedy.rid}"'.encode()
+    assert value.count(named) == 1
+    w.log[at] = w.log[at]._replace(value=value.replace(named, b""))
+
+
+@planted("L16")
+def a_bill_says_that_nothing_was_generated(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = beside(w, topics.USAGE, g.plain.rid)
+    value = (w.log[at].value or b"")[:-1] + b',"answer_of":"resp_x"}'
+    w.log[at] = w.log[at]._replace(value=value)
+
+
+@planted("L9")
+def the_history_does_not_name_the_answer(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.given, answers=[])
+
+
 @planted("C1")
 def the_change_of_the_model_is_not_told(g: worlds.Good, _: random.Random) -> None:
     """Then every number behind it is another event."""
@@ -1298,6 +1331,19 @@ class Forgetful(fold.Fold):
         outcome = super()._claim(record)
         self.served = self.served if first is None else before
         return outcome
+
+
+class Credulous(fold.Fold):
+    """Takes every answer for one that was generated."""
+
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        outcome = super()._claim(record)
+        self.answer_of = ""
+        return outcome
+
+
+def test_a_fold_that_names_no_former_answer_is_found() -> None:
+    assert worlds.good().world.judge(fold_class=Credulous).failed() == ["L1"]
 
 
 def test_a_fold_that_names_another_model_is_found() -> None:

@@ -40,9 +40,12 @@ def any_records() -> st.SearchStrategy[list[records.TokenRecord]]:
     ]
     begun = st.sampled_from(marks)
     claim = st.builds(
-        lambda own, prev: records.Claim(RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t"),
+        lambda own, prev, answer_of: records.Claim(
+            RID, own, prev, OWNER, f"w-{own}", "t", 0, "r", "t", answer_of=answer_of
+        ),
         nonce,
         previous,
+        st.sampled_from(("", "", "resp_x")),
     )
     tok = st.builds(
         lambda own, before, n, ok, marks: records.Tok(

@@ -56,3 +56,23 @@ async def test_a_parser_is_made_beside_the_event_loop() -> None:
     assert made == "parser"
     assert threads != [threading.current_thread()]
     engine._encoder.shutdown()
+
+
+def test_answers_are_repeated_only_where_it_is_known_what_makes_the_prompt() -> None:
+    """A template that asks for the time has no counting digest."""
+
+    def said(digest: str, **options: Any) -> str | None:
+        made = vllm.VLLM(model="m", capacity=1, max_model_len=16, **options)
+        made.counting_digest = digest
+        return made.repeatable(job([1], []).request)
+
+    assert said("") is None
+    found = [
+        said("a"),
+        said("b"),
+        said("a", cpu_dtype="float32"),
+        said("a", engine_args={"quantization": "fp8"}),
+    ]
+    assert None not in found
+    assert len(set(found)) == 4
+    assert said("a") == found[0]
