@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -89,7 +90,7 @@ def ask(text: str, **more: Any) -> records.Request:
 async def test_vllm_offers_what_the_canaries_ask_for_and_continues_its_own_text(
     engine: openai.OpenAI,
 ) -> None:
-    assert engine.features == {"images", "formats", "tools"}
+    assert engine.features == {"images", "formats", "tools", "continuation"}
     whole = await told(engine, ask(QUESTION))
     text = "".join(map(chr, whole.ids))
     assert whole.usage is not None
@@ -100,6 +101,13 @@ async def test_vllm_offers_what_the_canaries_ask_for_and_continues_its_own_text(
         rest = await told(engine, ask(QUESTION), text[:cut])
         assert text[:cut] + "".join(map(chr, rest.ids)) == text
         assert (rest.finish, rest.usage) == (whole.finish, whole.usage)
+    # A request may ask for the same.
+    begun = ask(QUESTION)
+    begun.messages.append({"role": "assistant", "content": text[: words[-1]]})
+    rest = await told(engine, msgspec.structs.replace(begun, continue_final=True))
+    assert (text[: words[-1]] + "".join(map(chr, rest.ids))).startswith(text)
+    assert rest.usage is not None
+    assert rest.usage.input_tokens > whole.usage.input_tokens
 
 
 async def test_vllm_makes_calls_and_formats(engine: openai.OpenAI) -> None:
