@@ -1320,7 +1320,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 12
+    assert out.results["L9"].judged == 14
 
 
 class Forgetful(fold.Fold):
