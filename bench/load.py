@@ -53,7 +53,8 @@ class Answer:
         begun: when its first event of any kind arrived; 0 before.
         stamps: when events with text arrived.
         ended: when the answer was complete.
-        tokens, prompt_tokens: as the server counts them.
+        tokens, prompt_tokens, cached_tokens: as the server counts them.
+        rid: id of the response; empty where the API names none at its end.
         error: why there is no answer; empty if there is one.
         told_s: the wait that a refusal by 429 told; None for others.
         expired: the response was not started before its deadline.
@@ -66,6 +67,8 @@ class Answer:
     ended: float = 0.0
     tokens: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    rid: str = ""
     text: list[str] = field(default_factory=list)
     error: str = ""
     told_s: float | None = None
@@ -355,6 +358,8 @@ def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     answer.stood_in = bool(response.get("fallback"))
     answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+    answer.cached_tokens = (usage.get("input_tokens_details") or {}).get("cached_tokens", 0)
+    answer.rid = str(response.get("id", ""))
 
 
 class FrameReader:

@@ -32,8 +32,8 @@ REDIS_USERS: Final[dict[str, str]] = {
     " +hset +hmget +pexpire +pttl +time +rpush +lpop +lindex +llen",
     "push": "~ticket:* ~queue:* +getdel +hmget",
     "worker": (
-        "~prefix:* ~workers:* ~queue:* ~offers:* ~handover:* +set +del +zadd +zcard +zpopmin "
-        "+zremrangebyscore +pexpire +pttl +hset +hdel +hgetall +hlen +time"
+        "~prefix:* ~workers:* ~queue:* ~offers:* ~handover:* +get +set +del +zadd +zcard +zpopmin "
+        "+zrem +zremrangebyscore +pexpire +pttl +hset +hdel +hgetall +hlen +time"
     ),
 }
 # Every version from 6.2 on knows all of these. A server does not start with a name that it does not

@@ -38,8 +38,7 @@ async def record_done(
     """
     state = entry.fold
     assert state.ended is not None
-    ended_here = state.owner in response.fencing_tokens
-    if ended_here:
+    if state.owner in response.fencing_tokens:
         _note_end(response, state, state.ended)
         _note_cost(state.ended.usage, metering.price())
     if state.first is not None:
@@ -50,9 +49,6 @@ async def record_done(
     # Devices that are told of the end find the response in lists.
     await histories.finished(response.request, response.partition, entry)
     await told.finished(response.request, state)
-    # Of a stolen response the prompt is not in the cache of its partition's engine.
-    if ended_here and state.next and not response.stolen:
-        metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()
     return Outcome.DONE
 

@@ -20,6 +20,7 @@ from worker import (
     activity_writer,
     flush_scheduler,
     fork_sources,
+    held_prefixes,
     history_writer,
     metering,
     replays,
@@ -53,6 +54,7 @@ class WorkerContext:
         replays: reads again what former owners wrote.
         ranges: reads files out of the log.
         forks: reads what forks begin with.
+        held: which beginnings of conversations the engine holds.
         reading: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
@@ -83,6 +85,7 @@ class WorkerContext:
     ranges: interfaces.RangeReader
     forks: fork_sources.ForkSources
     replays: replays.Replays = field(default_factory=replays.Replays)
+    held: held_prefixes.HeldPrefixes = field(default_factory=held_prefixes.HeldPrefixes)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     living: Callable[[], Collection[str]] = frozenset

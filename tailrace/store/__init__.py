@@ -5,7 +5,7 @@
     tickets       one-time tickets for WebSocket handshakes of browsers
     idempotency   idempotency key -> response id
     limits        token buckets
-    prefixes      which partition's engine holds which prompt prefix
+    prefixes      which workers' engines hold which prompt prefixes
     workers       heartbeats of workers
     revocations   principals who were revoked
 

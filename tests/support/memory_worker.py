@@ -260,7 +260,7 @@ def make_context(
         engine_slots=engine_slots,
         trials=Slots(1),
         scheduler=FlushScheduler(lambda: engine_slots.running),
-        metering=Metering(writer, None, pool=POOL, worker=name),
+        metering=Metering(writer),
         histories=HistoryWriter(writer, tail, memory.replays(), time),
         activity=ActivityWriter(writer),
         stall_detector=StallDetector(stall_s),
