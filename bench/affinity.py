@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,20 +22,24 @@ from typing import Any, Final
 import uvloop
 
 from bench import load, measure, scaling, scripted, stacks
+from tailrace.local import plan as deployment
+from tailrace.protocol import ids
+from tailrace.store.redis_store import RedisStore
+from tailrace.store.workers import Workers
 
 NAME: Final = "affinity"
 OVER, UNDER = "affinity", "without"
-PLOTS: Final = ("cached_share", "first_p50_ms", "first_p99_ms")
+PLOTS: Final = ("cached_share", "first_p50_ms", "first_p99_ms", "busiest_over_mean")
 WORKERS: Final = 3
-CONVERSATIONS, GROUPS = 24, 4
+CONVERSATIONS, GROUPS = 18, 3
 TURNS, TURNS_AFTER = 6, 4
-THINK_S: Final = 2.0  # on average, between an answer and the next question
-TOKENS, PACE_MS = 40, 10
-COMMON, QUESTION = 2_400, 600  # characters; four are a token of the scripted engine
+THINK_S: Final = 3.5  # on average, between an answer and the next question
+TOKENS, PACE_MS = 20, 10
+COMMON, QUESTION = 4_000, 1_600  # characters; four are a token of the scripted engine
 SETTINGS: Final = {
     "TAILRACE_MAX_NUM_SEQS": "8",
-    "TAILRACE_SCRIPT_PREFILL_MS": "200",
-    "TAILRACE_SCRIPT_CACHE_TOKENS": "40000",
+    "TAILRACE_SCRIPT_PREFILL_MS": "500",
+    "TAILRACE_SCRIPT_CACHE_TOKENS": "30000",
 }
 AFFINITY: Final = {OVER: "1", UNDER: "0"}
 
@@ -51,12 +56,13 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
                 more.enter_context(stacks.another_worker(side, each))
             uvloop.run(scaling.balanced(side, WORKERS))
             talks = [Conversation(side, n) for n in range(CONVERSATIONS)]
-            result = uvloop.run(_talk(talks, TURNS))
-            yield measure.Row(NAME, "three workers", name, number, _values(result))
+            yield measure.Row(
+                NAME, "three workers", name, number, uvloop.run(_values(talks, TURNS))
+            )
             more.enter_context(stacks.another_worker(side, WORKERS + 1))
             uvloop.run(scaling.balanced(side, WORKERS + 1))
-            result = uvloop.run(_talk(talks, TURNS_AFTER))
-            yield measure.Row(NAME, "after a rebalance", name, number, _values(result))
+            values = uvloop.run(_values(talks, TURNS_AFTER))
+            yield measure.Row(NAME, "after a rebalance", name, number, values)
 
 
 @dataclass
@@ -111,10 +117,19 @@ async def _talk(talks: list[Conversation], turns: int) -> load.Result:
     return load.Result([a for group in groups for a in group], time.perf_counter() - began)
 
 
-def _values(result: load.Result) -> dict[str, float]:
+async def _values(talks: list[Conversation], turns: int) -> dict[str, float]:
+    result, side = await _talk(talks, turns), talks[0].side
     prompts = sum(answer.prompt_tokens for answer in result.good)
     cached = sum(answer.cached_tokens for answer in result.good)
-    return {**result.values(), "cached_share": cached / prompts if prompts else 0.0}
+    async with RedisStore(side.redis) as redis:
+        workers = await Workers(redis).list_workers(deployment.POOL)
+    found = Counter(ids.parse(answer.rid).partition for answer in result.good)
+    answered = [sum(found[p] for p in worker["partitions"]) for worker in workers]
+    return {
+        **result.values(),
+        "cached_share": cached / max(1, prompts),
+        "busiest_over_mean": max(answered) * len(answered) / max(1, sum(answered)),
+    }
 
 
 def _text(seed: str, length: int) -> str:

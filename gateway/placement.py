@@ -84,7 +84,7 @@ def place(
 
     def fits(w: PoolWorker) -> bool:
         free = not w.waits and w.requests < min(FLOOR, w.capacity)
-        return free or w.load + each <= share * w.capacity
+        return free or w.load <= share * w.capacity
 
     def worth(w: PoolWorker) -> int:
         return cached.get(w.incarnation, 0) // WORTH_TOKENS

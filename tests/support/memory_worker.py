@@ -25,6 +25,7 @@ from worker.delivery import Delivery
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
 from worker.fork_sources import ForkSources
+from worker.held_prefixes import HeldPrefixes
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.outcome import Outcome
@@ -266,6 +267,7 @@ def make_context(
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
         forks=ForkSources(memory.replays(), memory.offsets(), identity),
+        held=HeldPrefixes(engine.cached_blocks),
         monotonic=time,
     )
 
