@@ -54,11 +54,11 @@ class Answer:
         stamps: when events with text arrived.
         ended: when the answer was complete.
         tokens, prompt_tokens, cached_tokens: as the server counts them.
-        rid: id of the response; empty where the API names none at its end.
         error: why there is no answer; empty if there is one.
         told_s: the wait that a refusal by 429 told; None for others.
         expired: the response was not started before its deadline.
         stood_in: it says that another model answered than the one that was asked for.
+        rid: id of the response; empty where the API names none at its end.
     """
 
     due: float
@@ -67,13 +67,13 @@ class Answer:
     ended: float = 0.0
     tokens: int = 0
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    rid: str = ""
     text: list[str] = field(default_factory=list)
     error: str = ""
     told_s: float | None = None
     expired: bool = False
     stood_in: bool = False
+    cached_tokens: int = 0
+    rid: str = ""
 
     @property
     def first(self) -> float:

@@ -105,8 +105,7 @@ class CachedBlocks:
 
     def held(self, wanted: Sequence[int]) -> int:
         """How many of the blocks with these keys are held, up to the first that is not."""
-        found = itertools.takewhile(self._hashes.__contains__, wanted)
-        return sum(1 for _ in found)
+        return len(list(itertools.takewhile(self._hashes.__contains__, wanted)))
 
     def keys(self, tokens: Sequence[int], scope: Iterable[str]) -> array.array[int]:
         """The keys of a prompt's full blocks."""

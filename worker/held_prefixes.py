@@ -15,13 +15,12 @@ from typing import Any, Final
 from worker import messages
 from worker.cached_blocks import CachedBlocks
 
-MAX_PROMPTS: Final = 2_000
-MAX_KEYS: Final = 200_000  # of blocks, of all prompts; 8 bytes each
+# All of them are looked at once a second: 20 ms at most.
+MAX_PROMPTS: Final = 1_000
+MAX_KEYS: Final = 100_000  # of blocks, of all prompts; 8 bytes each
 MAX_DIGESTS: Final = 8_192  # that are told
 # Of one prompt: the first, which may be common to many, and the last ones.
 MAX_OF_PROMPT: Final = 16
-# So long a prompt may wait in the engine before its blocks are held.
-UNBEGUN_S: Final = 60.0
 # For so long what was served is taken to be held, of an engine that does not say.
 BELIEVED_S: Final = 10 * 60.0
 # What a chat template puts around a message, for estimates.
@@ -62,6 +61,8 @@ class HeldPrefixes:
         _prompts: by the longest digest, the one that was served last at the end. A prompt that
             goes on with another one replaces it.
         _keys: number of all their keys.
+        _changes: how often something was served.
+        _last: what the last table was made from, and the table.
     """
 
     def __init__(self, blocks: CachedBlocks | None = None) -> None:
@@ -69,6 +70,8 @@ class HeldPrefixes:
         self.blocks = blocks
         self._prompts: dict[str, _Prompt] = {}
         self._keys = 0
+        self._changes = 0
+        self._last: tuple[tuple[int, int], dict[str, int]] | None = None
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -90,6 +93,7 @@ class HeldPrefixes:
         """
         if not digests:
             return
+        self._changes += 1
         found = dict(zip(digests, tokens, strict=True))
         for digest in digests:
             if (former := self._prompts.get(digest)) is not None:
@@ -107,10 +111,14 @@ class HeldPrefixes:
 
     def table(self, now: float) -> dict[str, int]:
         """Tokens that are held now, by digest; those that were served last first."""
+        if self.blocks is not None and self._last is not None:
+            made, table = self._last
+            if made == (self.blocks.changes, self._changes):
+                return table
         held: dict[str, int] = {}
         for digest, prompt in reversed(list(self._prompts.items())):
             most = self._held(prompt, now)
-            if most == 0 and now - prompt.at > UNBEGUN_S:
+            if most == 0 and self.blocks is None:
                 self._drop(digest)
                 continue
             for each, tokens in prompt.tokens.items():
@@ -118,6 +126,8 @@ class HeldPrefixes:
                 known = held.get(each, 0)
                 if have > known and (known or len(held) < MAX_DIGESTS):
                     held[each] = have
+        if self.blocks is not None:
+            self._last = (self.blocks.changes, self._changes), held
         return held
 
     def _held(self, prompt: _Prompt, now: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -71,13 +72,14 @@ class PrefixTeller:
         try:
             await self._store.tell(self._pool, self._incarnation, changes)
         except StoreUnavailable:
-            self._told.clear()  # what Redis has is not known
+            # What Redis has of all this is not known: it may have been emptied, or have taken it.
+            self._told = dict.fromkeys((*self._told, *changes), (0, -math.inf))
             return
         for digest, tokens in changes.items():
             if tokens:
                 self._told[digest] = tokens, now
             else:
-                del self._told[digest]
+                self._told.pop(digest, None)
 
     def _due(self, told: tuple[int, float] | None, tokens: int, now: float) -> bool:
         return told is None or told[0] != tokens or now - told[1] >= REFRESH_S

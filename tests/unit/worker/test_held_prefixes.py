@@ -6,7 +6,7 @@ import pytest
 
 from worker import held_prefixes
 from worker.cached_blocks import CachedBlocks, Removed, Stored
-from worker.held_prefixes import BELIEVED_S, MAX_OF_PROMPT, UNBEGUN_S, HeldPrefixes, lengths
+from worker.held_prefixes import BELIEVED_S, MAX_OF_PROMPT, HeldPrefixes, lengths
 
 SIZE = 4
 ACME = ("acme",)
@@ -77,14 +77,15 @@ def test_of_an_engine_that_does_not_say_what_was_served_is_believed_for_a_while(
     assert len(held) == 0
 
 
-def test_a_prompt_that_is_not_held_is_forgotten_after_a_time(
+def test_what_was_dropped_and_is_stored_again_is_held_again(
     held: HeldPrefixes, blocks: CachedBlocks
 ) -> None:
     serve(held, "a", [8])
-    held.table(NOW + UNBEGUN_S)
-    assert len(held) == 1, "it may wait in the engine"
-    held.table(NOW + UNBEGUN_S + 1)
-    assert len(held) == 0
+    store(blocks, 2)
+    blocks.apply(Removed([0, 1]))
+    assert held.table(NOW) == {}
+    store(blocks, 2)
+    assert held.table(NOW) == {"a": 8}
 
 
 def test_nothing_grows_without_end(
