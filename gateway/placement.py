@@ -113,7 +113,8 @@ def place(
     if sticky is not None and sticky in chosen.partitions:
         partition = sticky
     else:
-        partition = min(own, key=lambda p: (running(p), (own.index(p) - turn) % len(own)))
+        turns = turn // len(workers)  # each worker gets every so many turns
+        partition = min(own, key=lambda p: (running(p), (own.index(p) - turns) % len(own)))
     return Place(partition, chosen.incarnation, cached.get(chosen.incarnation, 0), outcome)
 
 

@@ -200,6 +200,15 @@ def test_within_a_worker_the_partition_with_the_fewest_of_this_gateway_is_taken(
     assert turns == {1: 2, 3: 2}
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_all_partitions_get_their_turn_whatever_the_number_of_workers(count: int) -> None:
+    preferred = list(range(2 * count))
+    turns = Counter(
+        placed(pool(*[0] * count), preferred=preferred, turn=n).partition for n in range(4 * count)
+    )
+    assert turns == dict.fromkeys(preferred, 2)
+
+
 @hypothesis.given(
     st.lists(
         st.tuples(st.integers(1, 64), st.integers(0, 64), st.booleans()), min_size=1, max_size=6
