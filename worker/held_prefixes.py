@@ -1,7 +1,7 @@
 """Which beginnings of conversations this worker's engine holds, by the digests that gateways know
 (pure; docs/design.md, Prefix affinity).
 
-A gateway has no tokenizer. It names the beginnings of a prompt by digests of its messages, and puts
+A gateway may have no tokenizer. It names the beginnings of a prompt by digests of its messages, and puts
 them into the request (`records.Request.prefix`). The worker knows how many tokens a prompt has, and
 of which blocks the engine holds it. So it can say of each digest how many tokens are held now.
 """
