@@ -1,9 +1,9 @@
 """Which beginnings of conversations this worker's engine holds, by the digests that gateways know
 (pure; docs/design.md, Prefix affinity).
 
-A gateway may have no tokenizer. It names the beginnings of a prompt by digests of its messages, and puts
-them into the request (`records.Request.prefix`). The worker knows how many tokens a prompt has, and
-of which blocks the engine holds it. So it can say of each digest how many tokens are held now.
+A gateway may have no tokenizer. It names the beginnings of a prompt by digests of its messages, and
+puts them into the request (`records.Request.prefix`). The worker knows how many tokens a prompt has,
+and of which blocks the engine holds it. So it can say of each digest how many are held now.
 """
 
 from __future__ import annotations
