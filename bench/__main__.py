@@ -19,6 +19,7 @@ from types import ModuleType
 import uvloop
 
 from bench import (
+    affinity,
     beside,
     cached,
     cancel,
@@ -54,6 +55,7 @@ SUITES: dict[str, ModuleType] = {
         tags,
         scaling,
         skew,
+        affinity,
         handover,
         upgrade,
         history,
@@ -73,6 +75,7 @@ ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 NOT_QUICK = {
     scaling.NAME,
     skew.NAME,
+    affinity.NAME,
     handover.NAME,
     upgrade.NAME,
     history.NAME,

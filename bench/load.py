@@ -53,11 +53,12 @@ class Answer:
         begun: when its first event of any kind arrived; 0 before.
         stamps: when events with text arrived.
         ended: when the answer was complete.
-        tokens, prompt_tokens: as the server counts them.
+        tokens, prompt_tokens, cached_tokens: as the server counts them.
         error: why there is no answer; empty if there is one.
         told_s: the wait that a refusal by 429 told; None for others.
         expired: the response was not started before its deadline.
         stood_in: it says that another model answered than the one that was asked for.
+        rid: id of the response; empty where the API names none at its end.
     """
 
     due: float
@@ -71,6 +72,8 @@ class Answer:
     told_s: float | None = None
     expired: bool = False
     stood_in: bool = False
+    cached_tokens: int = 0
+    rid: str = ""
 
     @property
     def first(self) -> float:
@@ -355,6 +358,8 @@ def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     answer.stood_in = bool(response.get("fallback"))
     answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+    answer.cached_tokens = (usage.get("input_tokens_details") or {}).get("cached_tokens", 0)
+    answer.rid = str(response.get("id", ""))
 
 
 class FrameReader:

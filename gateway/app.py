@@ -247,6 +247,7 @@ class Gateway:
                 seals.Keys(keys) if keys else None,
                 uploaded=self.uploads,
                 canary=self.canaries,
+                affinity=bool(config.prefix_affinity),
             ),
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,

@@ -7,7 +7,7 @@ bounds how long a call waits for a Redis that hangs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tailrace.store import (
@@ -63,11 +63,14 @@ class Cache:
     async def release_key(self, principal: str, key: str, rid: str) -> None:
         await self._ask(self._idempotency_keys.release_key(principal, key, rid), None)
 
-    async def warm_partition(self, pool: str, chain: Sequence[str]) -> int | None:
-        """The partition that served the longest known prefix. `chain` is longest last."""
-        nothing: prefixes.PrefixHit | None = None
-        hit = await self._ask(self._prefixes.lookup_prefix(pool, list(reversed(chain))), nothing)
-        return hit.partition if hit is not None else None
+    async def held(
+        self, pool: str, chain: Sequence[str], incarnations: Iterable[str]
+    ) -> dict[str, int]:
+        """Tokens of a prompt that these workers hold, by incarnation. `chain` is longest last."""
+        nothing: dict[str, int] = {}
+        found = await self._ask(self._prefixes.held(pool, chain), nothing)
+        names = {prefixes.name_of(each): each for each in incarnations} if found else {}
+        return {names[name]: tokens for name, tokens in found.items() if name in names}
 
     async def answered(self, pool: str, digest: str, most: int) -> bool:
         """Whether there is an answer of less than `most` tokens to requests with this digest."""

@@ -1,27 +1,35 @@
 """Which partition a new response gets (pure; docs/design.md, Identity and place).
 
-A conversation keeps its partition while the load allows, because the worker that owns the partition
-has the conversation's prefix in its cache. A new conversation takes the least loaded preferred
-partition. The load bound is the one of consistent hashing with bounded loads: no partition may have
-more than its fair share times a constant.
+A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
+most of the prompt, else the one that had the conversation before, else the least loaded one. The
+load bound is the one of consistent hashing with bounded loads: no worker may have more than its
+fair share times a constant, whatever it holds.
 
-A partition that no ready worker takes requests from is left out while there is another: its worker
-drains or died, and the request would wait until the group has assigned it again.
+`choose` goes by what this gateway knows alone, while nothing is told. A conversation keeps its
+partition, and a new one takes the least loaded preferred partition, with the same bound on
+partitions. One that no ready worker takes requests from is left out while there is another: its
+worker drains or died, and the request would wait until the group has assigned it again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import msgspec
 
+from gateway.pool_workers import PoolWorker
+
 PREFERRED_PARTITIONS: Final = 4
 LOAD_FACTOR: Final = 1.25
-# Below this many running responses on a partition a warm prefix is worth more than evenness.
+# Below this many responses on a partition, or at a worker that has places left, a warm prefix is
+# worth more than evenness.
 FLOOR: Final = 8
+# Cached tokens count by so many: fewer are computed sooner than a place is found.
+WORTH_TOKENS: Final = 64
 MAX_DIGESTS: Final = 64
 
 
@@ -36,12 +44,85 @@ def preferred_partitions(
     return sorted({(offset + i * partitions // count) % partitions for i in range(count)})
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a response goes.
+
+    Attributes:
+        cached: prompt tokens that the worker's engine is said to hold.
+        outcome: whether a worker that holds most of the prompt was taken.
+    """
+
+    partition: int
+    incarnation: str
+    cached: int
+    outcome: Literal["hit", "miss", "overridden"]
+
+
+def place(
+    workers: Sequence[PoolWorker],
+    preferred: Sequence[int],
+    running: Callable[[int], int],
+    *,
+    cached: Mapping[str, int],
+    each: float,
+    sticky: int | None = None,
+    turn: int = 0,
+) -> Place:
+    """The place of a response.
+
+    Args:
+        workers: at least one.
+        preferred: the gateway's preferred partitions.
+        running: responses of this gateway that run on a partition.
+        cached: tokens of the prompt that workers hold, by incarnation.
+        each: tokens that a response makes.
+        sticky: the partition of the previous response.
+        turn: any number that differs from call to call.
+    """
+    share = LOAD_FACTOR * (sum(w.load for w in workers) + each) / sum(w.capacity for w in workers)
+
+    def fits(w: PoolWorker) -> bool:
+        free = not w.waits and w.requests < min(FLOOR, w.capacity)
+        return free or w.load <= share * w.capacity
+
+    def worth(w: PoolWorker) -> int:
+        return cached.get(w.incarnation, 0) // WORTH_TOKENS
+
+    def order(w: PoolWorker) -> tuple[float, float, int]:
+        turns = (workers.index(w) - turn) % len(workers)
+        return w.load / w.capacity, w.requests / w.capacity, turns
+
+    fitting = [w for w in workers if fits(w)]
+    warm = [w for w in fitting if worth(w)]
+    staying = [w for w in fitting if sticky in w.partitions]
+    if warm:
+        chosen = min(warm, key=lambda w: (-worth(w), sticky not in w.partitions, order(w)))
+    elif staying:
+        chosen = staying[0]
+    else:
+        reached = [w for w in fitting if any(p in preferred for p in w.partitions)]
+        chosen = min(reached or fitting or workers, key=order)
+    most = max(map(worth, workers))
+    outcome: Literal["hit", "miss", "overridden"] = "overridden"
+    if not most:
+        outcome = "miss"
+    elif worth(chosen) == most:
+        outcome = "hit"
+    own = [p for p in chosen.partitions if p in preferred] or chosen.partitions
+    if sticky is not None and sticky in chosen.partitions:
+        partition = sticky
+    else:
+        turns = turn // len(workers)  # each worker gets every so many turns
+        partition = min(own, key=lambda p: (running(p), (own.index(p) - turns) % len(own)))
+    return Place(partition, chosen.incarnation, cached.get(chosen.incarnation, 0), outcome)
+
+
 def choose(
     preferred: Sequence[int],
     partitions: int,
     load: Callable[[int], int],
     *,
-    warm: int | None = None,
     sticky: int | None = None,
     turn: int = 0,
     served: Collection[int] = (),
@@ -52,7 +133,6 @@ def choose(
         preferred: the gateway's preferred partitions.
         partitions: partition count of the log.
         load: responses running on a partition, as far as this gateway knows.
-        warm: the partition whose worker holds the prompt's prefix, by the cache metadata.
         sticky: the partition of the previous response.
         turn: any number that differs from call to call. It breaks ties between equally loaded
             partitions.
@@ -60,13 +140,8 @@ def choose(
     """
     taken = [p for p in range(partitions) if p in served] or range(partitions)
     preferred = [p for p in preferred if p in taken] or taken
-    for cached in (warm, sticky):
-        if (
-            cached is not None
-            and cached in taken
-            and load(cached) < _bound({*preferred, cached}, load)
-        ):
-            return cached
+    if sticky is not None and sticky in taken and load(sticky) < _bound({*preferred, sticky}, load):
+        return sticky
     return min(preferred, key=lambda p: (load(p), (preferred.index(p) - turn) % len(preferred)))
 
 

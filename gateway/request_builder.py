@@ -18,6 +18,7 @@ from gateway import (
     forks,
     lanes,
     placement,
+    pool_workers,
     references,
     requirements,
     uploads,
@@ -41,6 +42,7 @@ class RequestBuilder:
 
     Attributes:
         _turn: counts placements, so that equally loaded partitions take turns.
+        _placed: of which workers did not tell yet.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class RequestBuilder:
         *,
         uploaded: uploads.Uploads,
         canary: canaries.Canaries | None = None,
+        affinity: bool = True,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing.
-        `canary`: None to weigh no revisions."""
+        `canary`: None to weigh no revisions. `affinity`: go by what workers hold."""
         self._delivery = deliver
         self._cache = cached
         self._running = running
@@ -71,6 +75,9 @@ class RequestBuilder:
         self._resolver = context.Resolver(deliver, cached, partitions)
         self._turn = itertools.count()
         self._canaries = canary
+        self._affinity = affinity
+        self._monotonic = monotonic
+        self._placed = pool_workers.Placed()
 
     async def build(
         self,
@@ -267,20 +274,51 @@ class RequestBuilder:
         if self._canaries is not None:
             scope = access.owner_of(principal).cache_scope
             weighed = self._canaries.partitions(create.pool, scope, messages)
-        warm = await self._cache.warm_partition(create.pool, prefix) if prefix else None
-        chosen = placement.choose(
+        place = await self._place_by_workers(create, prefix, history.partition, weighed)
+        if place is None:
+            return placement.choose(
+                self._delivery.preferred,
+                self._partitions,
+                self._running.on,
+                sticky=history.partition,
+                turn=next(self._turn),
+                served=weighed or self._workers.served(create.pool),
+            )
+        telemetry.PREFIX_LOOKUPS.labels(outcome=place.outcome).inc()
+        telemetry.EXPECTED_CACHED.inc(place.cached)
+        return place.partition
+
+    async def _place_by_workers(
+        self,
+        create: command.Create,
+        prefix: Sequence[str],
+        sticky: int | None,
+        weighed: frozenset[int],
+    ) -> placement.Place | None:
+        """The place by what workers tell; None while they tell nothing."""
+        if not self._affinity:
+            return None
+        pool, cached = create.pool, dict[str, int]()
+        if prefix:
+            names = [str(beat.get("incarnation", "")) for beat in self._workers.workers(pool)]
+            cached = await self._cache.held(pool, prefix, names) if names else {}
+        now = self._monotonic()
+        among = frozenset(range(self._partitions)) & (weighed or self._workers.served(pool))
+        workers = pool_workers.of(self._workers.workers(pool), among, self._placed, now)
+        if not workers:
+            return None
+        each = self._workers.backlog(pool).each or float(create.sampling.max_tokens)
+        place = placement.place(
+            workers,
             self._delivery.preferred,
-            self._partitions,
             self._running.on,
-            warm=warm,
-            sticky=history.partition,
+            cached=cached,
+            each=each,
+            sticky=sticky,
             turn=next(self._turn),
-            served=weighed or self._workers.served(create.pool),
         )
-        telemetry.PREFIX_LOOKUPS.labels(
-            outcome="miss" if warm is None else "hit" if chosen == warm else "overridden"
-        ).inc()
-        return chosen
+        self._placed.add(place.incarnation, each, now)
+        return place
 
     async def answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool has a former answer to this request (log rule §24)."""

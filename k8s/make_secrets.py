@@ -33,7 +33,7 @@ REDIS_USERS: Final[dict[str, str]] = {
     "push": "~ticket:* ~queue:* +getdel +hmget",
     "worker": (
         "~prefix:* ~answer:* ~workers:* ~queue:* ~offers:* ~handover:* +get +set +del +zadd "
-        "+zcard +zpopmin +zremrangebyscore +pexpire +pttl +hset +hdel +hgetall +hlen +time"
+        "+zcard +zpopmin +zrem +zremrangebyscore +pexpire +pttl +hset +hdel +hgetall +hlen +time"
     ),
 }
 # Every version from 6.2 on knows all of these. A server does not start with a name that it does not

@@ -31,9 +31,11 @@ from worker.foreign_requests import ForeignRequests
 from worker.fork_sources import ForkSources
 from worker.handing_over import HandingOver, Handover
 from worker.heartbeat import Heartbeat
+from worker.held_prefixes import HeldPrefixes
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.offers import Offer
+from worker.prefix_teller import PrefixTeller
 from worker.queue_teller import QueueTeller
 from worker.request_consumer import RequestConsumer
 from worker.servings import Servings
@@ -98,13 +100,7 @@ class App:
             remote = self._engine
             self.status.trouble = lambda: remote.trouble
         self.writer = self._connections.writer
-        self._metering = Metering(
-            self.writer,
-            Prefixes(self._connections.redis_cache),
-            pool=s.pool,
-            worker=s.name,
-            price=self._price,
-        )
+        self._metering = Metering(self.writer, price=self._price)
         self._answers = CachedAnswers(
             Answers(self._connections.redis_cache), s.pool, self._answers_live_s
         )
@@ -219,6 +215,13 @@ class App:
             consumer.unserved,
         )
         background.append(tasks.create_task(teller.run(), name="queue-teller"))
+        prefixes = PrefixTeller(
+            Prefixes(self._connections.redis_cache),
+            context.held,
+            pool=self._settings.pool,
+            incarnation=self._incarnation,
+        )
+        background.append(tasks.create_task(prefixes.run(), name="prefix-teller"))
         context.steady_s = lambda: health.steady_s
         self.status.kafka = lambda: (
             health.answers and self.writer.connected and not self.writer.stalled
@@ -317,6 +320,7 @@ class App:
             forks=ForkSources(connections.replays, connections.offsets, identity),
             pause_s=s.pause_s,
             answers=self._answers,
+            held=HeldPrefixes(self._engine.cached_blocks),
         )
         servings = Servings(context, tasks)
         consumer = RequestConsumer(
@@ -390,7 +394,6 @@ class App:
 
     async def _shut_down(self) -> None:
         for stop in (
-            self._metering.stop,
             self._answers.stop,
             self.writer.stop,
             self._connections.offsets.stop,

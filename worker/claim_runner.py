@@ -9,7 +9,15 @@ import time
 
 from tailrace import log, telemetry
 from tailrace.protocol import fold, records
-from worker import claim_plan, fork_sources, generation, takeover, truncation, visible
+from worker import (
+    claim_plan,
+    fork_sources,
+    generation,
+    held_prefixes,
+    takeover,
+    truncation,
+    visible,
+)
 from worker.attempt import Attempt, Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.engines import base
@@ -232,6 +240,7 @@ class ClaimRunner:
                     self._copied,
                     self._response.rank,
                 )
+                self._note_prefix()
                 await attempt.run(
                     *(engine, job, self._context.stall_detector, self._offer_slot), last=last
                 )
@@ -240,7 +249,6 @@ class ClaimRunner:
         finally:
             if trial is not None:
                 trial.cancel()
-            self._response.cached_tokens = attempt.cached_tokens
         finished = made.phase is generation.Phase.FINISHED
         if attempt.stopped is None or (finished and attempt.stopped in _RESUMABLE):
             return True
@@ -268,6 +276,25 @@ class ClaimRunner:
         while self.fencing_token not in self._entry.seen and self._attempt.stopped is None:
             await self._entry.changed(1.0)
         return False
+
+    def _note_prefix(self) -> None:
+        """The engine is given the prompt, and will hold it. Not one that lacks messages: the
+        digests are of the whole one."""
+        request, prompt, context = self._response.request, self._plan.prompt_ids, self._context
+        if not request.prefix or self._response.dropped:
+            return
+        tokens = len(prompt)
+        if not context.engine.ids_are_tokens:
+            tokens //= CHARACTERS_PER_TOKEN
+        lengths = held_prefixes.lengths(request.messages, request.tools, tokens)
+        digests = request.prefix[-len(lengths) :]
+        context.held.served(
+            digests,
+            lengths[-len(digests) :],
+            prompt,
+            context.engine.prefix_scope(request),
+            context.monotonic(),
+        )
 
     async def _trial(self) -> None:
         """Give the place of a trial back once the log holds PROGRESS tokens of this claim: from

@@ -30,8 +30,7 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
     """
     state, metering = entry.fold, context.metering
     assert state.ended is not None
-    ended_here = state.owner in response.fencing_tokens
-    if ended_here:
+    if state.owner in response.fencing_tokens:
         _note_end(response, state, state.ended)
         if not state.answer_of:
             _note_cost(state.ended.usage, metering.price())
@@ -44,9 +43,6 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
     # Devices that are told of the end find the response in lists.
     await context.histories.finished(response.request, response.partition, entry)
     await context.activity.finished(response.request, state)
-    # Of a stolen response the prompt is not in the cache of its partition's engine.
-    if ended_here and state.next and not response.stolen and not state.answer_of:
-        metering.prefix(response.request, response.partition, response.cached_tokens)
     response.finish()
     return Outcome.DONE
 

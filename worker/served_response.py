@@ -49,7 +49,6 @@ class ServedResponse:
         dropped: how many messages the prompt lacks (log rule §21).
         inputs: what is to be embedded, as ids; empty for every other request.
         copied: ids that it begins with (log rule §19), once they were looked for.
-        cached_tokens: prompt tokens that the last attempt found in the engine's cache.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
         pauses: times that it made way for others.
@@ -71,7 +70,6 @@ class ServedResponse:
     dropped: int = 0
     inputs: Sequence[Sequence[int]] = ()
     copied: Sequence[int] | None = None
-    cached_tokens: int = 0
     engine_failures: int = 0
     engine_busy: int = 0
     pauses: int = 0

@@ -21,6 +21,7 @@ from worker import (
     cached_answers,
     flush_scheduler,
     fork_sources,
+    held_prefixes,
     history_writer,
     metering,
     replays,
@@ -55,6 +56,7 @@ class WorkerContext:
         ranges: reads files out of the log.
         forks: reads what forks begin with.
         answers: former answers that may be given again.
+        held: which beginnings of conversations the engine holds.
         reading: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
@@ -87,6 +89,7 @@ class WorkerContext:
     forks: fork_sources.ForkSources
     answers: cached_answers.CachedAnswers = field(default_factory=cached_answers.CachedAnswers)
     replays: replays.Replays = field(default_factory=replays.Replays)
+    held: held_prefixes.HeldPrefixes = field(default_factory=held_prefixes.HeldPrefixes)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     living: Callable[[], Collection[str]] = frozenset

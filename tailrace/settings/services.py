@@ -81,6 +81,7 @@ class GatewaySettings(EdgeSettings):
     connection_limit_s: float
     accept_s: float
     cancel_grace_s: float
+    prefix_affinity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,8 @@ class WorkerSettings(ServiceSettings):
     script_revision: str
     script_first_token_s: float
     script_fail_every: int
+    script_prefill_s: float
+    script_cache_tokens: int
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int

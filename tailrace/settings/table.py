@@ -257,6 +257,15 @@ VARIABLES: Final = (
         "ms",
     ),
     Variable(
+        "TAILRACE_PREFIX_AFFINITY",
+        "prefix_affinity",
+        (GATEWAY,),
+        kinds.Integer(0, 1),
+        "1: responses are placed by what the engines hold of their prompts and by the load that "
+        "workers tell; 0: a conversation stays in its partition, and a gateway counts its own load",
+        "1",
+    ),
+    Variable(
         "TAILRACE_RECORDS_VERSION",
         "records_version",
         (GATEWAY,),
@@ -545,6 +554,24 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.Integer(0, 1_000_000),
         "the scripted engine fails every n-th request, for tests; 0: none",
+        "0",
+    ),
+    Variable(
+        "TAILRACE_SCRIPT_PREFILL_MS",
+        "script_prefill_s",
+        (WORKER,),
+        kinds.Duration(0, 60_000, 1000),
+        "for how long the scripted engine computes a thousand tokens of prompts, one prompt after "
+        "another, for tests",
+        "0",
+        "ms",
+    ),
+    Variable(
+        "TAILRACE_SCRIPT_CACHE_TOKENS",
+        "script_cache_tokens",
+        (WORKER,),
+        kinds.Integer(0, 100_000_000),
+        "tokens that the scripted engine's prefix cache holds, for tests; 0: it has none",
         "0",
     ),
     Variable(

@@ -7,7 +7,7 @@
     limits        token buckets
     indexed       values under digests, so many of a pool at most
     answers       former answers that may be given again
-    prefixes      which partition's engine holds which prompt prefix
+    prefixes      which workers' engines hold which prompt prefixes
     workers       heartbeats of workers
     revocations   principals who were revoked
 

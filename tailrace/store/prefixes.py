@@ -1,75 +1,106 @@
-"""Prompt prefixes: which partition's engine has computed which prefix.
+"""Prompt prefixes: which workers' engines hold which beginnings of conversations.
 
-key      prefix:{pool}:<digest>       partition, cached tokens, worker, as JSON
+key      prefix:{pool}:<digest>       a line for each worker: name, cached tokens, deadline in ms
          prefix:{pool}                sorted set of the pool's digests, by time
-lives    PREFIX_TTL_S
+lives    PREFIX_TTL_S per telling
 writer   worker
 if lost  the engines' prefix caches are used less
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-import msgspec
+from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
-from tailrace.protocol import ids
-from tailrace.store import indexed
-from tailrace.store.redis_store import RedisStore, decoded
-
-PREFIX_TTL_S: Final = 10 * 60
+PREFIX_TTL_S: Final = 5 * 60
 MAX_PREFIXES_PER_POOL: Final = 50_000
-MAX_DIGESTS_PER_CALL: Final = 64  # the longest prefixes are kept
+MAX_DIGESTS_PER_CALL: Final = 64  # of a look-up; the longest prefixes are kept
+MAX_HOLDERS: Final = 8  # of one prefix; those that told last are kept
+# What says more is not believed.
+MAX_TOKENS: Final = 10_000_000
+_NAME: Final = 12
+_LINE: Final = re.compile(rb"([0-9a-f]{12}) ([1-9]\d{0,8}) \d+")
+
+# KEYS[1] the sorted set. ARGV: ttl in ms, most entries, most holders, holder, then pairs of digest
+# and tokens; 0: it holds it no longer. An entry is dropped by age, or, over the bound, oldest
+# first.
+_TELL: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local ttl, holder = tonumber(ARGV[1]), ARGV[4]
+for i = 5, #ARGV, 2 do
+  local key, lines = KEYS[1] .. ':' .. ARGV[i], {}
+  if ARGV[i + 1] ~= '0' then
+    lines[1] = string.format('%s %s %d', holder, ARGV[i + 1], now + ttl)
+  end
+  for line in string.gmatch(redis.call('GET', key) or '', '[^\\n]+') do
+    local name, deadline = string.match(line, '^(%x+) %d+ (%d+)$')
+    if name and name ~= holder and tonumber(deadline) > now and #lines < tonumber(ARGV[3]) then
+      table.insert(lines, line)
+    end
+  end
+  if #lines > 0 then
+    redis.call('SET', key, table.concat(lines, '\\n'), 'PX', ttl)
+    redis.call('ZADD', KEYS[1], now, ARGV[i])
+  else
+    redis.call('DEL', key)
+    redis.call('ZREM', KEYS[1], ARGV[i])
+  end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
+local excess = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[2])
+if excess > 0 then
+  local oldest = redis.call('ZPOPMIN', KEYS[1], excess)
+  for i = 1, #oldest, 2 do redis.call('DEL', KEYS[1] .. ':' .. oldest[i]) end
+end
+redis.call('PEXPIRE', KEYS[1], ttl)
+"""
 
 
-class PrefixHit(NamedTuple):
-    """Where a prefix is warm. `depth` counts the digests of the chain that are warm there: the
-    longest of n digests has depth n."""
-
-    partition: int
-    depth: int
-
-
-class _Prefix(msgspec.Struct, frozen=True):
-    partition: Annotated[int, msgspec.Meta(ge=0, le=ids.MAX_PARTITION)]
-    cached_tokens: Annotated[int, msgspec.Meta(ge=0)]
-    worker: str
+def name_of(incarnation: str) -> str:
+    """What Redis has for a worker's process."""
+    return digest(incarnation)[:_NAME]
 
 
 class Prefixes:
-    """Digests of prompt prefixes come as a chain, longest first. Every call raises
-    StoreUnavailable."""
+    """Digests of prompt prefixes. Every call raises StoreUnavailable."""
 
     def __init__(self, redis: RedisStore, max_per_pool: int = MAX_PREFIXES_PER_POOL) -> None:
         self._redis = redis
         self._max_per_pool = max_per_pool
 
-    async def publish_prefix(
-        self, pool: str, digests: Sequence[str], partition: int, cached_tokens: int, worker: str
-    ) -> None:
-        """The engine of `partition` holds this chain now."""
-        if not digests:
+    async def tell(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
+        """The engine of this worker holds so many tokens of these prefixes now; 0: none."""
+        if not tokens:
             return
-        value = msgspec.json.encode(_Prefix(partition, cached_tokens, worker))
-        await indexed.publish(
-            self._redis,
+        await self._redis.execute(
+            "EVAL",
+            _TELL,
+            1,
             _index(pool),
-            digests[:MAX_DIGESTS_PER_CALL],
-            value,
-            ttl_s=PREFIX_TTL_S,
-            most=self._max_per_pool,
+            milliseconds(PREFIX_TTL_S),
+            self._max_per_pool,
+            MAX_HOLDERS,
+            name_of(incarnation),
+            *(each for pair in tokens.items() for each in pair),
         )
 
-    async def lookup_prefix(self, pool: str, digests: Sequence[str]) -> PrefixHit | None:
-        """The longest known prefix of the chain, or None."""
-        asked = digests[:MAX_DIGESTS_PER_CALL]
+    async def held(self, pool: str, digests: Sequence[str]) -> dict[str, int]:
+        """Tokens of a prompt that workers hold, by `name_of` the worker. `digests`: of the prompt's
+        beginnings, the longest last."""
+        asked = digests[-MAX_DIGESTS_PER_CALL:]
         if not asked:
-            return None
-        found = await self._redis.execute("MGET", *(f"{_index(pool)}:{digest}" for digest in asked))
-        for position, value in enumerate(found if isinstance(found, list) else ()):
-            prefix = decoded(value, _Prefix)
-            if prefix is not None:
-                return PrefixHit(prefix.partition, len(digests) - position)
-        return None
+            return {}
+        found = await self._redis.execute("MGET", *(f"{_index(pool)}:{each}" for each in asked))
+        most: dict[str, int] = {}
+        for value in found if isinstance(found, list) else ():
+            for line in value.split(b"\n", MAX_HOLDERS) if isinstance(value, bytes) else ():
+                told = _LINE.fullmatch(line)
+                if told is not None and (tokens := int(told[2])) <= MAX_TOKENS:
+                    name = told[1].decode()
+                    most[name] = max(most.get(name, 0), tokens)
+        return most
 
 
 def _index(pool: str) -> str:

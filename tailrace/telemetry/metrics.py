@@ -251,6 +251,17 @@ PREFIX_LOOKUPS: Final = Counter(
     "Placement by prompt prefix: hit, miss, overridden by load",
     ["outcome"],
 )
+EXPECTED_CACHED: Final = Counter(
+    "tailrace_expected_cached_tokens",
+    "Prompt tokens that the worker of a new response was said to hold (tailrace_tokens of the kind "
+    "cached: what its engine found)",
+)
+HELD_PREFIXES: Final = Gauge(
+    "tailrace_held_prefixes", "Beginnings of conversations that gateways are told to be held here"
+)
+CACHED_BLOCKS: Final = Gauge(
+    "tailrace_cached_blocks", "Blocks in the engine's prefix cache, by its own events"
+)
 SESSION_LOOKUPS: Final = Counter(
     "tailrace_session_lookups",
     "Conversation sessions: hit, rebuilt from the log, lost",

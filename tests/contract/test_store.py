@@ -20,7 +20,7 @@ from tailrace.store.answers import MAX_IDS, Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
-from tailrace.store.prefixes import Prefixes
+from tailrace.store.prefixes import MAX_HOLDERS, Prefixes, name_of
 from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
@@ -294,22 +294,27 @@ async def test_what_is_no_response_id_does_not_hold_a_key(
 # ---- prompt-prefix cache metadata
 
 
-async def test_the_longest_known_prefix_wins(prefixes: Prefixes, name: str) -> None:
-    await prefixes.publish_prefix(name, ["ab", "a"], partition=3, cached_tokens=32, worker="w1")
-    await prefixes.publish_prefix(name, ["a"], partition=5, cached_tokens=16, worker="w2")
-    assert await prefixes.lookup_prefix(name, ["abc", "ab", "a"]) == (3, 2)
-    assert await prefixes.lookup_prefix(name, ["ax", "a"]) == (5, 1)
-    assert await prefixes.lookup_prefix(name, ["x"]) is None
-    assert await prefixes.lookup_prefix(name, []) is None
-    assert await prefixes.lookup_prefix(name + "-other", ["a"]) is None
+async def test_each_worker_holds_what_it_told_last(prefixes: Prefixes, name: str) -> None:
+    a, b = "w/1", "w/2"
+    await prefixes.tell(name, a, {"long": 32, "short": 16})
+    await prefixes.tell(name, b, {"short": 8})
+    assert await prefixes.held(name, ["short", "long"]) == {name_of(a): 32, name_of(b): 8}
+    assert await prefixes.held(name, ["short"]) == {name_of(a): 16, name_of(b): 8}
+    await prefixes.tell(name, a, {"long": 0, "short": 4})
+    assert await prefixes.held(name, ["short", "long"]) == {name_of(a): 4, name_of(b): 8}
+    assert await prefixes.held(name, ["x"]) == {}
+    assert await prefixes.held(name, []) == {}
+    assert await prefixes.held(name + "-other", ["short"]) == {}
 
 
-async def test_prefix_entries_run_out(
+async def test_prefix_entries_run_out_and_nothing_is_left_of_what_is_not_held(
     prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await prefixes.publish_prefix(name, ["a"], 1, 16, "w1")
+    await prefixes.tell(name, "w/1", {"a": 16})
     for key in (f"prefix:{{{name}}}", f"prefix:{{{name}}}:a"):
-        assert 590_000 < await raw.pttl(key) <= 600_000
+        assert 290_000 < await raw.pttl(key) <= 300_000
+    await prefixes.tell(name, "w/1", {"a": 0})
+    assert await raw.exists(f"prefix:{{{name}}}", f"prefix:{{{name}}}:a") == 0
 
 
 async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
@@ -319,31 +324,40 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
 ) -> None:
     prefixes = Prefixes(store, max_per_pool=10)
     for n in range(15):
-        await prefixes.publish_prefix(name, [f"d{n:02}"], n, 16, "w1")
+        await prefixes.tell(name, "w/1", {f"d{n:02}": n + 1})
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
     assert await raw.zcard(f"prefix:{{{name}}}") == 10
-    assert [await prefixes.lookup_prefix(name, [f"d{n:02}"]) for n in (4, 5, 14)] == [
-        None,
-        (5, 1),
-        (14, 1),
-    ]
+    found = [await prefixes.held(name, [f"d{n:02}"]) for n in (4, 5, 14)]
+    assert found == [{}, {name_of("w/1"): 6}, {name_of("w/1"): 15}]
 
 
-async def test_a_very_long_chain_is_cut_to_its_deepest_digests(
+async def test_of_one_prefix_the_last_holders_are_kept(prefixes: Prefixes, name: str) -> None:
+    for n in range(MAX_HOLDERS + 3):
+        await prefixes.tell(name, f"w/{n}", {"a": 16})
+    kept = range(3, MAX_HOLDERS + 3)
+    assert set(await prefixes.held(name, ["a"])) == {name_of(f"w/{n}") for n in kept}
+
+
+async def test_of_a_very_long_chain_the_longest_prefixes_are_asked_for(
     prefixes: Prefixes, name: str
 ) -> None:
-    digests = [f"d{n}" for n in range(200, 0, -1)]
-    await prefixes.publish_prefix(name, digests, 1, 3200, "w1")
-    assert await prefixes.lookup_prefix(name, digests) == (1, 200)
-    assert await prefixes.lookup_prefix(name, digests[150:]) is None
+    digests = [f"d{n}" for n in range(200)]
+    await prefixes.tell(name, "w/1", {"d100": 10, "d150": 20})
+    assert await prefixes.held(name, digests) == {name_of("w/1"): 20}
+    assert await prefixes.held(name, digests[:150]) == {name_of("w/1"): 10}
+    assert await prefixes.held(name, [*digests, *digests[:64]]) == {}
 
 
 async def test_garbage_in_the_cache_is_no_entry(
     prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await raw.set(f"prefix:{{{name}}}:ab", b"\xff{")
-    await prefixes.publish_prefix(name, ["a"], 2, 16, "w1")
-    assert await prefixes.lookup_prefix(name, ["ab", "a"]) == (2, 1)
+    mine = name_of("w/1")
+    lines = [b"\xff{", b"w 5 1", f"{mine} 99999999999 1".encode(), f"{mine} -1 1".encode(), b""]
+    await raw.set(f"prefix:{{{name}}}:ab", b"\n".join(lines))
+    await raw.set(f"prefix:{{{name}}}:b", b'{"partition":5,"cached_tokens":1,"worker":"w"}')
+    await prefixes.tell(name, "w/1", {"a": 16, "b": 32})
+    assert await prefixes.held(name, ["a", "ab"]) == {mine: 16}
+    assert await prefixes.held(name, ["a", "b"]) == {mine: 32}
 
 
 # ---- answers

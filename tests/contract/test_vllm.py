@@ -22,6 +22,7 @@ import pytest_asyncio
 from tailrace import private_parts, telemetry
 from tailrace.protocol import events, records
 from tests.support import engine_environment, schemas, toy_tools
+from tests.support.waiting import eventually
 from worker.engines import base, vllm_internals
 
 if TYPE_CHECKING:
@@ -141,6 +142,24 @@ if engine_environment.HERE:
         before = count()
         made = await answer(engine, ask(ignore_eos=True, max_tokens=9))
         assert (len(made), count() - before) == (9, 9)
+
+    async def test_the_blocks_of_a_prompt_are_held_until_the_cache_is_reset(
+        engine: vllm.VLLM,
+    ) -> None:
+        request = ask("Tell me of the sea and of ships. " * 120, max_tokens=2)
+        prompt, blocks = await engine.encode(request), engine.cached_blocks
+        assert blocks is not None
+        keys = blocks.keys(prompt, engine.prefix_scope(request))
+        whole = len(keys)
+        assert (blocks.held(keys), whole > 2) == (0, True)
+        await answer(engine, request)
+        await eventually(lambda: blocks.held(keys) == whole, "all full blocks are held")
+        assert blocks.held(blocks.keys(prompt, ("another tenant",))) == 0
+        cached = (await steps_of(engine, request))[-1].cached_tokens
+        assert cached in (whole * blocks.size, (whole - 1) * blocks.size)
+        assert await engine._llm.reset_prefix_cache()
+        await answer(engine, ask("And you?", max_tokens=1))  # vLLM tells at its next step
+        await eventually(lambda: blocks.held(keys) == 0, "none is held")
 
     async def test_vllm_is_told_the_class_of_a_request(
         engine: vllm.VLLM, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from tailrace.store.answers import Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Offers
-from tailrace.store.prefixes import Prefixes, PrefixHit
+from tailrace.store.prefixes import Prefixes, name_of
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.running import Running
@@ -93,7 +93,7 @@ async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", first, 60) == first
     assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", second, 60) == first
     await IdempotencyKeys(gateway).release_key(ALICE.key, "key", first)
-    assert await Prefixes(gateway).lookup_prefix("default", ["d"]) is None
+    assert await Prefixes(gateway).held("default", ["d"]) == {}
     assert await Workers(gateway).list_workers("default") == []
     assert (await TokenBuckets(gateway).consume_tokens(ALICE.key, 1, rate=1, burst=2)).allowed
 
@@ -109,10 +109,11 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
 ) -> None:
     assert await worker.reachable()
     await Workers(worker).heartbeat("default", "worker-1", {"state": "ready"})
-    await Prefixes(worker).publish_prefix("default", ["long", "short"], 3, 128, "worker-1")
+    await Prefixes(worker).tell("default", "worker-1/a", {"long": 128, "short": 64, "gone": 16})
+    await Prefixes(worker).tell("default", "worker-1/a", {"gone": 0})
     for client in (gateway, worker):  # a worker asks who drains
         assert [w["name"] for w in await Workers(client).list_workers("default")] == ["worker-1"]
-    assert await Prefixes(gateway).lookup_prefix("default", ["short"]) == PrefixHit(3, 1)
+    assert await Prefixes(gateway).held("default", ["gone", "short"]) == {name_of("worker-1/a"): 64}
     await Workers(worker).forget_worker("default", "worker-1")
     assert await Workers(gateway).list_workers("default") == []
 
@@ -151,10 +152,10 @@ async def test_a_worker_keeps_answers_and_gateways_see_that_there_are_some(
 
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:
     prefixes = Prefixes(worker, max_per_pool=1)
-    await prefixes.publish_prefix("full", ["a-first"], 1, 64, "worker-1")
-    await prefixes.publish_prefix("full", ["b-second"], 2, 64, "worker-1")
-    assert await Prefixes(gateway).lookup_prefix("full", ["a-first"]) is None
-    assert await Prefixes(gateway).lookup_prefix("full", ["b-second"]) == PrefixHit(2, 1)
+    await prefixes.tell("full", "worker-1/a", {"a-first": 64})
+    await prefixes.tell("full", "worker-1/a", {"b-second": 64})
+    assert await Prefixes(gateway).held("full", ["a-first"]) == {}
+    assert await Prefixes(gateway).held("full", ["b-second"]) == {name_of("worker-1/a"): 64}
 
 
 async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -329,11 +329,12 @@ async def running(
     redis: memory_redis.MemoryRedis | None = None,
     kept: kept_bytes.KeptBytes | None = None,
     archive: reader.Reader | None = None,
+    preferred: Sequence[int] = (0,),
     **more: Any,
 ) -> AsyncIterator[Parts]:
     """The parts of one gateway; its delivery is ready inside."""
     broker = broker or memory_log.MemoryLog("one", 1)
-    made = memory_delivery.over(broker, preferred=[0], kept=kept, archive=archive)
+    made = memory_delivery.over(broker, preferred=preferred, kept=kept, archive=archive)
     more.setdefault("writer", broker.writer())
     async with memory_delivery.running(made):
         parts = Parts(broker, redis or memory_redis.MemoryRedis(), made, **more)

@@ -25,6 +25,7 @@ from worker.delivery import Delivery
 from worker.engines import base, scripted
 from worker.flush_scheduler import FlushScheduler
 from worker.fork_sources import ForkSources
+from worker.held_prefixes import HeldPrefixes
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
 from worker.outcome import Outcome
@@ -262,12 +263,13 @@ def make_context(
         engine_slots=engine_slots,
         trials=Slots(1),
         scheduler=FlushScheduler(lambda: engine_slots.running),
-        metering=Metering(writer, None, pool=POOL, worker=name),
+        metering=Metering(writer),
         histories=HistoryWriter(writer, tail, memory.replays(), time),
         activity=ActivityWriter(writer),
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
         forks=ForkSources(memory.replays(), memory.offsets(), identity),
+        held=HeldPrefixes(engine.cached_blocks),
         monotonic=time,
     )
 

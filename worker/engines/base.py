@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from tailrace.prompts import agreement
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature, generates_text, needed
-from worker import generation, item_parser
+from worker import cached_blocks, generation, item_parser
 
 ItemParser = item_parser.ItemParser
 Piece = item_parser.Piece
@@ -213,6 +213,8 @@ class Engine(Protocol):
         features: what it can do beyond plain text; known once it has started.
         parsers: names of what reads answers as items, for operators; known once it has started.
         dead: set once the engine has ended and cannot come back.
+        cached_blocks: what its prefix cache holds; None where it does not say. Known once it has
+            started.
     """
 
     capacity: int
@@ -225,6 +227,7 @@ class Engine(Protocol):
     features: frozenset[Feature]
     parsers: tuple[str, ...]
     dead: asyncio.Event
+    cached_blocks: cached_blocks.CachedBlocks | None
 
     async def start(self) -> None:
         """Load the model. May take minutes and must not block the event loop for long.
@@ -272,6 +275,9 @@ class Engine(Protocol):
         """What a greedy answer follows from beside the request and the model's digests, as text;
         None where it may be another one the next time, or the engine cannot tell."""
 
+    def prefix_scope(self, request: records.Request) -> Sequence[str]:
+        """What a prompt's blocks have beside their tokens (`worker.cached_blocks`)."""
+
     def parser_name(self, request: records.Request) -> str:
         """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where
         the same ids make the same items. Empty where the answer is plain text, which needs a
@@ -289,6 +295,10 @@ class PlainText:
     parsers: tuple[str, ...] = ()
     max_model_len = 0
     counting_digest = ""
+    cached_blocks: cached_blocks.CachedBlocks | None = None
+
+    def prefix_scope(self, request: records.Request) -> Sequence[str]:
+        return ()
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
         raise AssertionError("it makes no embeddings")

@@ -45,8 +45,14 @@ import msgspec
 
 from tailrace import settings
 from tailrace.protocol import features, files, fold, images, records
-from worker import generation
-from worker.engines import base, scripted_answers, scripted_embeddings, scripted_markers
+from worker import cached_blocks, generation
+from worker.engines import (
+    base,
+    scripted_answers,
+    scripted_cache,
+    scripted_embeddings,
+    scripted_markers,
+)
 from worker.messages import plain
 
 WORD: Final = 1
@@ -311,6 +317,9 @@ def create(s: settings.WorkerSettings) -> Scripted:
     made.model_rev = s.script_revision
     made.first_token_s = s.script_first_token_s
     made.fail_every = s.script_fail_every
+    made.prefill_s = s.script_prefill_s
+    if s.cache == "prefix":
+        made.hold(s.script_cache_tokens)
     return made
 
 
@@ -320,8 +329,11 @@ class Scripted:
     Attributes:
         running: attempts inside the engine.
         first_token_s: how much later the first token comes.
+        prefill_s: how long it computes a thousand tokens of prompts, one prompt after another.
         fail_every: every n-th attempt fails for good; 0: none.
         _begun: attempts so far.
+        _cache: of prompts; None: it has none.
+        _computing: held while a prompt is computed.
         _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
     """
 
@@ -341,7 +353,16 @@ class Scripted:
         self.running = 0
         self.first_token_s = 0.0
         self.fail_every = 0
+        self.prefill_s = 0.0
         self._begun = 0
+        self.cached_blocks: cached_blocks.CachedBlocks | None = None
+        self._cache: scripted_cache.PrefixCache | None = None
+        self._computing = asyncio.Lock()
+
+    def hold(self, tokens: int) -> None:
+        """Have a prefix cache of so many tokens; 0: none."""
+        self._cache = scripted_cache.PrefixCache(tokens) if tokens else None
+        self.cached_blocks = self._cache.blocks if self._cache is not None else None
 
     async def start(self) -> None:
         pass
@@ -380,18 +401,29 @@ class Scripted:
         self.running += 1
         try:
             await asyncio.sleep(self.first_token_s)
+            cached = await self._prefill(job)
             for token_id in answer(request, job.output_so_far, nonce):
                 await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
                 made += 1
                 finish = "length" if made >= job.max_tokens else None
                 lp = () if top is None else logprobs((token_id,), top)
-                yield base.Step((token_id,), finish, 0, logprobs=lp)
+                yield base.Step((token_id,), finish, cached, logprobs=lp)
                 if made >= job.max_tokens:
                     return
             await self._fault(cues, len(job.output_so_far) + made, pace_s)
-            yield base.Step((), "stop", 0)
+            yield base.Step((), "stop", cached)
         finally:
             self.running -= 1
+
+    async def _prefill(self, job: base.GenerationInput) -> int:
+        """Compute the prompt. Returns how many of its tokens were in the cache."""
+        cached, ids = 0, [*job.prompt_ids, *job.output_so_far]
+        async with self._computing:
+            if self._cache is not None and ids:
+                cached = self._cache.use(ids, self.prefix_scope(job.request))
+            if self.prefill_s:
+                await asyncio.sleep((len(ids) - cached) / 1000 * self.prefill_s)
+        return cached
 
     async def _vectors(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         """With the pace and the faults of tokens, by the number of vectors."""
@@ -418,6 +450,9 @@ class Scripted:
         cues = base.metadata(request)
         said = sorted((name, cue) for name, cue in cues.items() if name.startswith("script_"))
         return None if _sampled(cues) else repr(said)
+
+    def prefix_scope(self, request: records.Request) -> Sequence[str]:
+        return (request.owner.cache_scope,)
 
     def parser_name(self, request: records.Request) -> str:
         return scripted_markers.PARSER if scripted_answers.has_items(request) else ""

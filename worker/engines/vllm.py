@@ -32,7 +32,7 @@ from tailrace import private_parts, settings, telemetry
 from tailrace.prompts import agreement, chat_template
 from tailrace.protocol import images, records
 from tailrace.protocol.features import Feature
-from worker import generation
+from worker import cached_blocks, generation
 from worker.engines import (
     base,
     detokenizer,
@@ -45,6 +45,7 @@ from worker.engines import (
     vllm_grammar,
     vllm_images,
     vllm_internals,
+    vllm_kv_events,
     vllm_logprobs,
     vllm_parsers,
     vllm_public,
@@ -108,6 +109,8 @@ class VLLM:
             for it. It alone uses the tokenizer of vLLM's renderer, if the model reads images;
             `_tokenizer` is a copy then.
         _watcher: the task that sets `dead`. None until started.
+        _events: what vLLM says of its KV cache; None where it says nothing.
+        _reading: the task that reads it. None until started.
     """
 
     ids_are_tokens = True
@@ -162,6 +165,9 @@ class VLLM:
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
         self._pictures = concurrent.futures.ThreadPoolExecutor(1, "pictures")
         self._watcher: asyncio.Task[None] | None = None
+        self.cached_blocks: cached_blocks.CachedBlocks | None = None
+        self._events: vllm_kv_events.KvEvents | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._set_environment()
@@ -174,6 +180,10 @@ class VLLM:
         self._parent.start()
         self._llm = await loaded
         self._describe()
+        if self._events is not None:
+            size = self._llm.vllm_config.cache_config.block_size
+            self.cached_blocks = self._events.begin(size)
+            self._reading = asyncio.create_task(self._events.run())
         if self._sources and self._embeds:
             raise base.ArgumentRefused("adapters: the model makes embeddings")
         self._adapters = await vllm_adapters.loaded(self._llm, self._sources)
@@ -181,12 +191,15 @@ class VLLM:
         self._watcher = asyncio.create_task(self._watch())
 
     async def shutdown(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in (self._watcher, self._reading):
+            if task is not None:
+                task.cancel()
         llm, self._llm = self._llm, None
         if llm is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(llm.shutdown, SHUTDOWN_S), SHUTDOWN_S + 5)
+        if self._events is not None:
+            self._events.close()
         self._release.set()
         self._encoder.shutdown(wait=False)
         self._pictures.shutdown(wait=False)
@@ -263,6 +276,10 @@ class VLLM:
         if not self.counting_digest:
             return None
         return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._given.items())!r}"
+
+    def prefix_scope(self, request: records.Request) -> Sequence[str]:
+        adapter = (request.model,) if request.model in self._adapters else ()
+        return (*adapter, request.owner.cache_scope)
 
     def parser_name(self, request: records.Request) -> str:
         return "" if self._embeds else str(self._parsers.name(request))
@@ -365,6 +382,9 @@ class VLLM:
             **vllm_adapters.arguments(self._sources, self._given, on_cpu=on_cpu),
             **(vllm_cpu.arguments(internals=in_one, dtype=self._cpu_dtype) if on_cpu else {}),
         }
+        if vllm_kv_events.wanted(self._given):
+            self._events = vllm_kv_events.KvEvents()
+            own |= self._events.arguments()
 
         def build(given: Mapping[str, Any]) -> Any:
             return AsyncEngineArgs(**{**own, **given}).create_engine_config()

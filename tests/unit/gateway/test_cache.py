@@ -8,6 +8,7 @@ import pytest
 
 from gateway import cache, worker_registry
 from tailrace.protocol import ids
+from tailrace.store.prefixes import name_of
 from tailrace.store.redis_store import StoreUnavailable
 
 FIRST = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
@@ -26,7 +27,7 @@ class Store:
         return {
             "session": b"turn",
             "idem": FIRST.encode(),
-            "prefix": [b'{"partition":5,"cached_tokens":1,"worker":"w"}'],
+            "prefix": [None, f"{name_of('w/1')} 64 1\n{name_of('w/2')} 32 1".encode()],
             "rate": (0, b"3.0", b"0.0"),
         }[key.partition(":")[0]]
 
@@ -41,7 +42,7 @@ async def test_answers_are_passed_on(parts: Any) -> None:
     _, cached = parts
     assert await cached.turn("r") == b"turn"
     assert await cached.claim_key("p", "k", "mine", 1.0) == FIRST
-    assert await cached.warm_partition("pool", ["short", "long"]) == 5
+    assert await cached.held("pool", ["short", "long"], ["w/1", "w/3"]) == {"w/1": 64}
     assert (await cached.consume_tokens("p", 1, 1, 1, "requests")).allowed is False
 
 
@@ -50,7 +51,7 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     store.away = True
     assert await cached.turn("r") is None
     assert await cached.claim_key("p", "k", "mine", 1.0) == "mine"
-    assert await cached.warm_partition("pool", ["d"]) is None
+    assert await cached.held("pool", ["d"], ["w/1"]) == {}
     assert await cached.consume_tokens("p", 1, 1, 1, "requests") is None
     assert await cached.workers("pool") is None
 
@@ -74,7 +75,7 @@ async def test_what_may_be_evicted_lies_apart_from_what_must_stay() -> None:
     cached = cache.Cache(stays, evictable)  # type: ignore[arg-type]
     await cached.turn("r")
     await cached.put_turn("o", "r", b"state")
-    await cached.warm_partition("pool", ["d"])
+    await cached.held("pool", ["d"], ["w"])
     await cached.claim_key("p", "k", "mine", 1.0)
     await cached.consume_tokens("p", 1, 1, 1, "requests")
     await cached.settle_tokens("p", 1, 1, 1, "tokens")

@@ -887,7 +887,7 @@ def test_secrets_made_by_hand_are_the_ones_the_manifests_want() -> None:
 OF_REDIS_7_0 = {
     *("del", "eval", "exists", "get", "getdel", "getex", "hdel", "hello", "hgetall", "hmget"),
     *("hset", "lindex", "llen", "lpop", "mget", "pexpire", "ping", "pttl", "rpush", "set", "time"),
-    *("zadd", "zcard", "zpopmin", "zremrangebyscore", "client|setname", "hlen"),
+    *("zadd", "zcard", "zpopmin", "zrem", "zremrangebyscore", "client|setname", "hlen"),
 }
 
 

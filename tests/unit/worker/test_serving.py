@@ -813,3 +813,30 @@ async def test_a_worker_that_leaves_leaves_a_paused_answer_to_others() -> None:
         assert answer(worker.memory, batch.serving.response.rid).kinds[-1] == "Yield"
         urgent.serving.interrupt(Stop.DRAIN)
         await urgent.outcome()
+
+
+async def test_what_the_engine_holds_of_a_conversation_is_known_until_it_is_dropped() -> None:
+    engine = scripted.Scripted(capacity=4, max_model_len=8_192)
+    engine.hold(1_600)
+    first = [{"role": "user", "content": "long " * 200}]
+    more = [*first, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+    async with memory_worker.worker(engine=engine) as worker:
+
+        async def served(messages: list[dict[str, str]], *prefix: str) -> records.Usage:
+            request = new_request(
+                worker.memory, messages=messages, prefix=list(prefix), metadata=cues(2)
+            )
+            assert await worker.serve(request).outcome() is Outcome.DONE
+            return answer(worker.memory, request.rid).ended.usage
+
+        held = worker.context.held
+        assert (await served(first, "a")).cached_tokens == 0
+        whole = held.table(worker.time.now)["a"]
+        assert whole > 200
+        usage = await served(more, "a", "b", "c")
+        assert usage.cached_tokens == whole
+        table = held.table(worker.time.now)
+        assert list(table) == ["a", "b", "c"]
+        assert usage.input_tokens - 16 < table["c"] <= usage.input_tokens
+        await served([{"role": "user", "content": "other " * 1_150}], "z")
+        assert "a" not in held.table(worker.time.now)

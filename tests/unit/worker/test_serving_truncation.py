@@ -223,3 +223,17 @@ async def test_other_refusals_are_told_as_they_are(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(worker.engine, "encode", refuse)
         assert await worker.serve(request).outcome() is Outcome.DONE
         assert answer(worker.memory, request.rid).ended.error == ("invalid_prompt", "no")
+
+
+async def test_a_prompt_that_lacks_messages_is_not_what_its_digests_name() -> None:
+    async with memory_worker.worker(engine=engine()) as worker:
+        for turns in (30, 1):
+            messages = dialogue(turns)
+            digests = [str(n) for n, _ in enumerate(messages)]
+            request = new_request(
+                worker.memory, messages=messages, prefix=digests, truncate=True, metadata=cues(2)
+            )
+            assert await worker.serve(request).outcome() is Outcome.DONE
+            dropped = answer(worker.memory, request.rid).claims[0].dropped
+            held = worker.context.held.table(worker.time.now)
+            assert (dropped > 0, bool(held)) == (turns == 30, turns == 1)

@@ -621,15 +621,14 @@ async def test_without_redis_and_without_the_log_nothing_is_taken_and_nothing_br
         await it.committed()
 
 
-async def test_no_prefix_of_a_stolen_response_is_published() -> None:
-    """Gateways would send what follows to the partition's worker, which does not hold it."""
+async def test_who_runs_a_stolen_response_holds_its_prompt() -> None:
+    """Gateways were told nothing of it, and what followed went to the partition's worker."""
     async with pool() as it:
         request = ask(it.memory, metadata=cues(3), prefix=["digest"])
         it.asked.append(request)
         await eventually(lambda: len(it.busy.servings.waiting) == 1, "it waits")
         thief = it.thief()
-        told: list[str] = []
-        thief.context.metering.prefix = lambda asked, *_: told.append(asked.rid)  # type: ignore[method-assign]
         await it.steal(thief)
         await it.committed()
-        assert (it.worker_of(request), told) == (["thief/1"], [])
+        held = [each.context.held.table(it.time.now) for each in (thief, it.busy)]
+        assert (it.worker_of(request), list(held[0]), held[1]) == (["thief/1"], ["digest"], {})

@@ -127,9 +127,10 @@ async def test_a_ticket_is_refused_or_a_principal(answer: Any) -> None:
 
 
 @hypothesis.given(ANSWERS)
-async def test_a_prefix_is_absent_or_has_a_partition(answer: Any) -> None:
-    found = await prefixes.Prefixes(store_of(answer)).lookup_prefix("p", ["d"] * 4)
-    assert found is None or 0 <= found.partition <= ids.MAX_PARTITION
+@hypothesis.example([b"0123456789ab 5 1\n" * 3, b"0123456789ab 999999999 1", None, "x"])
+async def test_what_workers_hold_is_a_number_of_tokens(answer: Any) -> None:
+    found = await prefixes.Prefixes(store_of(answer)).held("p", ["d"] * 4)
+    assert all(0 < tokens <= prefixes.MAX_TOKENS for tokens in found.values())
 
 
 @hypothesis.given(ANSWERS)

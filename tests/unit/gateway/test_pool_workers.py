@@ -1,0 +1,143 @@
+"""The workers of a pool as placement sees them, and where requests go by what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from gateway import backlog, pool_workers
+from gateway.pool_workers import Placed, PoolWorker
+from tailrace.protocol import ids
+from tailrace.store.prefixes import name_of
+from tests.support import gateway_parts, memory_log
+from tests.support.gateway_parts import ALICE, create
+
+NOW = 50.0
+
+
+def beat(name: str, partitions: list[Any], **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "incarnation": f"{name}/1",
+        "state": "ready",
+        "partitions": partitions,
+        "capacity": 16,
+        "request_tokens": 100.0,
+        **more,
+    }
+
+
+def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
+    told = beat(
+        *("a", [0, 1]),
+        running=3,
+        queued=2,
+        running_tokens=150,
+        waiting_tokens=[200, 50],
+    )
+    placed = Placed()
+    placed.add("a/1", 100.0, NOW - 0.5)
+    placed.add("a/1", 100.0, NOW - 0.1)
+    placed.add("b/1", 100.0, NOW)
+    found = pool_workers.of([told], {0, 1, 2}, placed, NOW)
+    assert found == [PoolWorker("a/1", (0, 1), 16, 7, 600.0, waits=True)]
+    later = pool_workers.of([told], {0, 1, 2}, placed, NOW + backlog.UNTOLD_S)
+    assert (later[0].requests, later[0].load) == (5, 400.0)
+
+
+def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
+    beats = [
+        beat("a", [0, 1, 2]),
+        beat("b", [3], state="draining"),
+        beat("c", [9]),
+        beat("d", []),
+        {"state": "ready", "partitions": "x"},
+        beat("e", [2, "3", True], capacity=0, waiting_tokens="x", running=-5),
+    ]
+    found = pool_workers.of(beats, {0, 2, 3}, Placed(), NOW)
+    assert found == [PoolWorker("a/1", (0, 2), 16), PoolWorker("e/1", (2,), 1)]
+
+
+def four_partitions() -> contextlib.AbstractAsyncContextManager[gateway_parts.Parts]:
+    return gateway_parts.running(memory_log.MemoryLog("one", 4), preferred=[0, 1, 2, 3])
+
+
+async def partition_of(parts: gateway_parts.Parts, **fields: Any) -> int:
+    """Where a request of this text goes."""
+    with await parts.submission.submit(create(**fields), ALICE) as stream:
+        parts.answer(stream.rid, "yes")
+        await gateway_parts.all_events(stream)
+        return ids.parse(stream.rid).partition
+
+
+def hold(parts: gateway_parts.Parts, worker: str, tokens: int) -> None:
+    """The worker tells that it holds the prompt of the last request."""
+    digest = parts.requests()[-1].prefix[-1]
+    parts.redis.values[f"prefix:{{default}}:{digest}"] = f"{name_of(worker)} {tokens} 1".encode()
+
+
+async def test_what_follows_goes_where_its_prompt_is_held_also_after_a_rebalance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        beats = [
+            beat("a", [0, 1]),
+            beat("b", [2, 3], running=9, running_tokens=300),
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        assert await partition_of(parts, text="hi") < 2, "the least loaded worker"
+        hold(parts, "b/1", 512)
+        beats[1]["running"], beats[1]["running_tokens"] = 3, 100
+        assert await partition_of(parts, text="hi") >= 2
+        # b's partitions go to a, and a's to b, which still holds the prompt.
+        beats[0]["partitions"], beats[1]["partitions"] = beats[1]["partitions"], [0, 1]
+        assert await partition_of(parts, text="hi") in (0, 1)
+        # b was started again: another process of this name holds nothing.
+        beats[1]["incarnation"] = "b/2"
+        beats[1]["running_tokens"] = 900
+        assert await partition_of(parts, text="hi") >= 2
+
+
+async def test_the_load_of_other_gateways_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with four_partitions() as parts:
+        beats = [
+            beat("a", [0, 1], running=12, queued=2, waiting_tokens=[900, 0]),
+            beat("b", [2, 3]),
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        assert {await partition_of(parts, text=str(n)) >= 2 for n in range(4)} == {True}
+        assert len(parts.streams.running) == 0, "this gateway runs none of them"
+
+
+async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        beats = [
+            beat("a", [0, 1], running_tokens=250, running=3),
+            beat("b", [2, 3]),
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        found = [await partition_of(parts, text=str(n)) >= 2 for n in range(6)]
+        assert found[:3] == [True] * 3
+        assert not all(found)
+
+
+async def test_without_redis_a_conversation_stays_in_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        beats = [beat("a", [0, 1]), beat("b", [2, 3])]
+        told = {"now": beats}
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: told["now"])
+        await partition_of(parts, text="hi")
+        last = parts.requests()[-1]
+        hold(parts, "b/1" if ids.parse(last.rid).partition < 2 else "a/1", 512)
+        parts.redis.away = True
+        again = await partition_of(parts, text="go on", previous_response_id=last.rid)
+        assert again == ids.parse(last.rid).partition, "what is held is not known"
+        told["now"] = []
+        again = await partition_of(parts, text="go on", previous_response_id=last.rid)
+        assert again == ids.parse(last.rid).partition, "and nothing of the workers"

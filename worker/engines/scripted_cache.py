@@ -1,0 +1,46 @@
+"""The scripted engine's prefix cache: blocks of prompts; the one used longest ago goes (pure).
+
+As in vLLM, a block can be used only with all before it, and the blocks of a prompt that are not
+held are computed and held from then on. What an answer says is held once it is part of a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from worker.cached_blocks import CachedBlocks, Removed, Stored, keys
+
+BLOCK: Final = 16
+
+
+class PrefixCache:
+    """At most so many blocks.
+
+    Attributes:
+        blocks: what it holds, as an engine's events say it.
+        _order: the hashes of the blocks, the one used longest ago first.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.blocks = CachedBlocks(BLOCK)
+        self._most = tokens // BLOCK
+        self._order: dict[int, None] = {}
+
+    def use(self, tokens: Sequence[int], scope: Sequence[str]) -> int:
+        """Compute a prompt. Returns how many of its tokens were held before. The last one is
+        always computed, because the answer begins with it."""
+        names = list(keys(tokens, BLOCK, scope))[: self._most]
+        hit = next((n for n, name in enumerate(names) if name not in self._order), len(names))
+        for at, name in enumerate(names):
+            if name not in self._order:
+                parent, block = names[at - 1] if at else None, tokens[at * BLOCK :][:BLOCK]
+                self.blocks.apply(Stored((name,), parent, block, scope))
+        for name in reversed(names):  # of equals the end goes first: nothing can use it alone
+            self._order.pop(name, None)
+            self._order[name] = None
+        while len(self._order) > self._most:
+            oldest = next(iter(self._order))
+            del self._order[oldest]
+            self.blocks.apply(Removed((oldest,)))
+        return min(hit * BLOCK, len(tokens) - 1)
