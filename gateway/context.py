@@ -17,10 +17,11 @@ from gateway import busy, cache, lanes
 from gateway.parsing import conversation
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, fold, ids, records
+from tailrace.protocol import errors, events, fold, ids, records
 from tailrace.store import redis_store
 
 MAX_TURNS: Final = 10
+HALF_A_CHARACTER: Final = "\ufffd"  # what its bytes are shown as
 
 Messages = list[dict[str, Any]]
 
@@ -69,6 +70,7 @@ class _Message(TypedDict):
     tool_calls: NotRequired[list[_Call]]
     tool_call_id: NotRequired[str]
     cut: NotRequired[bool]
+    open: NotRequired[bool]
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -98,21 +100,64 @@ def without_instructions(request: records.Request) -> Messages:
     )
 
 
-def with_answer(messages: Messages, response: dict[str, Any]) -> Messages:
+def with_answer(
+    messages: Messages, response: dict[str, Any], *, continues: bool = False
+) -> Messages:
     """Return the dialogue after a response. An answer without text and calls adds no message. Calls
-    of one that was cut short may stay without an output; such a message has `cut`."""
+    of one that was cut short may stay without an output; such a message has `cut`.
+
+    Where an answer that was cut short can be continued, its message has `open` true; where it
+    cannot and has no message, the one before it has `open` false.
+
+    Args:
+        continues: the response continues the text of the last message (log rule §23). The two are
+            one message from now on.
+    """
     items = [item for each in response["output"] if (item := said(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
-    if response["status"] != "completed":
-        answer = [{**m, "cut": True} if "tool_calls" in m else m for m in answer]
-    return last_turns([*messages, *answer]) if answer else messages
+    found = [*messages, *answer]
+    if continues and answer and "reasoning_content" not in answer[0]:
+        whole = {**messages[-1], **answer[0], "content": messages[-1]["content"]}
+        whole["content"] += answer[0]["content"]
+        found = [*messages[:-1], whole, *answer[1:]]
+    if response["status"] == "completed":
+        return last_turns(found) if answer else messages
+    begin = len(messages) - continues
+    found[begin:] = [{**m, "cut": True} if "tool_calls" in m else m for m in found[begin:]]
+    if response["output"] or continues:
+        found[-1] = _cut_short(
+            found[-1], continued=not response["output"] or bool(response.get(events.CONTINUE))
+        )
+    return last_turns(found) if answer else found
+
+
+def _cut_short(last: dict[str, Any], *, continued: bool) -> dict[str, Any]:
+    """The last message behind an answer that was cut short; `continued`: its text can be. Then a
+    character that the bound cut in two is left to what follows."""
+    if last["role"] != "assistant":
+        return {**last, "open": continued}
+    if not continued:
+        return last
+    return {**last, "content": last["content"].rstrip(HALF_A_CHARACTER), "open": True}
+
+
+def opened(messages: Messages) -> bool | None:
+    """Whether the last message is an answer that was cut short and can be continued; None where
+    something else is to follow it: it is no answer, and nothing was cut short behind it."""
+    if not messages:
+        return None
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return False if last.get("open") is False else None
+    return bool(last.get("open"))
 
 
 def settled(messages: Sequence[dict[str, Any]], unanswered: Container[str]) -> Messages:
     """Return the dialogue as a model is given it: of answers that were cut short, without the calls
     that have no output."""
     found = []
-    for message in messages:
+    for each in messages:
+        message = {name: value for name, value in each.items() if name != "open"}
         if "cut" in message:
             message = {name: value for name, value in message.items() if name != "cut"}
             calls = [call for call in message.pop("tool_calls") if call["id"] not in unanswered]
@@ -223,7 +268,9 @@ class Resolver:
             request = await self._delivery.request_of(previous, owner)
         except (delivery.NotFound, log.HistoryLost) as error:
             raise errors.previous_response_not_found(previous) from error
-        messages = with_answer(without_instructions(request), found.response)
+        messages = with_answer(
+            without_instructions(request), found.response, continues=request.continue_final
+        )
         telemetry.SESSION_LOOKUPS.labels(outcome="rebuilt").inc()
         await self._cache.put_turn(owner.key, previous, encode(owner, messages))
         return messages

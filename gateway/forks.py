@@ -107,6 +107,7 @@ def prompt(request: records.Request) -> dict[str, Any]:
             "format",
             "reasoning",
             "raw",
+            "continue_final",
         )
     }
 

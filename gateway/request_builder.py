@@ -6,7 +6,9 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from gateway import (
     admission,
@@ -27,6 +29,11 @@ from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, ids, records, seals
 from tailrace.web import access
+
+_CLOSED: Final = (
+    "The response '{}' has no text that could be continued without an 'input': its answer is "
+    "complete, is not plain text, or ends with a call or with reasoning."
+)
 
 
 class RequestBuilder:
@@ -94,12 +101,18 @@ class RequestBuilder:
         history = before or await self._resolver.resolve(create.previous, owner, remembered)
         resolved = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
+        # A warm-up is no answer: what follows it without an input answers what it was given.
+        continues = None if create.turn else context.opened(past)
+        if continues is False and create.generate and create.previous is not None:
+            raise errors.invalid_value("previous_response_id", _CLOSED.format(create.previous))
         unanswered: set[str] = set()
         if create.previous is not None or before is not None or resolved is not create:
             create = resolved
             unanswered = conversation.check_calls(create.turn, past, complete=create.generate)
         if create.generate:  # what follows a warm-up may still answer them
             past = context.settled(past, unanswered)
+        if continues:
+            _check_continued(create)
         head = (
             [{"role": "system", "content": create.instructions}]
             if create.instructions is not None
@@ -132,9 +145,10 @@ class RequestBuilder:
             choice=create.choice,
             conversation=create.conversation,
             **self._extension(create),
+            continue_final=bool(continues),
         )
         self._require(create, request)
-        return request, partition
+        return self._continuable(create, request), partition
 
     async def _embeddings(
         self, create: command.Create, principal: Principal, owner: records.Owner
@@ -196,7 +210,17 @@ class RequestBuilder:
             **forks.prompt(source),
         )
         self._require(create, request)
-        return request, partition
+        return self._continuable(create, request), partition
+
+    def _continuable(self, create: command.Create, request: records.Request) -> records.Request:
+        """The request, whose echo says if an answer that is cut short can be continued."""
+        if (
+            self._records_version < records.VERSION_2  # older readers would show it
+            or not continuable(request)
+            or not requirements.may_have("continuation", self._workers.workers(create.pool))
+        ):
+            return request
+        return msgspec.structs.replace(request, echo={**request.echo, events.CONTINUE: True})
 
     def _require(self, create: command.Create, request: records.Request) -> None:
         requirements.check(
@@ -290,6 +314,24 @@ class RequestBuilder:
         ):
             echo[seals.MEMBER] = self._seal_keys.of_response(rid, owner).echoed
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
+
+
+def continuable(request: records.Request) -> bool:
+    """Whether the text of an answer can be continued: text under a format is no text alone, and
+    nothing continues what is not a message."""
+    return request.generate and request.format is None and not request.raw
+
+
+def _check_continued(create: command.Create) -> None:
+    """Check that an answer may go on with text. Raises ApiError: 400 naming the field."""
+    if create.format is not None:
+        raise errors.invalid_value(
+            create.format.param, "The text of an answer is not continued under a format."
+        )
+    if create.tools.choice.mode == "required":
+        raise errors.invalid_value(
+            "tool_choice", "The text of an answer is not continued with a call that must come."
+        )
 
 
 def key_digest(key: str | None) -> str | None:

@@ -18,6 +18,7 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
     "images": "Images are",
     "tool_images": "Images in the output of a tool are",
     "forks": "Forks are",
+    "continuation": "Continuing the text of an answer is",
     "raw_prompts": "Prompts without a chat template are",
     "embeddings": "Embeddings are",
     "dimensions": "Fewer dimensions than it has are",
@@ -67,6 +68,12 @@ def check(
             )
 
 
+def may_have(feature: features.Feature, workers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a worker of a pool has it, or none is known."""
+    known = list(_told(workers))
+    return not known or any(feature in each for each in known)
+
+
 def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The features of each worker that tells them."""
     for worker in workers:
@@ -95,6 +102,8 @@ def _param(create: command.Create, member: str) -> str:
         return create.logprobs_param or member
     if member == "input":
         return images.first(create.turn) or member  # the conversation may have shown it before
+    if member == "previous_response_id" and create.previous is None:
+        return "conversation"
     if member == "output":
         outputs = [i for i in create.turn if isinstance(i, conversation.CallOutput)]
         return images.first(outputs) or "input"
@@ -107,6 +116,8 @@ def _later(create: command.Create, request: records.Request) -> Iterator[str]:
         yield "fork"
     if request.raw:
         yield "prompt"
+    if request.continue_final:
+        yield _param(create, "previous_response_id")
     if request.truncate:
         yield "truncation"
     if request.tools:

@@ -148,4 +148,5 @@ class ResponseStream:
         request = records.decode_request(self.request)
         if request is None:
             return None
-        return context.with_answer(context.without_instructions(request), self.final)
+        before = context.without_instructions(request)
+        return context.with_answer(before, self.final, continues=request.continue_final)

@@ -144,7 +144,8 @@ class ClaimRunner:
         if request.embed is not None:
             return visible.Nothing()
         if not engine.parser_name(request):
-            return visible.PlainText(engine.detokenizer(), stop)
+            behind = self._plan.prompt_ids if request.continue_final else ()
+            return visible.PlainText(engine.detokenizer(behind), stop)
         parser = await engine.item_parser(request, self._plan.prompt_ids)
         return visible.Items(request.rid, parser, stop, request.max_tool_calls, self._copied)
 

@@ -12,14 +12,15 @@ from tailrace.protocol import errors
 MAX_SEALED_CHARS: Final = 262_144
 
 
-def read(body: Body, *, required: bool) -> tuple[conversation.Item, ...]:
-    """The items of the input; none if there are none and none are required.
+def read(body: Body, *, required: bool, continues: bool = False) -> tuple[conversation.Item, ...]:
+    """The items of the input; none if there are none and none are required. `continues`: something
+    comes before them, so that an empty text is none, too.
 
     Raises:
         errors.ApiError: 400 naming the item.
     """
     value = body.get("input")
-    if value is None or value == []:
+    if value is None or value == [] or (continues and value == ""):
         if required:
             raise errors.missing_required_parameter("input")
         return ()

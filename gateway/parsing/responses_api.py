@@ -91,7 +91,9 @@ def parse(
         body, store=turn.store if not counts else None, generate=generate or counts
     )
     begins = previous is None and name is None
-    turn_items = input_items.read(body, required=generate and begins and fork is None)
+    turn_items = input_items.read(
+        body, required=generate and begins and fork is None, continues=not begins
+    )
     if begins and not conversation.unresolved(turn_items):
         conversation.check_calls(turn_items, complete=generate)
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)

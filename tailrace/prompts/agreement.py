@@ -100,6 +100,9 @@ def _requests() -> Iterator[records.Request]:
     for dialogue in dialogues:
         for tools in ([], [_TOOL], [_TOOL, _custom()]):
             yield _request(dialogue, tools=tools)
+    for text in _TEXTS:
+        begun = {"role": "assistant", "content": text}
+        yield _request([told, user, begun], continue_final=True)
     for effort in ("none", "low", "high"):
         yield _request([user], reasoning={"effort": effort})
 

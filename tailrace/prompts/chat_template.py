@@ -33,6 +33,8 @@ _SWITCHES: Final[dict[str, tuple[Any, Any]]] = {
     "enable_thinking": (False, True),
     "thinking": (False, True),
 }
+# Stands for a text that is continued: templates trim, split and search what they are given.
+_OPEN: Final = "tailrace-continues-here"
 _NONE: Final = ("none", "minimal")
 _EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
 
@@ -56,6 +58,10 @@ class Tokenizer(Protocol):
     def apply_chat_template(self) -> Callable[..., Any]:
         """Makes the prompt of messages: ids with `tokenize`, else text. Raises any type."""
 
+    @property
+    def encode(self) -> Callable[..., list[int]]:
+        """The ids of a text; with `add_special_tokens=False` of nothing else."""
+
 
 class Template:
     """A model's chat template.
@@ -64,6 +70,7 @@ class Template:
         takes_tools: it shows tools to the model.
         takes_images, takes_tool_images: it has a marker for images that a user, or a tool, shows.
         switches: its variables that say how much the model thinks.
+        continues: it shows the text of a last message of the assistant as it is, and once.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -77,6 +84,8 @@ class Template:
             for name, (one, other) in _SWITCHES.items()
             if self._probe(**{name: one}) != self._probe(**{name: other})
         )
+        begun = [*_PROBE, {"role": "assistant", "content": _OPEN}]
+        self.continues = self._probe(begun, add_generation_prompt=False).count(_OPEN) == 1
 
     @property
     def text(self) -> str:
@@ -92,7 +101,7 @@ class Template:
         return "<think>" in self._probe().rstrip()[-len("<think>") :]
 
     def render(self, request: records.Request) -> list[int]:
-        """The prompt's ids.
+        """The prompt's ids. Where the last message is continued, they end with its text, exactly.
 
         Raises:
             Unrenderable: the template does not take the messages, or what is asked of the
@@ -100,21 +109,35 @@ class Template:
         """
         tools = [shown_tool(t) for t in request.tools] if request.tool_choice.mode != "none" else []
         variables = self.variables(request)
+        made = self._open if request.continue_final else self._closed
         try:
-            ids = self._tokenizer.apply_chat_template(
-                messages(request.messages),
-                tools=tools or None,
-                tokenize=True,
-                add_generation_prompt=True,
-                return_dict=False,
-                **variables,
-            )
+            ids = made(messages(request.messages), tools=tools or None, **variables)
         except Exception as error:  # templates raise any type, for example on the order of roles
             raise Unrenderable(
                 "invalid_prompt",
                 f"The model's chat template refused the messages: {type(error).__name__}",
             ) from error
         return list(ids)
+
+    def _closed(self, said: list[dict[str, Any]], **variables: Any) -> list[int]:
+        """The ids of messages that the model answers."""
+        return list(
+            self._tokenizer.apply_chat_template(
+                said, tokenize=True, add_generation_prompt=True, return_dict=False, **variables
+            )
+        )
+
+    def _open(self, said: list[dict[str, Any]], **variables: Any) -> list[int]:
+        """The ids of messages of which the model continues the last one."""
+        text = said[-1]["content"]
+        shown = self._tokenizer.apply_chat_template(
+            [*said[:-1], {**said[-1], "content": _OPEN}],
+            tokenize=False,
+            add_generation_prompt=False,
+            **variables,
+        )
+        before = shown[: shown.rindex(_OPEN)]  # of several the last: a user may write it too
+        return list(self._tokenizer.encode(before + text, add_special_tokens=False))
 
     def variables(self, request: records.Request) -> dict[str, Any]:
         """What `reasoning.effort` means to this template.
@@ -148,12 +171,9 @@ class Template:
 
     def _probe(self, messages: Any = _PROBE, **variables: Any) -> str:
         """A prompt with these variables; empty where the template refuses them."""
+        asked = {"add_generation_prompt": True, **variables}
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, **variables
-                )
-            )
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **asked))
         except Exception:  # templates raise any type
             return ""
 

@@ -106,6 +106,10 @@ class _FolderTokenizer:
         )
         return list(self.fast.encode(text, add_special_tokens=False).ids) if tokenize else text
 
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """As of transformers."""
+        return list(self.fast.encode(text, add_special_tokens=add_special_tokens).ids)
+
     def raw_ids(self, text: str) -> list[int]:
         """The ids of a text, with what the tokenizer puts before any."""
         return list(self.fast.encode(text).ids)

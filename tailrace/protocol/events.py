@@ -128,6 +128,10 @@ DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 
 FALLBACK: Final = "fallback"  # of a Response object; log rule §22
 
+# Of a Response object whose text can be continued (log rule §23). In the echo: of one that is cut
+# short.
+CONTINUE: Final = "continue"
+
 # Of a Response object whose echo has it: the model revision that answers, null before one does.
 REVISION: Final = "model_revision"
 
@@ -185,6 +189,7 @@ def response_object(
         "usage": usage,
     }
     found.pop(seals.MEMBER, None)
+    found.pop(CONTINUE, None)
     return found
 
 
@@ -377,6 +382,9 @@ class Series:
             error=error,
             incomplete="max_output_tokens" if end.reason == "length" else None,
         )
+        cut_short = end.status in ("incomplete", "cancelled")
+        if cut_short and self.base.get(CONTINUE) is True and items.ends_with_text(self.output):
+            self.final[CONTINUE] = True
         kind = _TERMINAL_OF_STATUS.get(end.status, "response.incomplete")
         return self._event(kind, {"response": self.final}, response=self.final)
 

@@ -24,6 +24,7 @@ Feature = Literal[
     "raw_prompts",
     "forks",
     "truncation",
+    "continuation",  # of the text of the last message
     "embeddings",
     "dimensions",  # fewer than the model has, of embeddings
     "text",  # generates it, although it makes embeddings (`generates_text`)
@@ -68,6 +69,8 @@ def needed(request: records.Request) -> list[Need]:
         found.append(Need("forks", "fork"))
     if request.truncate:
         found.append(Need("truncation", "truncation"))
+    if request.continue_final:
+        found.append(Need("continuation", "previous_response_id"))
     if images.any_in(request.messages):
         found.append(Need("images", "input"))
     if images.any_in(m for m in request.messages if m.get("role") == "tool"):

@@ -244,4 +244,11 @@ class Item:
         ]
 
 
+def ends_with_text(output: Sequence[Item]) -> bool:
+    """Whether the last item is a message, and no other one a call: what ends so can be continued by
+    its text."""
+    kinds = [item.begin.kind for item in output]
+    return bool(kinds) and kinds[-1] == "m" and not {"c", "x"}.intersection(kinds)
+
+
 _WHOLE: Final = {"c": "arguments", "x": "input"}  # how the event with all characters names them

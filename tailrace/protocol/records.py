@@ -186,7 +186,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     generated: the inputs become vectors (log rule §17), and there are no messages. With `fork` the
     answer begins with tokens of another one, to whose prompt it is an answer too; `max_tokens`
     counts what follows them. With `truncate` the worker leaves older messages out where the prompt
-    is too long (log rule §21).
+    is too long (log rule §21). With `continue_final` the last message is an assistant's, and the
+    answer goes on behind its text: the prompt leaves that message open (log rule §23).
     """
 
     rid: str
@@ -216,6 +217,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     embed: Embed | None = None
     fork: Fork | None = None
     truncate: bool = False
+    continue_final: bool = False
     v: int = VERSION
 
     @property
@@ -238,6 +240,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
             and self.embed is None
             and self.fork is None
             and not self.truncate
+            and not self.continue_final
             and not images.any_in(self.messages)
             and not any("tool_calls" in m or m.get("role") == "tool" for m in self.messages)
         )

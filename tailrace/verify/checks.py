@@ -11,6 +11,7 @@ from typing import Final
 from tailrace.protocol import fold, records
 from tailrace.verify import (
     activity_checks,
+    continuation_checks,
     conversation_checks,
     embedding_checks,
     fallback_checks,
@@ -103,6 +104,7 @@ def _response(
     fork_checks.check_fork(out, response, account, found.responses)
     truncation_checks.check_truncation(out, response, account)
     fallback_checks.check_fallback(out, response, account)
+    continuation_checks.check_continuation(out, response, found.responses)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

@@ -1,5 +1,5 @@
-"""Prompts that are too long, on real vLLM: a worker's serving on a log in memory, with the real
-engine.
+"""Prompts that are too long, and those that end with a text to be continued, on real vLLM: a
+worker's serving on a log in memory, with the real engine.
 
 The last test runs this module again in the engine environment (tests/contract/test_engines.py).
 """
@@ -163,6 +163,31 @@ if engine_environment.HERE:
         assert found.fold.epoch == 2
         assert found.fold.ids == expected
         assert found.fold.dropped == dropped
+
+    @pytest.mark.parametrize("engine", [REAL], indirect=True)
+    async def test_a_text_that_is_continued_goes_on_as_the_whole_answer(
+        engine: vllm.VLLM, worker: memory_worker.Worker
+    ) -> None:
+        """Where the text has the tokens again that it was made with; only then it must."""
+        assert "continuation" in engine.features
+        whole = await done(worker, ask(worker.memory, chat(3)))
+        prompt = await engine.encode(ask(worker.memory, chat(3)))
+        same = []
+        for bound in (1, 6, 11, 17, NEW - 1):
+            detokenizer = engine.detokenizer()
+            said = detokenizer.push(whole.fold.ids[:bound])
+            begun = [*chat(3), {"role": "assistant", "content": said}]
+            request = ask(worker.memory, begun, continue_final=True)
+            made = await engine.encode(request)
+            assert made[: len(prompt)] == prompt
+            rest = await done(worker, request)
+            assert rest.ended.usage.input_tokens == len(made)
+            if made == [*prompt, *whole.fold.ids[:bound]]:
+                same.append(bound)
+                assert rest.fold.ids[: NEW - bound] == whole.fold.ids[bound:]
+                assert (said + rest.text).startswith(whole.text.rstrip("\ufffd"))
+        print(f"cut at {same}: the same tokens, and the same answer")
+        assert len(same) >= 3
 
     async def test_what_must_stay_may_be_too_long(
         engine: vllm.VLLM, worker: memory_worker.Worker

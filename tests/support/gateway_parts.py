@@ -218,10 +218,10 @@ class Parts:
         ]
         return [record for record in found if isinstance(record, kind)]
 
-    def answer(self, rid: str, *texts: str, end: bool = True) -> None:
+    def answer(self, rid: str, *texts: str, end: bool = True, reason: str = "stop") -> None:
         """What a worker would write about the request `rid`."""
         request = next(r for r in self.requests() if r.rid == rid)
-        put_answer(self.broker, request, *texts, end=end)
+        put_answer(self.broker, request, *texts, end=end, reason=reason)
 
 
 def revoke(known: revocations.Revocations, principal: Principal) -> None:
@@ -241,6 +241,7 @@ def put_answer(
     error: tuple[str, str] | None = None,
     dropped: int = 0,
     served: str = "",
+    reason: str = "stop",
 ) -> None:
     """What a worker would write: CLAIM, a TOK for each text, and END. `error`: it failed.
     `dropped`: so many messages were left out. `served`: another model answers."""
@@ -260,7 +261,7 @@ def put_answer(
         digest = fold.roll(digest, [i])
     if end:
         usage = records.Usage(1, len(texts))
-        reason = "stop" if error is None else "failed"
+        reason = reason if error is None else "failed"
         ended = records.End(rid, "own", len(texts), reason, digest, usage=usage, error=error)
         broker.put_record(topics.TOKENS, partition, ended, rid)
 

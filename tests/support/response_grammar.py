@@ -38,6 +38,7 @@ _MOVING: Final = {
     "completed_at",
     "model",
     "fallback",
+    "continue",
 }
 
 

@@ -20,7 +20,7 @@ import typing_extensions
 # docs/protocol.md names each of them.
 _SPECIFICATION: Final = {"presence_penalty", "frequency_penalty", "store"}  # Open Responses
 EXTENSIONS: Final[Mapping[str, Set[str]]] = {
-    "Response": _SPECIFICATION,
+    "Response": _SPECIFICATION | {"continue", "shortened"},
     "ChatCompletionMessage": {"reasoning_content", "reasoning"},
     "ChoiceDelta": {"reasoning_content", "reasoning"},
     "ChoiceDeltaToolCall": {"custom"},

@@ -261,8 +261,9 @@ class Engine(Protocol):
             EngineError: the attempt failed.
         """
 
-    def detokenizer(self) -> generation.Detokenizer:
-        """A new incremental detokenizer."""
+    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
+        """A new incremental detokenizer. `behind`: ids of the prompt whose text the answer goes on
+        from; without them it is a text of its own."""
 
     async def token_ids(self, text: str) -> list[int]:
         """The ids of a text as a part of an answer. Only with the feature `forks`."""

@@ -17,12 +17,18 @@ class Detokenizer:
         _held: ids whose text was not returned yet; empty at the end of a character.
     """
 
-    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self, tokenizer: Any, *, skip_special_tokens: bool = True, behind: Sequence[int] = ()
+    ) -> None:
+        """`behind`: ids whose text is continued. Some tokenizers leave out the space at the
+        beginning of a text."""
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._stream = _new_stream(self._skip)
         self._context: list[int] = []
         self._held: list[int] = []
+        self.push(behind[-_CONTEXT_IDS:])
+        self._held.clear()
 
     def push(self, ids: Sequence[int]) -> str:
         return "".join(map(self._one, ids))

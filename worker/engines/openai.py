@@ -23,6 +23,7 @@ import httpx
 from msgspec.structs import replace
 
 from tailrace import settings, telemetry
+from tailrace.prompts.chat_template import text_of
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature
 from tailrace.retry import retry_until
@@ -153,6 +154,8 @@ class OpenAI(base.Remote):
         """What the server can do. A server that asks to wait is asked again later."""
         self._continuation = await self._continuation_offered()
         features: set[Feature] = {"images"}
+        if self._continuation.offered:
+            features.add("continuation")
         if await openai_canary.formats(self._ask):
             features.add("formats")
         if await openai_canary.tools(self._ask):
@@ -207,7 +210,7 @@ class OpenAI(base.Remote):
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         await base.call_with_each(self._stream(job), on_step)
 
-    def detokenizer(self) -> generation.Detokenizer:
+    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
         return Detokenizer()
 
     def parser_name(self, request: records.Request) -> str:
@@ -224,10 +227,14 @@ class OpenAI(base.Remote):
         if closed_s:
             raise base.Busy("the server has refused others a moment ago", closed_s)
         try:
+            request = job.request
+            given = text_of(request.messages[-1]["content"]) if request.continue_final else ""
+            text = given + text
             # A space belongs to the token of the next word: text that ends with one is odd to a
             # model. So it is left out, and the model says it again.
             sent = text.rstrip(" " if self._continuation.keeps_space else None)
-            begun = openai_answers.Begun(await self._tokens(sent), text[len(sent) :])
+            made = await self._tokens(sent[len(given) :])
+            begun = openai_answers.Begun(made, text[len(sent) :])
             left = job.max_tokens - begun.tokens
             request = await job.whole()
             body = openai_body.body(request, self._model, max(1, left), sent, begun.tokens)

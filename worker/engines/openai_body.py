@@ -16,22 +16,24 @@ CONTINUED: Final = {"continue_final_message": True, "add_generation_prompt": Fal
 
 
 def body(
-    request: records.Request, model: str, max_tokens: int, so_far: str = "", made: int = 0
+    request: records.Request, model: str, max_tokens: int, begun: str = "", made: int = 0
 ) -> dict[str, Any]:
     """The body.
 
     Args:
         max_tokens: tokens that may still be generated.
-        so_far: text that the answer has already; it is continued.
-        made: tokens of that text.
+        begun: text that is continued: of the last message where the request says so, and behind it
+            what the answer has already.
+        made: tokens of what the answer has.
 
     Raises:
         Refused: the server takes no such format.
     """
     s = request.sampling
+    said = request.messages[:-1] if request.continue_final else request.messages
     asked: dict[str, Any] = {
         "model": model,
-        "messages": chat(request.messages),
+        "messages": chat(said),
         "max_tokens": max_tokens,
         "temperature": s.temperature,
         "top_p": s.top_p,
@@ -55,8 +57,8 @@ def body(
         **_tools(request),
     }
     asked |= {k: v for k, v in optional.items() if v is not None}
-    if so_far:
-        asked["messages"] = [*asked["messages"], {"role": "assistant", "content": so_far}]
+    if begun:
+        asked["messages"] = [*asked["messages"], {"role": "assistant", "content": begun}]
         asked |= CONTINUED
     return asked
 

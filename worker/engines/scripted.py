@@ -4,6 +4,9 @@ Each token depends on everything before it, so a reader can prove that no two ge
 mixed. Token i is a hash of the prompt, of all ids before it and of i (greedy). With
 `script_sampling` it is a hash of the claim's fencing token too.
 
+A text that is continued goes on as the greedy answer does that begins with it; `script_tokens` are
+those of that answer. If none does, it is a part of the prompt like any other.
+
 Lines of the last user message make it call tools, reason, and answer in a format, where the request
 has them (`worker.engines.scripted_answers`). `TAILRACE_SCRIPT_…` make a worker another revision,
 slower or failing. The metadata controls the rest (values are strings, as in the API):
@@ -202,6 +205,16 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
     if "script_tokens" in cues:
         total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
     if not scripted_answers.has_items(request) and request.format is None:
+        if request.continue_final and total is not None:
+            begun = _begun(request, total)
+            if begun is not None:
+                left = max(0, total - len(begun) - len(before))
+                rest = tokens(request.messages[:-1], [*begun, *before], nonce)
+                return itertools.islice(rest, left)
+        if request.continue_final and total is None:
+            whole, text = readable_text(request.messages[:-1]), _last_text(request)
+            if whole.startswith(text):
+                return iter(text_ids(whole[len(text) :])[len(before) :])
         if total is None:
             return iter(readable(request.messages)[len(before) :])
         left = max(0, total - len(before))
@@ -212,6 +225,23 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
     except scripted_answers.Impossible as error:
         raise base.Refused("unsupported_parameter", str(error)) from error
     return _filled(_slots(runs), _prompt_digest(request.messages), before, nonce)
+
+
+def _last_text(request: records.Request) -> str:
+    return plain(request.messages[-1:])[0]["content"]
+
+
+def _begun(request: records.Request, total: int) -> list[int] | None:
+    """The ids of the text that is continued, if the greedy answer to what comes before it begins
+    with them; None if it does not."""
+    text, found = _last_text(request), ""
+    detokenizer, begun = Detokenizer(), list[int]()
+    for each in itertools.islice(tokens(request.messages[:-1]), total):
+        if len(found) >= len(text):
+            break
+        begun.append(each)
+        found += detokenizer.push((each,))
+    return begun if found == text else None
 
 
 def _filled(
@@ -374,8 +404,8 @@ class Scripted:
         finally:
             self.running -= 1
 
-    def detokenizer(self) -> generation.Detokenizer:
-        return Detokenizer()
+    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
+        return Detokenizer()  # of any place, the bytes are those of the ids
 
     async def token_ids(self, text: str) -> list[int]:
         return text_ids(text)

@@ -255,8 +255,8 @@ class VLLM:
                 raise base.NotResumable from error
             raise
 
-    def detokenizer(self) -> generation.Detokenizer:
-        return detokenizer.Detokenizer(self._fast)
+    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
+        return detokenizer.Detokenizer(self._fast, behind=behind)
 
     def parser_name(self, request: records.Request) -> str:
         return "" if self._embeds else str(self._parsers.name(request))
@@ -442,6 +442,8 @@ class VLLM:
             found.add("images")
             if self._template.takes_tool_images:
                 found.add("tool_images")
+        if self._template.continues:
+            found.add("continuation")
         if self._template.switches:
             found.add("effort")
         if await self._continues_a_grammar():

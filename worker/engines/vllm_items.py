@@ -42,6 +42,7 @@ class Kit:
         customs: names of custom tools.
         marks: what begins and ends a call, if the parser reads the text between as one call.
         in_blocks: a parser that reads several ids at once like single ones.
+        in_message: the prompt ends within a message, so the reasoning is over.
     """
 
     new_parser: Callable[[bool], Any]
@@ -52,6 +53,7 @@ class Kit:
     customs: Collection[str]
     marks: tuple[str, str] | None
     in_blocks: bool
+    in_message: bool = False
 
 
 class Items:
@@ -70,9 +72,11 @@ class Items:
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._parser = kit.new_parser(False)
+        self._parser = kit.new_parser(kit.in_message)
         reasoner = self._parser.reasoning_parser
-        self._reasoned = reasoner is None or reasoner.is_reasoning_end(list(kit.prompt_ids))
+        self._reasoned = (
+            kit.in_message or reasoner is None or reasoner.is_reasoning_end(list(kit.prompt_ids))
+        )
         self._failed = False
         self._open = ""
         self._anything = False

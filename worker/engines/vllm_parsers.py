@@ -180,11 +180,16 @@ class Parsers:
                 new_parser,
                 asked,
                 prompt_ids,
-                detokenizer.Detokenizer(self._fast, skip_special_tokens=skips),
+                detokenizer.Detokenizer(
+                    self._fast,
+                    skip_special_tokens=skips,
+                    behind=prompt_ids if request.continue_final else (),
+                ),
                 self._stop_ids,
                 frozenset(t["custom"]["name"] for t in request.tools if t.get("type") == "custom"),
                 _marks(made.tool_parser, asked),
                 made.tool_parser is not None and made.tool_parser.engine_based_streaming,
+                in_message=request.continue_final,
             )
         )
 
@@ -206,7 +211,9 @@ class Parsers:
             # The engine has one parser for all requests. This one's reasoning is plain text.
             plain = {"reasoning_ended": True} if self.names.reasoning else {}
             return Outline(constraint, len(job.output_so_far), plain)
-        ended = bool(asked.resolve_reasoning_ended(parser, list(job.prompt_ids)))
+        ended = request.continue_final or bool(
+            asked.resolve_reasoning_ended(parser, list(job.prompt_ids))
+        )
         count = len(job.output_so_far)
         if not ended:
             count = behind_reasoning(reasoner, job.prompt_ids, job.output_so_far)

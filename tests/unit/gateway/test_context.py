@@ -120,7 +120,7 @@ class TestTurns:
         assert context.settled([calling("c1")], {"c1"}) == [calling("c1")], "it must have an output"
         assert context.settled([{**calling("c1"), "cut": True}], {"c1"}) == []
         only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
-        assert context.with_answer([user("a")], only_cut) == [user("a")]
+        assert context.with_answer([user("a")], only_cut) == [{**user("a"), "open": False}]
 
     @hypothesis.given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=60))
     def test_trimming_turn_by_turn_or_at_once_is_the_same(self, roles: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -29,7 +30,7 @@ class Defective(scripted.Scripted):
         super().__init__(capacity=4, max_model_len=8_192)
         self.failures = failures
 
-    def detokenizer(self) -> scripted.Detokenizer:
+    def detokenizer(self, behind: Sequence[int] = ()) -> scripted.Detokenizer:
         if self.failures:
             self.failures -= 1
             raise RuntimeError("a defect")

@@ -505,6 +505,8 @@ class Good:
     turn: records.Request  # the second of a conversation
     shortened: records.Request  # its prompt lacks two turns; taken over
     elsewhere: records.Request  # its pool's worker died before a token; another pool answered
+    cut: records.Request  # ended at its bound, in the middle of a character
+    continued: records.Request  # continues the text of `cut`; taken over
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -531,6 +533,22 @@ def by_another_pool(w: World) -> records.Request:
     w.append(SMALL, PARTITION, request.rid, records.Reroute(request.rid, request, asked_ms))
     w.writer(request, "small-1/b", first, served="small-model").frames(20).end()
     return request
+
+
+def with_text_continued(w: World) -> tuple[records.Request, records.Request]:
+    """A response that ended at its bound, and the one that continues its text."""
+    cut = w.ask("cut short", "bob")
+    first = w.writer(cut, "worker-1/a")
+    while not first.ids or first.ids[-1] >> 28 != scripted.HALF:
+        first.frames(1, 1)
+    first.end("length")
+    said = scripted.expected_text(cut.messages, len(first.ids)).removesuffix("\ufffd")
+    begun = [*cut.messages, {"role": "assistant", "content": said}]
+    wants = {"messages": begun, "continue_final": True, "previous": cut.rid}
+    continued = w.ask("", "bob", wants=wants)
+    half = w.writer(continued, "worker-1/a").frames(8)
+    w.writer(continued, "worker-2/b", half, half.ids, half.held).frames(12).end()
+    return cut, continued
 
 
 def good() -> Good:
@@ -618,9 +636,10 @@ def _good() -> Good:
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
+    cut, continued = with_text_continued(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere),
+        *(shortened, elsewhere, cut, continued),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -654,4 +673,6 @@ def _good() -> Good:
         turn,
         shortened,
         elsewhere,
+        cut,
+        continued,
     )

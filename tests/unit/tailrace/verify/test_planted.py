@@ -506,7 +506,7 @@ def an_offset_is_committed_past_unfinished_work(g: worlds.Good, _: random.Random
 @planted("R6")
 def an_offset_was_committed_before_the_end(g: worlds.Good, _: random.Random) -> None:
     """All is well when the log is read; at the time of the commit it was not."""
-    next(line for line in g.world.lines["worker"] if line.op == "commit").wall -= 2.0
+    next(line for line in g.world.lines["worker"] if line.op == "commit").wall -= 3.0
 
 
 @planted("R6")
@@ -1115,6 +1115,58 @@ def a_claim_names_the_model_that_was_asked_for(g: worlds.Good, _: random.Random)
     edit(g.world, g.world.find(g.elsewhere.rid, records.Claim, 1), served="m")
 
 
+def continues(g: worlds.Good, last: dict[str, Any] | None = None, **changes: Any) -> None:
+    """Change the request that continues a text; `last`: members of the message that it is of."""
+    at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.continued.rid}"')
+    if last is not None:
+        said = g.continued.messages
+        changes["messages"] = [*said[:-1], {**said[-1], **last}]
+    g.world.replace(at, msgspec.structs.replace(g.continued, **changes))
+
+
+@planted("L15")
+def another_text_is_continued_than_was_said(g: worlds.Good, _: random.Random) -> None:
+    continues(g, {"content": g.continued.messages[-1]["content"] + " more"})
+
+
+@planted("L15")
+def a_question_is_continued(g: worlds.Good, _: random.Random) -> None:
+    continues(g, {"role": "user"})
+
+
+@planted("L15")
+def an_answer_that_calls_is_continued(g: worlds.Good, _: random.Random) -> None:
+    continues(g, {"tool_calls": [{"id": "c", "type": "function"}]})
+
+
+@planted("L15")
+def a_text_is_continued_under_a_format(g: worlds.Good, _: random.Random) -> None:
+    continues(g, format={"type": "regex", "pattern": ".*"})
+
+
+@planted("L15")
+def a_text_is_continued_with_a_call_that_must_come(g: worlds.Good, _: random.Random) -> None:
+    continues(g, tool_choice=records.ToolChoice("required"))
+
+
+@planted("L15")
+def a_complete_answer_is_continued(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.cut.rid, records.End), reason="stop")
+
+
+@planted("L15")
+def another_principals_text_is_continued(g: worlds.Good, _: random.Random) -> None:
+    text = scripted.expected_text(g.plain.messages, 20)
+    edit(g.world, g.world.find(g.plain.rid, records.End), reason="length")
+    continues(g, {"content": text}, previous=g.plain.rid)
+
+
+@planted("L15")
+def an_answer_with_calls_is_continued(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.items.rid, records.End), reason="length")
+    continues(g, previous=g.items.rid, owner=g.items.owner)
+
+
 @planted("L6")
 def the_model_that_was_asked_for_is_billed(g: worlds.Good, _: random.Random) -> None:
     w = g.world
@@ -1235,7 +1287,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 10
+    assert out.results["L9"].judged == 12
 
 
 class Forgetful(fold.Fold):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tailrace.protocol import records
@@ -380,6 +381,39 @@ async def test_without_a_count_four_bytes_are_a_token(server: openai_server.Serv
         await told(engine, ask(), "wörd0 wörd1 ")
     assert server.requests[0]["max_tokens"] == 50 - 4
     assert [q for q in server.questions if "continue_final_message" in q] == []
+
+
+@pytest.mark.parametrize("so_far", ["", " wörd2", " wörd2 "])
+async def test_the_text_of_the_last_message_is_continued(
+    server: openai_server.Server, so_far: str
+) -> None:
+    server.continues = True
+    given = {"role": "assistant", "content": "wörd0 wörd1"}
+    async with engine_of(server) as engine:
+        assert "continuation" in engine.features
+        whole, _ = await told(engine, ask())
+        asked = ask()
+        asked = msgspec.structs.replace(
+            asked, messages=[*asked.messages, given], continue_final=True
+        )
+        rest, last = await told(engine, asked, so_far)
+    assert "wörd0 wörd1" + so_far + rest == whole
+    sent = server.requests[1]
+    begun = ("wörd0 wörd1" + so_far).rstrip()
+    assert sent["messages"][-1] == {"role": "assistant", "content": begun}
+    assert sent["messages"][:-1] == server.requests[0]["messages"]
+    assert sent["continue_final_message"] is True
+    assert sent["max_tokens"] == 50 - len(so_far.split())
+    # What is continued is a part of the prompt; what a former attempt made is not.
+    assert last.usage is not None
+    assert last.usage.output_tokens == len(whole.split()) - 2
+
+
+async def test_a_server_that_does_not_continue_text_says_no_such_feature(
+    server: openai_server.Server,
+) -> None:
+    async with engine_of(server) as engine:
+        assert "continuation" not in engine.features
 
 
 async def test_continuation_may_be_switched_off(server: openai_server.Server) -> None:

@@ -76,6 +76,9 @@ class Tokenizer:
         text = f"{messages[-1]['content']} {json.dumps(shown)}"
         return list(text.encode()) if tokenize else text
 
+    def encode(self, text: str, **_options: Any) -> list[int]:
+        return list(text.encode())
+
 
 def request(**more: Any) -> records.Request:
     rid = "resp_" + "0" * 32

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models
 
 from tailrace.prompts import chat_template
-from worker.engines import vllm, vllm_template
+from tailrace.protocol import records
+from worker.engines import detokenizer, vllm, vllm_template
 
 IMAGE = {"type": "image", "sha256": "00", "media": "image/png", "width": 1, "height": 1, "data": ""}
 TEXT = {"type": "text", "text": "?"}
@@ -32,6 +35,9 @@ class Tokenizer:
 
     def __init__(self, template: Callable[[Any], str]) -> None:
         self._template = template
+
+    def encode(self, text: str, **_options: Any) -> list[int]:
+        return list(text.encode())
 
     def apply_chat_template(self, messages: list[dict[str, Any]], **_options: Any) -> str:
         return "".join(f"<{m['role']}>" + self._template(m["content"]) for m in messages)
@@ -86,3 +92,57 @@ def test_what_is_made_of_images_is_part_of_a_models_name(tmp_path: Path, name: s
     before = vllm.revision(str(tmp_path))
     (tmp_path / name).write_text('{"size": 56}')
     assert vllm.revision(str(tmp_path)) != before
+
+
+class Written:
+    """A template that does with texts what some do, and a tokenizer whose ids are characters."""
+
+    chat_template = ""
+
+    def __init__(self, change: Callable[[str], str] = str.strip) -> None:
+        self._change = change
+
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        **_options: Any,
+    ) -> Any:
+        text = "".join(f"<{m['role']}>{self._change(m['content'])}</>" for m in messages)
+        text += "<assistant>" if add_generation_prompt else ""
+        return self.encode(text, add_special_tokens=False) if tokenize else text
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(map(ord, ("^" if add_special_tokens else "") + text))
+
+
+def dialogue(text: str, *, continued: bool) -> records.Request:
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]
+    owner = records.Owner("i", "s")
+    return records.Request("r", owner, "m", said, records.Sampling(1), {}, continue_final=continued)
+
+
+@pytest.mark.parametrize("text", ["one two", " spaces \n", "", "q", "tailrace-continues-here"])
+def test_a_text_that_is_continued_ends_the_prompt_as_it_is(text: str) -> None:
+    template = vllm_template.Template(Written())
+    assert template.continues
+    ids = template.render(dialogue(text, continued=True))
+    assert "".join(map(chr, ids)) == f"<user>q</><assistant>{text}"
+    closed = "".join(map(chr, template.render(dialogue(text, continued=False))))
+    assert closed == f"<user>q</><assistant>{text.strip()}</><assistant>"
+
+
+@pytest.mark.parametrize("change", [lambda _: "", lambda text: text * 2, str.upper])
+def test_a_template_that_shows_another_text_continues_none(change: Callable[[str], str]) -> None:
+    assert not vllm_template.Template(Written(change)).continues
+
+
+def test_a_text_that_is_continued_keeps_the_space_that_begins_a_word() -> None:
+    """Some tokenizers take the space at the beginning of a text for their own."""
+    words = {"▁Hello": 0, "▁world": 1, "<unk>": 2}
+    made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.decoder = decoders.Metaspace()
+    assert detokenizer.Detokenizer(made).push([1]) == "world"
+    assert detokenizer.Detokenizer(made, behind=[0]).push([1]) == " world"
