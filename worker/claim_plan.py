@@ -68,6 +68,8 @@ class ClaimPlan:
         alone: it holds the place of a trial to its end.
         copied: what the response begins with that is not generated for it (log rule §19). None
             where it begins with nothing else, or the log has all of it already.
+        continues: it begins a segment, whose prompt is only known behind the barrier (log rule
+            §25).
     """
 
     prev: str | None
@@ -77,6 +79,7 @@ class ClaimPlan:
     last: bool = False
     alone: bool = False
     copied: Sequence[int] | None = None
+    continues: bool = False
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -131,6 +134,7 @@ def claim_record(
         copied=copied,
         dropped=dropped if plan.prev is None else 0,
         served=served,
+        continues=plan.continues,
     )
 
 

@@ -82,7 +82,8 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
 
     `claims`, `frames`, `ids`, `text`: what was accepted, in order; `text` is without the end's.
     `marks` and `lp`: only of frames that have some, by frame. `dropped`: messages that its prompt
-    lacks (log rule §21). `served`: only of claims that name a model. `end`: the record that ended
+    lacks (log rule §21). `served`: only of claims that name a model. `continued`: the numbers of
+    the claims that continue another model's text (log rule §25). `end`: the record that ended
     it, a CANCEL without its `echo`. `ended_ms`: broker time of that record.
     """
 
@@ -99,12 +100,15 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     lp: list[FrameLp] = []
     dropped: records.Count = 0
     served: list[ClaimServed] = []
+    continued: list[records.Count] = []
     v: int = records.VERSION
 
     @property
     def model(self) -> str:
-        """The model that answered: the last claim before the first token says which."""
+        """The model that answered: the last claim before the first token says which, or the last
+        one that continues."""
         before = [number for number, claim in enumerate(self.claims) if claim.at == 0]
+        before += [number for number in self.continued if self.claims[number].at]
         by_claim = {each.claim: each.served for each in self.served}
         return (by_claim.get(before[-1], "") if before else "") or self.request.model
 
@@ -126,6 +130,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
             and _numbered([each.frame for each in self.marks], len(self.frames))
             and _numbered([each.frame for each in self.lp], len(self.frames))
             and _numbered([each.claim for each in self.served], len(self.claims))
+            and _numbered(self.continued, len(self.claims))
         )
 
     @property
@@ -174,6 +179,7 @@ class Draft:
     marks: list[FrameMarks] = field(default_factory=list)
     lp: list[FrameLp] = field(default_factory=list)
     served: list[ClaimServed] = field(default_factory=list)
+    continued: list[int] = field(default_factory=list)
     end: records.End | records.Cancel | None = None
     ended_ms: int = 0
     dropped: int = 0
@@ -211,6 +217,8 @@ class Draft:
         self.dropped = self.dropped if self.claims else record.dropped
         if record.served:
             self.served.append(ClaimServed(len(self.claims), record.served))
+        if record.continues:
+            self.continued.append(len(self.claims))
         self.claims.append(
             Claimed(
                 len(self.ids),
@@ -242,6 +250,7 @@ class Draft:
             self.lp,
             self.dropped,
             self.served,
+            self.continued,
         )
 
 
@@ -309,6 +318,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             each.copied,
             history.dropped if prev is None else 0,
             served.get(number, ""),
+            number in history.continued,
         )
         yield each.at, claim
         prev = each.own

@@ -30,6 +30,7 @@ _MEMBERS: Final = {
     "lp": "it has other log probabilities",
     "dropped": "it has another number of messages left out",
     "served": "it names another model",
+    "continued": "another model continues it elsewhere",
     "end": "it has another end",
     "ended_ms": "it ended at another time",
 }
@@ -148,6 +149,7 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
         "served": [
             [n, epoch.claim.served] for n, epoch in enumerate(account.epochs) if epoch.claim.served
         ],
+        "continued": [n for n, epoch in enumerate(account.epochs) if epoch.claim.continues],
     }
     request = _plain(response.asked[0].request)
     return {
