@@ -285,10 +285,13 @@ class Submission:
     ) -> None:
         """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
         now = time.monotonic()
+        others = [name for name in self._routes.others(create, request) if name != home]
         watched = rerouting.Watched(
             subscription,
             at=home,
-            others=[name for name in self._routes.others(create, request) if name != home],
+            others=others,
+            asked=create.pool,
+            heirs=list(others),
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,

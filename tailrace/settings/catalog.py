@@ -230,6 +230,7 @@ def _pool(name: Any, value: Any) -> Pool:
         truncation=shape.truncation,
         fallback=shape.fallback,
         fallback_when_busy=shape.fallback_when_busy,
+        fallback_mid_answer=shape.fallback_mid_answer,
         late_after_s=shape.late_after_s,
         stalled_after_s=shape.stalled_after_s,
         canary=shape.canary,

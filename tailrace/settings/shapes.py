@@ -101,6 +101,7 @@ class Pool:
     truncation: Truncation = "disabled"
     fallback: tuple[str, ...] = ()
     fallback_when_busy: bool = False
+    fallback_mid_answer: bool = True
     late_after_s: float = 0.0
     stalled_after_s: float = 30.0
     canary: Canary | None = None
@@ -234,6 +235,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback_when_busy: Annotated[
         bool, msgspec.Meta(description="also where it would start them after their deadline")
     ] = False
+    fallback_mid_answer: Annotated[
+        bool,
+        msgspec.Meta(
+            description="also behind a token: their models continue the text of an answer, in an "
+            "item of its own that names the model"
+        ),
+    ] = True
     late_after_s: Annotated[
         Seconds,
         msgspec.Meta(
