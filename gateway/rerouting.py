@@ -226,7 +226,9 @@ class Rerouting:
         if continues:
             found.heirs = [name for name in found.heirs if name != to]
             found.heir = to
-        found.at, found.sent_at, found.told, found.late = to, self._clock(), False, False
+        else:
+            found.told = found.late = False
+        found.at, found.sent_at = to, self._clock()
 
 
 def moved(rid: str, pool: str, to: str) -> None:
