@@ -186,7 +186,7 @@ async def test_answers_that_lose_their_pool_go_on_at_the_second_in_an_item_that_
     ):
 
         async def ready() -> bool:
-            return (await ended(client, await ask(client)))["model"] == "large"
+            return bool((await ended(client, await ask(client)))["model"] == "large")
 
         await waiting.eventually(ready, "all is well", within_s=90)
         rids = [await ask(client, tokens, pace_ms) for _ in range(2)]

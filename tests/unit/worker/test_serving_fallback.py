@@ -414,6 +414,25 @@ class TestContinuation:
             assert found.text == scripted.expected_text(request.messages, 30)
             judged(a.memory, "L1", "L2", "L6", "L9", "L17")
 
+    @pytest.mark.parametrize("at", [0, 3, 6, 7])
+    async def test_a_fork_has_ids_of_one_model_alone(self, at: int) -> None:
+        """The gateway that took it did not know yet that another model continues its source."""
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            await self.begun(a, request)
+            b.time.advance(5)
+            await b.caught_up()
+            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            fork = new_request(a, 30, fork=records.Fork(request.rid, at))
+            fork = msgspec.structs.replace(fork, v=fork.version)
+            assert await a.serve(fork).outcome() is Outcome.DONE
+            found = answer(a.memory, fork.rid)
+            if at in (3, 6):
+                assert found.fold.ids == scripted.expected_ids(request.messages, 30)
+                judged(a.memory, "L10")
+            else:
+                assert (found.fold.next, found.ended.status) == (0, "failed")
+
     async def test_what_is_as_long_as_it_may_be_only_ends(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30, sampling=records.Sampling(6))
