@@ -34,9 +34,13 @@ SERVED = "small-model"
 
 
 class SmallModel(scripted.Scripted):
-    """Another model than the one that is asked for."""
+    """Another model than the one that is asked for, with longer prompts."""
 
     model_rev = "small-1"
+    tokenizer_digest = "small-tokenizer"
+
+    async def encode(self, request: records.Request) -> list[int]:
+        return [*await super().encode(request), 7, 7, 7]
 
 
 @contextlib.asynccontextmanager
@@ -494,12 +498,21 @@ class TestContinuation:
                 return append(topic, *more)
 
             b.context.writer.append = after_a_token  # type: ignore[method-assign,assignment]
-            serve(b, request)
+            served = serve(b, request)
             await several_looks(b)
             found = answer(a.memory, request.rid)
             assert [c.served for c in found.claims] == ["", SERVED]
             assert found.fold.next == 2, "ids of two models are not mixed"
             assert found.fold.served == ""
+            # Its pool is asked to continue, while the response waits here.
+            served.serving.join(reroute(b, request, continues=True))
+            b.time.advance(5)
+            assert await served.outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert [c.continues for c in found.claims] == [False, False, True]
+            assert found.text == scripted.expected_text(request.messages, 30)
+            assert found.ended.usage.input_tokens == len(await a.engine.encode(request))
+            judged(a.memory, "L1", "L2", "L6", "L9", "L17")
 
 
 def told_of(*items: tuple[int, str]) -> list[dict[str, Any]]:
@@ -519,7 +532,7 @@ def _claim(
     request: records.Request, own: str, prev: str | None, served: str, *, continues: bool = False
 ) -> records.Claim:
     return records.Claim(
-        *(request.rid, own, prev, request.owner, "b/9", SMALL, 0, "small-1", "scripted-1"),
+        *(request.rid, own, prev, request.owner, "b/9", SMALL, 0, "small-1", "small-tokenizer"),
         echo=request.echo if prev is None else {},
         served=served,
         continues=continues,
