@@ -1,5 +1,5 @@
 """Responses that were submitted here, until they end: what they say of their pools, and their way
-to another pool where theirs cannot answer (log rule §22), or cannot go on (§25)."""
+to another pool where tcontinuers cannot answer (log rule §22), or cannot go on (§25)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_S: Final = 0.5
 AT_ONCE: Final = 64  # reroutes under way
 # A response that stands still for so long, in a broken pool, is continued by another one. Longer
 # than `worker.takeover.GRACE_MS`: a worker of its own model goes first.
-DESERTED_S: Final = 4.0
+STANDS_STILL_S: Final = 4.0
 # Codes of failed responses by which their pool's engine is to blame (`worker.claim_plan`).
 _BROKEN: Final = frozenset({"server_error"})
 
@@ -31,8 +31,8 @@ class Watched:
         at: the pool that got its request last.
         others: pools that may answer it too, and did not get it yet.
         asked: the pool that was asked for.
-        heirs: pools that may continue its text, and were not asked to yet.
-        heir: the last one that was; empty before.
+        continuers: pools that may continue its text, and were not asked to yet.
+        continuer: the last one that was; empty before.
         expires_at: when nothing starts it any more (monotonic seconds).
         sent_at: when the pool got it (monotonic seconds).
         seen: claims and tokens at the last look.
@@ -51,8 +51,8 @@ class Watched:
     expires_at: float
     sent_at: float
     asked: str = ""
-    heirs: list[str] = field(default_factory=list)
-    heir: str = ""
+    continuers: list[str] = field(default_factory=list)
+    continuer: str = ""
     seen: tuple[int, int] = (0, 0)
     seen_at: float = 0.0
     told: bool = False
@@ -145,8 +145,8 @@ class Rerouting:
             self._judge(found, now)
             if found.others and not found.state.next and now < found.expires_at:
                 due.append((self._send_on, found))
-            elif self._deserted(found, now):
-                due.append((self._bequeath, found))
+            elif self._stands_still(found, now):
+                due.append((self._send_continuation, found))
         for at in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(send(found) for send, found in due[at : at + AT_ONCE]))
 
@@ -157,7 +157,9 @@ class Rerouting:
             found.seen, found.seen_at, found.stalled = progress, now, False
         if pool is None:
             return
-        if found.state.next and not found.told:
+        # The tokens before a continuation say nothing of the pool that is to continue.
+        continued = found.continuer in ("", found.owner)
+        if found.state.next and continued and not found.told:
             found.told = True
             self._breakers.settled(pool.name)
         late = 0 < pool.late_after_s < now - found.sent_at
@@ -183,30 +185,30 @@ class Rerouting:
         if to is not None:
             await self.send(request, found, to)
 
-    def _deserted(self, found: Watched, now: float) -> bool:
+    def _stands_still(self, found: Watched, now: float) -> bool:
         """Whether another pool is to continue the text: the pool of its owner is broken, it stands
         still, and so is the pool that was asked to continue it, if one was."""
         pool = self._pools.catalog.pool(found.asked)
         return (
-            bool(found.heirs)
+            bool(found.continuers)
             and pool is not None
             and pool.fallback_mid_answer
             and segments.possible(found.state)
-            and now - max(found.seen_at, found.sent_at) > DESERTED_S
+            and now - max(found.seen_at, found.sent_at) > STANDS_STILL_S
             and all(
                 self._breakers.state(name) is breaker.State.OPEN
-                for name in {found.owner, found.heir or found.owner}
+                for name in {found.owner, found.continuer or found.owner}
             )
         )
 
-    async def _bequeath(self, found: Watched) -> None:
+    async def _send_continuation(self, found: Watched) -> None:
         """Ask the next pool to continue the text. Like `_send_on`."""
         request = records.decode_request(found.subscription.request)
         if request is None or not segments.allowed(request):
-            found.heirs = []
+            found.continuers = []
             return
-        heirs = [name for name in found.heirs if name != found.owner]
-        to = self._routes.next(segments.prompt(request, "…"), heirs)
+        continuers = [name for name in found.continuers if name != found.owner]
+        to = self._routes.next(segments.prompt(request, "…"), continuers)
         if to is not None:
             await self.send(request, found, to, continues=True)
 
@@ -224,11 +226,9 @@ class Rerouting:
         moved(request.rid, found.at, to)
         found.others = [name for name in found.others if name != to]
         if continues:
-            found.heirs = [name for name in found.heirs if name != to]
-            found.heir = to
-        else:
-            found.told = found.late = False
-        found.at, found.sent_at = to, self._clock()
+            found.continuers = [name for name in found.continuers if name != to]
+            found.continuer = to
+        found.at, found.sent_at, found.told, found.late = to, self._clock(), False, False
 
 
 def moved(rid: str, pool: str, to: str) -> None:

@@ -291,7 +291,7 @@ class Submission:
             at=home,
             others=others,
             asked=create.pool,
-            heirs=list(others),
+            continuers=list(others),
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,

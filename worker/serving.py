@@ -186,7 +186,7 @@ class Serving:
                 return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
             await asyncio.sleep(pause_s)
             return None
-        if decision.continues or entry.fold.former:
+        if decision.continues or (decision.prev is not None and entry.fold.former):
             return ClaimPlan(
                 decision.prev,
                 last=decision.last,

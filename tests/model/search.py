@@ -230,7 +230,7 @@ class Search:
             landed = _with(
                 landed, w, worker._replace(waiting=None)
             )  # W3: it sees its own claim, and what was accepted before it
-            # §25: an owner of another model that did not say so wrote tokens in the meantime
+            # An owner of another model wrote tokens in the meantime (log rule §25).
             other = bool(log.ids) and log.model != self.model(w)
             if claimed and not (other and self.own_model):
                 yield from map(self._settled, self._generates(landed, w, message[1], log))

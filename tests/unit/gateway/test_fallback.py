@@ -240,7 +240,7 @@ class TestMidAnswer:
     async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
         async with self.begun() as (parts, _, now):
             look = parts.submission.rerouting.look
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             await look()
             assert written(parts, "small") == [], "its pool is well"
             fail(parts, "default")
@@ -249,14 +249,14 @@ class TestMidAnswer:
             (reroute,) = written(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert reroute.continues
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             await look()
             assert written(parts, "tiny") == [], "the one that was asked is well"
             fail(parts, "small")
             await look()
             (third,) = written(parts, "tiny")
             assert third == reroute
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             fail(parts, "tiny")
             await look()
             assert len(written(parts, "small")) == 1, "each is asked once"
@@ -264,7 +264,7 @@ class TestMidAnswer:
     async def test_what_goes_on_stays_with_its_own_model(self) -> None:
         async with self.begun() as (parts, _, now):
             fail(parts, "default")
-            now[0] += rerouting.DESERTED_S - 1
+            now[0] += rerouting.STANDS_STILL_S - 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
@@ -272,7 +272,7 @@ class TestMidAnswer:
         pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
         async with self.begun(pools) as (parts, _, now):
             fail(parts, "default")
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
@@ -280,7 +280,7 @@ class TestMidAnswer:
         text = {"format": {"type": "json_object"}}
         async with self.begun(text=text) as (parts, _, now):
             fail(parts, "default")
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
@@ -289,7 +289,7 @@ class TestMidAnswer:
             parts.workers._standing["small"] = []
             parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
             fail(parts, "default")
-            now[0] += rerouting.DESERTED_S + 1
+            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
             assert len(written(parts, "tiny")) == 1
