@@ -212,6 +212,11 @@ class RequestBuilder:
         self._require(create, request)
         return self._continuable(create, request), partition
 
+    @property
+    def records_version(self) -> int:
+        """The newest version of records that may be written."""
+        return self._records_version
+
     def _continuable(self, create: command.Create, request: records.Request) -> records.Request:
         """The request, whose echo says if an answer that is cut short can be continued."""
         if (

@@ -291,7 +291,8 @@ class Submission:
             at=home,
             others=others,
             asked=create.pool,
-            continuers=list(others),
+            # Older readers would show the text of another model in the item of the one before.
+            continuers=list(others) if self._builder.records_version > records.VERSION else [],
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,

@@ -221,10 +221,11 @@ class TestMidAnswer:
 
     @contextlib.asynccontextmanager
     async def begun(
-        self, pools: tuple[Pool, ...] = POOLS, **fields: Any
+        self, pools: tuple[Pool, ...] = POOLS, version: int = 2, **fields: Any
     ) -> AsyncIterator[tuple[Parts, response_stream.ResponseStream, list[float]]]:
         """A response with a token, and seconds that only a test advances."""
         async with running(pools) as parts:
+            parts.builder._records_version = version
             watch, now = parts.submission.rerouting, [1_000.0]
             watch._clock = lambda: now[0]
             with await parts.submission.submit(made(fields), ALICE) as stream:
@@ -271,6 +272,13 @@ class TestMidAnswer:
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
         pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
         async with self.begun(pools) as (parts, _, now):
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+    async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
+        async with self.begun(version=1) as (parts, _, now):
             fail(parts, "default")
             now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
