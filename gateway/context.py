@@ -115,6 +115,9 @@ def with_answer(
     """
     items = [item for each in response["output"] if (item := said(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
+    if answer and events.ITEMS in (response.get(events.FALLBACK) or {}):
+        # Its items are one text, which several models wrote (log rule §25).
+        answer = [{**answer[0], "content": "".join(m["content"] for m in answer)}]
     found = [*messages, *answer]
     if continues and answer and "reasoning_content" not in answer[0]:
         whole = {**messages[-1], **answer[0], "content": messages[-1]["content"]}

@@ -48,7 +48,7 @@ async def source(
 
     Raises:
         errors.ApiError: it is unknown, another owner's, deleted or not stored; it has fewer tokens;
-            it is of another model.
+            it is of another model, or of two.
         log.LogUnavailable
     """
     try:
@@ -58,6 +58,10 @@ async def source(
         request = await deliver.request_of(fork.rid, owner)
     except (delivery.NotFound, log.HistoryLost) as error:
         raise errors.previous_response_not_found(fork.rid, forks.SOURCE) from error
+    if events.ITEMS in found.response.get(events.FALLBACK, {}):
+        raise errors.invalid_value(
+            forks.SOURCE, f"Another model continued the response '{fork.rid}': it has no fork."
+        )
     answered = found.response["model"]
     if answered != model:
         raise errors.invalid_value(

@@ -220,6 +220,11 @@ class RequestBuilder:
         self._require(create, request)
         return self._continuable(create, request), partition
 
+    @property
+    def records_version(self) -> int:
+        """The newest version of records that may be written."""
+        return self._records_version
+
     def continues(self, pool: str) -> bool:
         """Whether answers of a pool can be continued by their text."""
         if self._records_version < records.VERSION_2:  # older readers would show what says so

@@ -1,21 +1,24 @@
 """Responses that were submitted here, until they end: what they say of their pools, and their way
-to another pool where theirs cannot answer (log rule §22)."""
+to another pool where tcontinuers cannot answer (log rule §22), or cannot go on (§25)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway import breaker, breakers, canaries, request_writer, response_stream, routes
 from tailrace import log, settings, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import fold, records, topics
+from tailrace.protocol import fold, records, segments, topics
 
 LOOK_S: Final = 0.5
 AT_ONCE: Final = 64  # reroutes under way
+# A response that stands still for so long, in a broken pool, is continued by another one. Longer
+# than `worker.takeover.GRACE_MS`: a worker of its own model goes first.
+STANDS_STILL_S: Final = 4.0
 # Codes of failed responses by which their pool's engine is to blame (`worker.claim_plan`).
 _BROKEN: Final = frozenset({"server_error"})
 
@@ -27,6 +30,9 @@ class Watched:
     Attributes:
         at: the pool that got its request last.
         others: pools that may answer it too, and did not get it yet.
+        asked: the pool that was asked for.
+        continuers: pools that may continue its text, and were not asked to yet.
+        continuer: the last one that was; empty before.
         expires_at: when nothing starts it any more (monotonic seconds).
         sent_at: when the pool got it (monotonic seconds).
         seen: claims and tokens at the last look.
@@ -44,6 +50,9 @@ class Watched:
     asked_ms: int
     expires_at: float
     sent_at: float
+    asked: str = ""
+    continuers: list[str] = field(default_factory=list)
+    continuer: str = ""
     seen: tuple[int, int] = (0, 0)
     seen_at: float = 0.0
     told: bool = False
@@ -128,15 +137,18 @@ class Rerouting:
 
     async def look(self) -> None:
         """Tell the breakers what there is to tell, and send on what waits for a broken pool."""
-        now, due = self._clock(), []
+        now = self._clock()
+        due: list[tuple[Callable[[Watched], Awaitable[None]], Watched]] = []
         for found in list(self._watched.values()):
             if found.state.phase is fold.Phase.DONE:
                 continue
             self._judge(found, now)
             if found.others and not found.state.next and now < found.expires_at:
-                due.append(found)
+                due.append((self._send_on, found))
+            elif self._stands_still(found, now):
+                due.append((self._send_continuation, found))
         for at in range(0, len(due), AT_ONCE):
-            await asyncio.gather(*(self._send_on(each) for each in due[at : at + AT_ONCE]))
+            await asyncio.gather(*(send(found) for send, found in due[at : at + AT_ONCE]))
 
     def _judge(self, found: Watched, now: float) -> None:
         pool = self._pools.catalog.pool(found.owner)
@@ -145,7 +157,9 @@ class Rerouting:
             found.seen, found.seen_at, found.stalled = progress, now, False
         if pool is None:
             return
-        if found.state.next and not found.told:
+        # The tokens before a continuation say nothing of the pool that is to continue.
+        continued = found.continuer in ("", found.owner)
+        if found.state.next and continued and not found.told:
             found.told = True
             self._went_well(found)
         late = 0 < pool.late_after_s < now - found.sent_at
@@ -178,9 +192,38 @@ class Rerouting:
         if to is not None:
             await self.send(request, found, to)
 
-    async def send(self, request: records.Request, found: Watched, to: str) -> None:
-        """Give the request to the pool `to` too."""
-        reroute = records.Reroute(request.rid, request, found.asked_ms)
+    def _stands_still(self, found: Watched, now: float) -> bool:
+        """Whether another pool is to continue the text: the pool of its owner is broken, it stands
+        still, and so is the pool that was asked to continue it, if one was."""
+        pool = self._pools.catalog.pool(found.asked)
+        return (
+            bool(found.continuers)
+            and pool is not None
+            and pool.fallback_mid_answer
+            and segments.possible(found.state)
+            and now - max(found.seen_at, found.sent_at) > STANDS_STILL_S
+            and all(
+                self._breakers.state(name) is breaker.State.OPEN
+                for name in {found.owner, found.continuer or found.owner}
+            )
+        )
+
+    async def _send_continuation(self, found: Watched) -> None:
+        """Ask the next pool to continue the text. Like `_send_on`."""
+        request = records.decode_request(found.subscription.request)
+        if request is None or not segments.allowed(request):
+            found.continuers = []
+            return
+        continuers = [name for name in found.continuers if name != found.owner]
+        to = self._routes.next(segments.prompt(request, "…"), continuers)
+        if to is not None:
+            await self.send(request, found, to, continues=True)
+
+    async def send(
+        self, request: records.Request, found: Watched, to: str, *, continues: bool = False
+    ) -> None:
+        """Give the request to the pool `to` too. `continues`: to continue its text."""
+        reroute = records.Reroute(request.rid, request, found.asked_ms, continues)
         topic = topics.requests(to, found.priority)
         try:
             await self._writer.reroute(reroute, topic, found.partition)
@@ -189,6 +232,9 @@ class Rerouting:
             return
         moved(request.rid, found.at, to)
         found.others = [name for name in found.others if name != to]
+        if continues:
+            found.continuers = [name for name in found.continuers if name != to]
+            found.continuer = to
         found.at, found.sent_at, found.told, found.late = to, self._clock(), False, False
 
 

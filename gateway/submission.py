@@ -289,10 +289,14 @@ class Submission:
     ) -> None:
         """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
         now = time.monotonic()
+        others = [name for name in self._routes.others(create, request) if name != home]
         watched = rerouting.Watched(
             subscription,
             at=home,
-            others=[name for name in self._routes.others(create, request) if name != home],
+            others=others,
+            asked=create.pool,
+            # Older readers would show the text of another model in the item of the one before.
+            continuers=list(others) if self._builder.records_version > records.VERSION else [],
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,

@@ -88,6 +88,7 @@ class CachedAnswers:
             or state.ended.reason != "stop"
             or state.answer_of
             or state.served
+            or state.former
             or state.dropped
             or state.model != made_here
             or len(draft.ids) != state.next

@@ -78,6 +78,8 @@ class ClaimPlan:
         copied: what the response begins with that is not generated for it (log rule §19). None
             where it begins with nothing else, or the log has all of it already.
         given: the former answer that it writes again (log rule §24); None: the engine makes one.
+        continues: it begins a segment, whose prompt is only known behind the barrier (log rule
+            §25).
     """
 
     prev: str | None
@@ -93,6 +95,8 @@ class ClaimPlan:
     def prompt_tokens(self) -> int:
         """Length of the prompt in tokens; 0 where it was not encoded."""
         return len(self.prompt_ids) if self.given is None else self.given.prompt_tokens
+
+    continues: bool = False
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -148,6 +152,7 @@ def claim_record(
         dropped=dropped if plan.prev is None else 0,
         served=served,
         answer_of=plan.given.rid if plan.given is not None else "",
+        continues=plan.continues,
     )
 
 

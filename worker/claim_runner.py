@@ -8,7 +8,7 @@ import secrets
 import time
 
 from tailrace import log, telemetry
-from tailrace.protocol import fold, records
+from tailrace.protocol import fold, records, segments
 from worker import (
     claim_plan,
     fork_sources,
@@ -38,6 +38,8 @@ class ClaimRunner:
     Attributes:
         fencing_token: the claim's own; no other claim uses it.
         _ending: how the response ends without the engine; None while it is generated.
+        _prompt_ids: what the engine reads first. Where another model's text is continued it is
+            known behind the barrier, and empty before.
         _attempt: writes the claim's records; its generation is replaced behind the barrier.
     """
 
@@ -50,6 +52,7 @@ class ClaimRunner:
         self._plan = plan
         self._entry = entry
         self._ending: Ending | None = plan.ending
+        self._prompt_ids = plan.prompt_ids
         self._attempt = Attempt(
             self._generation(visible.Nothing()),
             response.partition,
@@ -72,7 +75,7 @@ class ClaimRunner:
         made = generated.total - generated.inherited
         if not self._context.engine.ids_are_tokens:
             made = made // CHARACTERS_PER_TOKEN
-        return len(self._plan.prompt_ids) + made
+        return len(self._prompt_ids) + made
 
     def interrupt(self, reason: Stop) -> None:
         """Stop at the next token boundary."""
@@ -146,9 +149,7 @@ class ClaimRunner:
         engine, request = self._context.engine, self._response.request
         stop = request.sampling.stop
         # Without a token there is no text; and to another model the tokens mean something else.
-        if self._ending is not None and (
-            self._plan.prev is None or self._ending is claim_plan.MODEL_CHANGED
-        ):
+        if self._ending is not None and (self._plan.prev is None or not self._own_model):
             return visible.Nothing()
         if request.embed is not None:
             return visible.Nothing()
@@ -198,7 +199,31 @@ class ClaimRunner:
         )
         if accepted is None:
             self._response.abandoned.add(self.fencing_token)
+        elif accepted and self._ending is None and not self._own_model:
+            # A worker of another model wrote the first token in the meantime.
+            self._response.abandoned.add(self.fencing_token)
+            return False
         return accepted is True and self._attempt.stopped is None
+
+    @property
+    def _own_model(self) -> bool:
+        """Whether the tokens that this claim would go on behind are of this worker's model."""
+        return self._context.claimant(self._response).made(self._entry.fold)
+
+    async def _asked(self) -> records.Request:
+        """What the engine is asked. Behind another model's text its ids are ids of that text, and
+        its prompt ends with it (log rule §25)."""
+        state, engine = self._entry.fold, self._context.engine
+        if self._plan.prev is None or not state.former:
+            return truncation.shortened(self._response.request, self._response.dropped)
+        text = state.text.decode(errors="surrogatepass")[: state.before.characters]
+        asked = truncation.shortened(self._response.request, state.dropped)
+        asked = segments.prompt(asked, text)
+        if self._attempt.generation.phase is not generation.Phase.RUNNING:
+            return asked
+        base.check_features(asked, engine.features)
+        self._prompt_ids = await engine.encode(await self._context.whole(asked))
+        return asked
 
     # ---- the engine ------------------------------------------------------------------------------
 
@@ -219,9 +244,14 @@ class ClaimRunner:
             return True
         if self._plan.given is not None:
             return await self._given()
+        try:
+            asked = await self._asked()
+        except Exception as error:
+            return await self._engine_failed(error)
         request = self._response.request
+        accepted = visible.Accepted.by(self._entry.fold)
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
-        so_far = list(self._entry.fold.ids) if self._plan.prev else []
+        so_far = list(accepted.ids) if self._plan.prev else []
         so_far += (self._plan.copied or ())[len(so_far) :]
         trial = (
             asyncio.create_task(self._trial()) if self._plan.last and not self._plan.alone else None
@@ -230,9 +260,9 @@ class ClaimRunner:
             with telemetry.span("generate", so_far=len(so_far)):
                 last = self._plan.last or self._plan.alone
                 job = base.GenerationInput(
-                    truncation.shortened(request, self._response.dropped),
+                    asked,
                     self.fencing_token,
-                    self._plan.prompt_ids,
+                    self._prompt_ids,
                     so_far,
                     left,
                     self._plan.inputs,
@@ -431,8 +461,9 @@ class ClaimRunner:
                 max(0, made.total - self._copied),
                 made.reasoning,
                 attempt.cached_tokens,
-                self._plan.given.prompt_tokens if self._plan.given else self._entry.fold.prompt,
+                self._entry.fold,
                 self._copied,
+                self._plan.given.prompt_tokens if self._plan.given is not None else 0,
             )
             if counted
             else records.Usage()

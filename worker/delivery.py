@@ -19,6 +19,7 @@ class Delivery:
             P10). The tracker is not valid.
         handed_over: the worker that has the partition offered a response that had begun, because
             its own model is another one.
+        continues: a gateway asked the pool to continue another model's text (log rule §25).
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -31,6 +32,7 @@ class Delivery:
     size: int = 0
     stolen: bool = False
     handed_over: bool = False
+    continues: bool = False
 
     @property
     def rank(self) -> int:

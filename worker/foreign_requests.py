@@ -13,7 +13,7 @@ from tailrace.protocol import ids, records, topics
 from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base
-from worker.request_consumer import RequestConsumer, asked_at, read_request
+from worker.request_consumer import RequestConsumer, asked_at, continues, read_request
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
 
@@ -82,6 +82,7 @@ class ForeignRequests:
                 len(r.value or b""),
                 stolen=True,
                 handed_over=handed_over,
+                continues=continues(r),
             )
             self._servings.deliver(request, delivery)
 

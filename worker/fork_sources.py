@@ -74,6 +74,11 @@ class ForkSources:
             raise base.Transient("the log does not answer") from error
         if found.first is None or found.first.owner != owner:
             _not_found(fork)
+        if found.former:
+            raise base.Refused(
+                "invalid_value",
+                f"Another model continued the response '{fork.rid}', so its tokens cannot be.",
+            )
         revision, tokenizer, _ = found.model
         return records.ForkSource(revision, tokenizer, list(found.ids))
 
@@ -94,11 +99,18 @@ class ForkSources:
                 for r in batch:
                     record = records.token_of(r.key, r.value)
                     if record is not None and record.rid == wanted.rid:
+                        if _goes_on(record) and 0 < wanted.at <= found.next:
+                            return found  # what follows is of another model
                         found.apply(record, r.offset, r.timestamp)
                 there = found.first is not None and found.next >= wanted.at
                 if there or found.phase is fold.Phase.DONE:
                     return found
         return found
+
+
+def _goes_on(record: records.TokenRecord) -> bool:
+    """Whether it may begin a segment (log rule §25)."""
+    return isinstance(record, records.Claim) and record.continues
 
 
 def without_end(found: Sequence[int], stop_ids: Collection[int]) -> list[int]:

@@ -116,12 +116,12 @@ class Generation:
         Raises:
             Diverged, ParserFailed: the response cannot be continued.
         """
-        self.total = self.inherited = self._next = len(accepted.ids)
+        self.total = self.inherited = self._next = accepted.before + len(accepted.ids)
         self._h = accepted.h
-        if not accepted.ids:
+        if not self.total:
             return
         self._visible.resume(accepted, go_on)
-        if self._visible.over or accepted.ids[-1] in self._stop_ids:
+        if self._visible.over or (accepted.ids and accepted.ids[-1] in self._stop_ids):
             self._finish("stop")
         elif self.total >= self._max_tokens:
             self._finish("length")

@@ -195,7 +195,9 @@ class RequestConsumer:
     def _serve(self, r: log.Record, request: records.Request, tracker: Tracker) -> None:
         self._context.clock.observe(r.timestamp, self._context.monotonic())
         delivery = Delivery(
-            r.topic, r.partition, r.offset, asked_at(r), tracker, r.headers, len(r.value or b"")
+            *(r.topic, r.partition, r.offset, asked_at(r), tracker, r.headers),
+            size=len(r.value or b""),
+            continues=continues(r),
         )
         self._servings.deliver(request, delivery)
 
@@ -298,7 +300,17 @@ def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None
 
 def asked_at(r: log.Record) -> int:
     """The broker time of a request, by its record or by a reroute of it."""
-    reroute = records.reroute_of(r.key, r.value) if b'"REROUTE"' in (r.value or b"")[:64] else None
+    reroute = _reroute(r)
     if reroute is None:
         return r.timestamp
     return min(r.timestamp, reroute.asked_ms or reroute.request.append_by or r.timestamp)
+
+
+def continues(r: log.Record) -> bool:
+    """Whether it asks for the continuation of another model's text (log rule §25)."""
+    reroute = _reroute(r)
+    return reroute is not None and reroute.continues
+
+
+def _reroute(r: log.Record) -> records.Reroute | None:
+    return records.reroute_of(r.key, r.value) if b'"REROUTE"' in (r.value or b"")[:64] else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tailrace.fair_queue import Flow, flow_of
-from tailrace.protocol import records
+from tailrace.protocol import fold, records
 from worker.delivery import Delivery
 from worker.messages import characters
 from worker.slots import HeldSlots, Turn
@@ -127,6 +127,11 @@ class ServedResponse:
         return self.stolen and any(delivery.handed_over for delivery in self.deliveries)
 
     @property
+    def continues(self) -> bool:
+        """Whether a gateway asked this pool to continue another model's text (log rule §25)."""
+        return any(delivery.continues for delivery in self.deliveries)
+
+    @property
     def patient(self) -> bool:
         """Whether it waits for a slot. A stolen one that had not begun starts at once or never."""
         return not self.stolen or self.handed_over
@@ -165,11 +170,14 @@ class ServedResponse:
         output_tokens: int,
         reasoning_tokens: int,
         cached_tokens: int,
-        prompt: int,
+        state: fold.Fold,
         copied: int = 0,
+        given: int = 0,
     ) -> records.Usage:
-        """Token counts, counted by ids. A claim that only closes has not encoded the prompt; a
-        claim before it has said its length. `copied` ids are input."""
-        if self.prompt_ids is not None:
+        """Token counts, counted by ids. A claim that only closes has not encoded the prompt, and
+        one that continues another model's text another one; a claim before it has said its length.
+        `copied` ids are input. `given`: length of the prompt of a former answer."""
+        prompt = given or state.prompt
+        if self.prompt_ids is not None and not state.former:
             prompt = len(self.prompt_ids) + copied
         return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

@@ -179,7 +179,7 @@ class Serving:
                 return None  # waiting takes time in which everything may change
         # Only now, so that one principal's long prompts keep no other one waiting.
         try:
-            await self._encode(entry.fold)
+            await self._encode(entry.fold, continues=decision.continues)
         except base.Refused as error:
             ending = Ending("failed", (error.code, error.message))
             return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
@@ -191,6 +191,13 @@ class Serving:
                 return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
             await asyncio.sleep(pause_s)
             return None
+        if decision.continues or (decision.prev is not None and entry.fold.former):
+            return ClaimPlan(
+                decision.prev,
+                last=decision.last,
+                alone=decision.alone,
+                continues=decision.continues,
+            )
         assert response.prompt_ids is not None
         if not response.request.generate:
             return ClaimPlan(decision.prev, response.prompt_ids, ending=claim_plan.WARM_UP)
@@ -224,8 +231,9 @@ class Serving:
             return None
         return claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
 
-    async def _encode(self, state: fold.Fold) -> None:
-        """Encode the prompt once, and look up what a fork begins with if it is to be written.
+    async def _encode(self, state: fold.Fold, *, continues: bool = False) -> None:
+        """Encode the prompt once, and look up what a fork begins with if it is to be written. What
+        follows another model's text has another prompt, which is encoded behind the barrier.
 
         Raises:
             EngineError: the prompt cannot be served, or the engine failed.
@@ -236,6 +244,8 @@ class Serving:
                 "model_not_found", f"The model `{response.request.model}` is not served here."
             )
         base.check_features(response.request, context.engine.features)
+        if continues or state.former:
+            return
         said = state.first.dropped if state.first is not None else None
         if response.prompt_ids is None or said not in (None, response.dropped):
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():

@@ -63,7 +63,7 @@ class Entry:
     def size(self) -> int:
         """What it takes, in bytes, by estimate."""
         kept = self.draft.size if self.draft is not None else 0
-        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + kept
+        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + len(self.fold.text) + kept
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record; wakes waiters when ownership or phase may have changed."""
@@ -94,7 +94,7 @@ class Entry:
         if isinstance(outcome, fold.Claimed) and self.fold.first is outcome.claim:
             self.fold.first = msgspec.structs.replace(outcome.claim, echo={})
         elif isinstance(outcome, fold.Ended):
-            self.fold.ids = []
+            self.fold.ids, self.fold.text = [], bytearray()
 
     def wake(self) -> None:
         """Let all waiters and the listener look again."""

@@ -9,7 +9,8 @@
     LIVE, owner silent for longer than grace    -> Claim(prev=owner)
     LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
                                                    one dead letter
-    LIVE, tokens of another model               -> HandOver; where no worker goes on, Close
+    LIVE, tokens of another model               -> HandOver; where no worker goes on, Close; where
+                                                   its pool was asked to, Claim(continues)
     LIVE, otherwise                             -> Wait
 
 A request that kills its worker takes every other response on that worker down with it. Three rules
@@ -34,7 +35,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tailrace.protocol import fold
+from tailrace.protocol import fold, segments
 
 MAX_ATTEMPTS = 3
 MAX_BEGUN = 6  # attempts, those included that do not count because of their progress
@@ -82,12 +83,14 @@ class HandOver:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: no
-    further attempt that counts is left, so it is a trial. `alone`: the trial lasts to its end."""
+    further attempt that counts is left, so it is a trial. `alone`: the trial lasts to its end.
+    `continues`: the tokens are of another model, and their text is continued (log rule §25)."""
 
     prev: str | None
     expired: bool = False
     last: bool = False
     alone: bool = False
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ class Self:
     its fencing tokens that write no more. `living` are the other processes of the pool that may
     write, by their heartbeats. `topic`: where this process has the request from. `strangers`:
     processes of other pools that may have it and lived a moment ago, by their heartbeats; None: not
-    known. `models`: model revisions and tokenizers of the pool's other ready processes."""
+    known. `models`: model revisions and tokenizers of the pool's other ready processes.
+    `continues`: its pool was asked to continue another model's text, and this process can."""
 
     worker: str
     model_rev: str
@@ -119,6 +123,16 @@ class Self:
     topic: str = ""
     strangers: Collection[str] | None = None
     models: Collection[tuple[str, str]] = ()
+    continues: bool = False
+
+    @property
+    def model(self) -> tuple[str, str, str]:
+        """As `fold.Fold.model`."""
+        return self.model_rev, self.tokenizer_digest, self.parser
+
+    def made(self, state: fold.Fold) -> bool:
+        """Whether the tokens of the present segment are of its model; where there are none, too."""
+        return not state.next or state.model == self.model
 
     def grace_ms(self, state: fold.Fold) -> float:
         """How long the owner may be silent."""
@@ -192,7 +206,10 @@ def decide(
         return Close(prev, "attempts_exhausted", ran.counted)
     # Ids of another tokenizer or parser mean other text, and another model would continue words
     # that it would not have chosen.
-    if state.next and state.model != (me.model_rev, me.tokenizer_digest, me.parser):
+    last, alone = then.counted == max_attempts, then.begun == MAX_BEGUN
+    if not me.made(state):
+        if me.continues and not me.parser and segments.possible(state):
+            return Claim(prev, last=last, alone=alone, continues=True)
         # Heartbeats do not tell the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
         lives = other and state.model[:2] in me.models
@@ -200,7 +217,7 @@ def decide(
         if quiet_ms < grace_ms:
             return HandOver(grace_ms - quiet_ms)
         return Close(prev, "model_changed", ran.counted)
-    return Claim(prev, last=then.counted == max_attempts, alone=then.begun == MAX_BEGUN)
+    return Claim(prev, last=last, alone=alone)
 
 
 def may_steal(

@@ -33,7 +33,8 @@ class Diverged(Exception):
 
 
 class Accepted(NamedTuple):
-    """What the log has of a response that is taken over; see `fold.Fold`."""
+    """What the log has of a response that is taken over; see `fold.Fold`. Where another model had
+    begun it, only of the present segment (log rule §25), which has `before` ids before it."""
 
     ids: Sequence[int] = ()
     text_length: int = 0
@@ -41,17 +42,20 @@ class Accepted(NamedTuple):
     last_mark: records.Mark | None = None
     reasoning: int = 0
     h: str = fold.H0
+    before: int = 0
 
     @classmethod
     def by(cls, state: fold.Fold) -> Accepted:
         """As `state` has it now."""
+        before = state.before
         return cls(
-            tuple(state.ids),
-            state.text_length,
+            tuple(state.ids[before.ids :]),
+            state.text_length - before.characters,
             state.mark_count,
             state.last_mark,
             state.reasoning,
             state.h,
+            before.ids,
         )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from tailrace import log
 from tailrace.log import files, interfaces
 from tailrace.log.identity import LogIdentity
-from tailrace.protocol import images, records
+from tailrace.protocol import images, records, segments
 from tailrace.protocol.broker_clock import BrokerClock
 from worker import (
     activity_writer,
@@ -148,7 +148,12 @@ class WorkerContext:
             response.deliveries[0].topic,
             self.strangers(),
             self.others(),
+            self._continues(response),
         )
+
+    def _continues(self, response: ServedResponse) -> bool:
+        able = self.engine.ids_are_tokens and "continuation" in self.engine.features
+        return response.continues and able and segments.allowed(response.request)
 
     def served(self, request: records.Request) -> str:
         """What its claims say of the model: nothing where it is the one that was asked for."""

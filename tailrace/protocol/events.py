@@ -130,6 +130,7 @@ DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 SHORTENED: Final = "shortened"
 
 FALLBACK: Final = "fallback"  # of a Response object; log rule §22
+ITEMS: Final = "items"  # of `fallback`: from which item on which model answers; log rule §25
 
 # Of a Response object whose text can be continued (log rule §23). In the echo: of one that is cut
 # short.
@@ -161,10 +162,22 @@ def served_by(base: dict[str, Any], served: str) -> dict[str, Any]:
     """The static part of a Response object that the model `served` answers; empty: the one that was
     asked for. `base` may name another one of them."""
     asked = base[FALLBACK]["from"] if FALLBACK in base else base["model"]
-    found = {**base, "model": served or asked, FALLBACK: {"from": asked}}
-    if not served:
+    told = {**base.get(FALLBACK, {}), "from": asked}
+    found = {**base, "model": served or asked, FALLBACK: told}
+    if not served and ITEMS not in told:
         del found[FALLBACK]
     return found
+
+
+def continued_by(base: dict[str, Any], served: str, index: int) -> dict[str, Any]:
+    """The static part of a Response object of which the model `served` continues the text in
+    another item, the one with this `output_index`. Arguments as of `served_by`."""
+    found = served_by(base, served)
+    told = base.get(FALLBACK, {"from": base["model"]})
+    before = told.get(ITEMS, [{"output_index": 0, "model": base["model"]}])
+    items_ = [each for each in before if each["output_index"] < index]
+    items_.append({"output_index": index, "model": found["model"]})
+    return {**found, FALLBACK: {**told, ITEMS: items_}}
 
 
 def shown(found: dict[str, Any]) -> bool:
@@ -221,7 +234,8 @@ class Series:
             which model answers where that is another one, its revision where that is told, and
             whether it is a former answer.
         next: the next sequence_number.
-        output: the items that were announced; only the last one may be open.
+        output: the items that were announced.
+        opened: the last of them is open.
         claimed: whether a worker ever had the response.
         parsed: its ids are parsed into items, by its owner's claim. Then ids without a character
             may belong to no item yet.
@@ -232,6 +246,7 @@ class Series:
     base: dict[str, Any]
     next: int = 0
     output: list[items.Item] = field(default_factory=list)
+    opened: bool = False
     claimed: bool = False
     parsed: bool = False
     early: list[bytes] = field(default_factory=list)
@@ -293,6 +308,8 @@ class Series:
 
     def _claimed(self, effect: fold.Claimed) -> list[Event]:
         self.parsed = bool(effect.claim.parser)
+        if effect.continues:
+            return self._continued(effect)
         base = served_by(self.base, effect.served)
         if REVISION in base:
             base[REVISION] = effect.model_rev
@@ -307,11 +324,22 @@ class Series:
         self.claimed, self.base = True, base
         return [] if silent else [self._lifecycle("response.in_progress", "in_progress")]
 
+    def _continued(self, effect: fold.Claimed) -> list[Event]:
+        """Another model continues the text: its item is another one, which begins with its first
+        token."""
+        out = self._close("incomplete")
+        self.early = []
+        base = continued_by(self.base, effect.served, len(self.output))
+        if REVISION in base:
+            base[REVISION] = effect.model_rev
+        self.base = base
+        return [*out, self._lifecycle("response.in_progress", "in_progress", self._objects())]
+
     def _tokens(self, effect: fold.Accepted) -> list[Event]:
         if effect.marks or effect.lp:
             return self._show(items.pieces(effect.text, effect.marks, len(effect.ids), effect.lp))
         # Nearly every frame continues the open item, without any more.
-        out = [] if self.output or (self.parsed and not effect.text) else self._open(items.UNMARKED)
+        out = [] if self.opened or (self.parsed and not effect.text) else self._open(items.UNMARKED)
         if effect.text:
             out.append(self._delta(effect.text))
         return out
@@ -323,23 +351,25 @@ class Series:
                 self.early = []  # of a marker's ids
                 out += self._close("completed")
                 out += self._open(piece.mark)
-            elif not self.output and (piece.text or (piece.ids and not self.parsed)):
+            elif not self.opened and (piece.text or (piece.ids and not self.parsed)):
                 out += self._open(items.UNMARKED)
-            message = not self.output or self.output[-1].begin.kind == "m"
+            message = not self.opened or self.output[-1].begin.kind == "m"
             logprobs = self.early + items.shown(piece.lp) if message else []
-            self.early = [] if self.output else logprobs
-            if self.output and (piece.text or logprobs):
+            self.early = [] if self.opened else logprobs
+            if self.opened and (piece.text or logprobs):
                 out.append(self._delta(piece.text, logprobs))
         return out
 
     def _open(self, begin: records.Mark) -> list[Event]:
         self.output.append(items.Item.opened(self.base, len(self.output), begin))
+        self.opened = True
         return [self._event(kind, fields) for kind, fields in self.output[-1].opening()]
 
     def _close(self, status: str) -> list[Event]:
         """Close the open item, if there is one."""
-        if not self.output:
+        if not self.opened:
             return []
+        self.opened = False
         return [self._event(kind, fields) for kind, fields in self.output[-1].closing(status)]
 
     def _delta(self, text: str, logprobs: Sequence[bytes] = ()) -> Event:
@@ -396,8 +426,8 @@ class Series:
         kind = _TERMINAL_OF_STATUS.get(end.status, "response.incomplete")
         return self._event(kind, {"response": self.final}, response=self.final)
 
-    def _lifecycle(self, kind: str, status: str) -> Event:
-        response = response_object(self.base, status, [])
+    def _lifecycle(self, kind: str, status: str, output: Sequence[dict[str, Any]] = ()) -> Event:
+        response = response_object(self.base, status, list(output))
         return self._event(kind, {"response": response}, response=response)
 
     def _event(

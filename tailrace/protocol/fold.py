@@ -19,6 +19,7 @@ import enum
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -53,13 +54,15 @@ class Ignored(enum.Enum):
 class Claimed:
     """A CLAIM took effect. `epoch` 1 is the first claim; a higher one is a takeover, which readers
     show as "resumed". `served`: `Fold.served` from now on. `model_rev`: the revision of
-    `Fold.model`. `answer_of`: `Fold.answer_of` from now on."""
+    `Fold.model`. `answer_of`: `Fold.answer_of` from now on. `continues`: a segment
+    begins (log rule §25)."""
 
     claim: records.Claim
     epoch: int
     served: str = ""
     model_rev: str = ""
     answer_of: str = ""
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,15 @@ def roll(h: str, ids: Iterable[int]) -> str:
     return state.hex()
 
 
+class Former(NamedTuple):
+    """What a response had when another model continued its text (log rule §25): the number of its
+    ids and characters, and the model that had answered, as `Fold.served`."""
+
+    ids: int = 0
+    characters: int = 0
+    served: str = ""
+
+
 @dataclass(slots=True)
 class Fold:
     """State of one response under the reader rule.
@@ -136,20 +148,26 @@ class Fold:
         phase: NEW, LIVE or DONE.
         ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader
             does not), else empty.
+        text: all accepted text as UTF-8; kept as `ids` are.
         text_length: characters of text accepted so far.
         mark_count: marks accepted so far. Like `text_length` without those of an END.
-        last_mark: the last of them, `at` and `ids` counted from the beginning of the response; None
-            before the first. A worker that takes over compares it with its own.
+        last_mark: the last of them in the present segment, `at` and `ids` counted from the
+            beginning of the response; None before the first. A worker that takes over compares it
+            with its own.
         reasoning: ids that belong to reasoning items, of those accepted so far and not copied.
         copied: how many ids the response begins with that were copied (log rule §19). By the last
             claim before its first token that has some.
         first: the first accepted claim; None while NEW.
         model: model revision, tokenizer and parser of the claim under which its first token was
-            made; of the last claim while there is none. All tokens are of these.
+            made; of the last claim while there is none; of the last one that continues. All tokens
+            of the present segment are of these.
         served: public name of the model that answers, where that is not the one that was asked for
-            (log rule §22); else empty. By the last claim before its first token.
+            (log rule §22); else empty. By the last claim before its first token, or the last one
+            that continues.
         answer_of: the response whose answer is given again (log rule §24); empty: it is generated.
             By the last claim before its first token.
+        former: for each claim that continues, what was there before it. Behind the last one the
+            present segment begins.
         prompt: length of the prompt in tokens. By the last claim before its first token that says
             it: another model may have another tokenizer.
         topic: the request topic that the owner's claim names; empty while NEW.
@@ -173,6 +191,7 @@ class Fold:
     h: str = H0
     phase: Phase = Phase.NEW
     ids: list[int] = field(default_factory=list)
+    text: bytearray = field(default_factory=bytearray)
     text_length: int = 0
     mark_count: int = 0
     last_mark: records.Mark | None = None
@@ -182,6 +201,7 @@ class Fold:
     model: tuple[str, str, str] = ("", "", "")
     served: str = ""
     answer_of: str = ""
+    former: list[Former] = field(default_factory=list)
     prompt: int = 0
     topic: str = ""
     claims: list[tuple[str, str]] = field(default_factory=list)
@@ -215,6 +235,11 @@ class Fold:
     def dropped(self) -> int:
         """How many messages were left out of the prompt (log rule §21)."""
         return self.first.dropped if self.first is not None else 0
+
+    @property
+    def before(self) -> Former:
+        """What was there when the present segment began."""
+        return self.former[-1] if self.former else Former()
 
     @property
     def open_kind(self) -> str:
@@ -262,12 +287,18 @@ class Fold:
             self.served = record.served
             self.answer_of = record.answer_of
             self.prompt = record.prompt_tokens or self.prompt
+        elif record.continues:
+            self.former.append(Former(self.next, self.text_length, self.served))
+            self.model = (record.model_rev, record.tokenizer_digest, record.parser)
+            self.served = record.served
+            self.last_mark = None
         self.topic = record.req_topic
         self.ended = None
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
-        return Claimed(record, self.epoch, self.served, self.model[0], self.answer_of)
+        continues = record.continues and self.next > 0
+        return Claimed(record, self.epoch, self.served, self.model[0], self.answer_of, continues)
 
     def _token(self, record: records.Tok) -> Outcome:
         if record.own != self.owner:
@@ -285,6 +316,7 @@ class Fold:
         self.text_length += len(record.text)
         if self.keep_ids:
             self.ids.extend(record.ids)
+            self.text += record.text.encode(errors="surrogatepass")
         return Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
 
     def _count_items(self, record: records.Tok) -> None:

@@ -90,7 +90,8 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     `claims`, `frames`, `ids`, `text`: what was accepted, in order; `text` is without the end's.
     `marks` and `lp`: only of frames that have some, by frame. `dropped`: messages that its prompt
     lacks (log rule §21). `served`: only of claims that name a model. `answers`: only of claims
-    that give an answer again. `end`: the record that ended
+    that give an answer again. `continued`: the numbers of the claims that continue
+    another model's text (log rule §25). `end`: the record that ended
     it, a CANCEL without its `echo`. `ended_ms`: broker time of that record.
     """
 
@@ -108,12 +109,15 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
     dropped: records.Count = 0
     served: list[ClaimServed] = []
     answers: list[ClaimAnswer] = []
+    continued: list[records.Count] = []
     v: int = records.VERSION
 
     @property
     def model(self) -> str:
-        """The model that answered: the last claim before the first token says which."""
+        """The model that answered: the last claim before the first token says which, or the last
+        one that continues."""
         before = [number for number, claim in enumerate(self.claims) if claim.at == 0]
+        before += [number for number in self.continued if self.claims[number].at]
         by_claim = {each.claim: each.served for each in self.served}
         return (by_claim.get(before[-1], "") if before else "") or self.request.model
 
@@ -136,6 +140,7 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
             and _numbered([each.frame for each in self.lp], len(self.frames))
             and _numbered([each.claim for each in self.served], len(self.claims))
             and _numbered([each.claim for each in self.answers], len(self.claims))
+            and _numbered(self.continued, len(self.claims))
         )
 
     @property
@@ -185,6 +190,7 @@ class Draft:
     lp: list[FrameLp] = field(default_factory=list)
     served: list[ClaimServed] = field(default_factory=list)
     answers: list[ClaimAnswer] = field(default_factory=list)
+    continued: list[int] = field(default_factory=list)
     end: records.End | records.Cancel | None = None
     ended_ms: int = 0
     dropped: int = 0
@@ -224,6 +230,8 @@ class Draft:
             self.served.append(ClaimServed(len(self.claims), record.served))
         if record.answer_of:
             self.answers.append(ClaimAnswer(len(self.claims), record.answer_of))
+        if record.continues:
+            self.continued.append(len(self.claims))
         self.claims.append(
             Claimed(
                 len(self.ids),
@@ -256,6 +264,7 @@ class Draft:
             self.dropped,
             self.served,
             self.answers,
+            self.continued,
         )
 
 
@@ -325,6 +334,7 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
             history.dropped if prev is None else 0,
             served.get(number, ""),
             answers.get(number, ""),
+            number in history.continued,
         )
         yield each.at, claim
         prev = each.own

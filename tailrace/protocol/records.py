@@ -256,12 +256,19 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 class Reroute(msgspec.Struct, tag_field="t", tag="REROUTE", frozen=True, omit_defaults=True):
     """On the request topic of another pool, in the same partition, key = rid: its workers may
     answer `request` too, which is in the log already (log rule §22). `asked_ms`: broker time of the
-    request's own record; 0 where its gateway does not know it."""
+    request's own record; 0 where its gateway does not know it. `continues`: also behind tokens of
+    another model, whose text they continue (log rule §25)."""
 
     rid: str
     request: Request
     asked_ms: Count = 0
+    continues: bool = False
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        return VERSION_2 if self.continues else VERSION
 
 
 class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaults=True):
@@ -274,6 +281,8 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     and the version of what runs them; empty for a plain response (log rule §16). `served` is the
     public name of the worker's model where that is not the one that was asked for (log rule §22).
     `answer_of` is the response whose ids it writes instead of generating any (log rule §24).
+    `continues`: the tokens before it are of another model, and it continues their text (log rule
+    §25).
     """
 
     rid: str
@@ -292,12 +301,14 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     dropped: Count = 0
     served: str = ""
     answer_of: str = ""
+    continues: bool = False
     v: int = VERSION
 
     @property
     def version(self) -> int:
         """The record version that has all members which are used."""
-        later = self.parser or self.copied or self.dropped or self.served or self.answer_of
+        later = self.parser or self.copied or self.dropped or self.served
+        later = later or self.answer_of or self.continues
         return VERSION_2 if later else VERSION
 
 
@@ -553,7 +564,7 @@ _uploads = msgspec.json.Decoder(Upload)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
-_IN_TWO_VERSIONS: Final = (Tok, Claim, End, Request)  # not a union, which is slow to test
+_IN_TWO_VERSIONS: Final = (Tok, Claim, End, Request, Reroute)  # not a union, which is slow to test
 
 
 def version_of(record: Record) -> int:

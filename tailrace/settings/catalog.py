@@ -231,6 +231,7 @@ def _pool(name: Any, value: Any) -> Pool:
         fallback=shape.fallback,
         fallback_when_busy=shape.fallback_when_busy,
         shorter_when_busy=shape.shorter_when_busy,
+        fallback_mid_answer=shape.fallback_mid_answer,
         late_after_s=shape.late_after_s,
         stalled_after_s=shape.stalled_after_s,
         canary=shape.canary,

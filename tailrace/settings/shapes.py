@@ -124,6 +124,7 @@ class Pool:
     fallback: tuple[str, ...] = ()
     fallback_when_busy: bool = False
     shorter_when_busy: ShorterWhenBusy | None = None
+    fallback_mid_answer: bool = True
     late_after_s: float = 0.0
     stalled_after_s: float = 30.0
     canary: Canary | None = None
@@ -265,6 +266,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "gets an answer of at most so many tokens, which can be continued; null: none does"
         ),
     ] = None
+    fallback_mid_answer: Annotated[
+        bool,
+        msgspec.Meta(
+            description="also behind a token: their models continue the text of an answer, in an "
+            "item of its own that names the model"
+        ),
+    ] = True
     late_after_s: Annotated[
         Seconds,
         msgspec.Meta(

@@ -22,6 +22,7 @@ from tailrace.verify import (
     kept_checks,
     reference_fold,
     response_checks,
+    segment_checks,
     truncation_checks,
 )
 from tailrace.verify.outcome import Outcome, outcome_of
@@ -107,6 +108,7 @@ def _response(
     fallback_checks.check_fallback(out, response, account)
     continuation_checks.check_continuation(out, response, found.responses)
     answer_checks.check_answer(out, response, account, found.responses)
+    segment_checks.check_segments(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

@@ -31,6 +31,7 @@ _MEMBERS: Final = {
     "dropped": "it has another number of messages left out",
     "served": "it names another model",
     "answers": "it names another answer that was given again",
+    "continued": "another model continues it elsewhere",
     "end": "it has another end",
     "ended_ms": "it ended at another time",
 }
@@ -154,6 +155,7 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
             for n, epoch in enumerate(account.epochs)
             if epoch.claim.answer_of
         ],
+        "continued": [n for n, epoch in enumerate(account.epochs) if epoch.claim.continues],
     }
     request = _plain(response.asked[0].request)
     return {

@@ -168,21 +168,26 @@ def events(
     end_at = account.entries[account.ended_at].timestamp if account.ended_at is not None else 0
     kind = ""  # of the open item
     named = False  # a token with text came before any item
+    shown = False  # an item was
     for mark, text, tokens, at in _pieces(account, end_at):
+        if mark is _CONTINUED:
+            out += [(name, None, at) for name in (*_closing(kind), "response.in_progress")]
+            kind, named = "", False
+            continue
         if mark is not None:
             out += [(name, None, at) for name in _closing(kind)]
             out += [(name, None, at) for name in _opening(mark.kind)]
-            kind, named = mark.kind, False
+            kind, named, shown = mark.kind, False, True
         elif not kind and (text or not account.parser):
             out += [(name, None, at) for name in _opening("m")]
-            kind = "m"
+            kind, shown = "m", True
         named = named or any(each.token for each in tokens)
         if text or (kind == "m" and named):
             out.append((f"response.{_CHARACTERS[kind]}.delta", text, at))
         named = named and not kind
     if account.ended_at is None:
         return out
-    if account.reason in ("stop", "length") and not kind:  # no tokens: an empty message
+    if account.reason in ("stop", "length") and not shown:  # no tokens: an empty message
         out += [(name, None, end_at) for name in _opening("m")]
         kind = "m"
     out += [(name, None, end_at) for name in _closing(kind)]
@@ -223,12 +228,19 @@ def _closing(kind: str) -> list[str]:
     return [f"response.{_CHARACTERS[kind]}.done", *part, "response.output_item.done"]
 
 
+_CONTINUED: Final = records.Mark(0, 0, "m")  # another model continues the text
+
+
 def _pieces(
     account: reference_fold.Account, end_at: int
 ) -> Iterable[tuple[records.Mark | None, str, Sequence[records.Lp], int]]:
     """What each record adds to which item: the mark that begins it (None: the open one),
-    characters, log probabilities, broker time."""
+    characters, log probabilities, broker time. `_CONTINUED` with nothing: another model goes
+    on."""
+    continued = [epoch.start for epoch in account.continued]
     for f in account.frames:
+        while continued and continued[0] < f.at:
+            yield _CONTINUED, "", (), account.entries[continued.pop(0)].timestamp
         at = account.entries[f.at].timestamp
         marks = f.tok.marks
         places = [(m.at, m.ids) for m in marks]
@@ -239,6 +251,8 @@ def _pieces(
         behind = [*places[1:], (len(f.tok.text), len(f.tok.ids))]
         for mark, (stop, last) in zip(marks, behind, strict=False):
             yield mark, f.tok.text[mark.at : stop], f.tok.lp[mark.ids : last], at
+    for start in continued:
+        yield _CONTINUED, "", (), account.entries[start].timestamp
     end = account.end
     if end is not None and (end.text_tail or end.marks):
         stops = [*(m.at for m in end.marks), len(end.text_tail)]

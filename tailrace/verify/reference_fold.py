@@ -121,11 +121,21 @@ class Account:
     @property
     def marks(self) -> list[Begun]:
         """All marks, counted from the beginning of the response."""
-        found, written, generated = [], 0, 0
-        pieces = [(f.tok.marks, f.tok.text, len(f.tok.ids)) for f in self.frames]
+        return self._begun(())
+
+    def _begun(self, unmarked: Sequence[int]) -> list[Begun]:
+        """All marks, and for each of the positions `unmarked`, in order, a message that begins
+        there without one."""
+        found: list[Begun] = []
+        written = generated = 0
+        positions = [*unmarked]
+        pieces = [(f.at, f.tok.marks, f.tok.text, len(f.tok.ids)) for f in self.frames]
         if self.end is not None:
-            pieces.append((self.end.marks, self.end.text_tail, 0))
-        for marks, text, count in pieces:
+            pieces.append((len(self.entries), self.end.marks, self.end.text_tail, 0))
+        for position, marks, text, count in pieces:
+            while positions and positions[0] < position:
+                found.append(Begun(written, generated, "m", "", ""))
+                del positions[0]
             found += [
                 Begun(written + m.at, generated + m.ids, m.kind, m.name, m.call_id) for m in marks
             ]
@@ -134,9 +144,25 @@ class Account:
         return found
 
     @property
+    def continued(self) -> list[Epoch]:
+        """The epochs whose owners continue the text of another model (log rule §25)."""
+        return [t for t in self.epochs if t.claim.continues and self._total_before(t.start)]
+
+    @property
+    def former(self) -> list[tuple[int, int, str]]:
+        """For each of them: ids and characters before it, and the model that had answered."""
+        found = []
+        names = [self._first_served, *(t.claim.served for t in self.continued)]
+        for name, epoch in zip(names, self.continued, strict=False):
+            texts = [len(f.tok.text) for f in self.frames if f.at < epoch.start]
+            found.append((self._total_before(epoch.start), sum(texts), name))
+        return found
+
+    @property
     def parts(self) -> list[Part]:
-        """The items: the whole text and all ids, cut where the marks say."""
-        text, marks = self.text, self.marks
+        """The items: the whole text and all ids, cut where the marks say, and where another model
+        continues."""
+        text, marks = self.text, self._begun([t.start for t in self.continued])
         starts: list[Begun | None] = [None, *marks]
         ends = [(m.at, m.ids) for m in marks] + [(len(text), self.total)]
         begins = [(0, 0), *ends[:-1]]
@@ -184,7 +210,13 @@ class Account:
     @property
     def served(self) -> str:
         """The model that answers, where that is not the one asked for: what the owner said under
-        whom its first token was made, or the last one while there is none."""
+        whom its first token was made, or the last one while there is none, or the last one that
+        continues."""
+        continued = self.continued
+        return continued[-1].claim.served if continued else self._first_served
+
+    @property
+    def _first_served(self) -> str:
         names = self.served_at(self.frames[0].at if self.frames else len(self.entries))
         return names[-1] if names else ""
 

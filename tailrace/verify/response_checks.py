@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -110,6 +111,7 @@ def check_fold_agreement(
         real.served,
         real.prompt,
         real.answer_of,
+        [tuple(each) for each in real.former],
     )
     reference = (
         account.ids,
@@ -124,6 +126,7 @@ def check_fold_agreement(
         account.served,
         account.prompt,
         account.answer_of,
+        account.former,
     )
     names = (
         "ids",
@@ -138,6 +141,7 @@ def check_fold_agreement(
         "model that answers",
         "length of the prompt",
         "answer that is given again",
+        "segments",
     )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
@@ -189,12 +193,15 @@ def _shared_token(account: reference_fold.Account) -> int | None:
 
 def _other_model(account: reference_fold.Account) -> int | None:
     """Position of an accepted frame by an owner of another model or tokenizer than the first
-    frame's; None if there is none."""
+    frame's of its segment (log rule §25); None if there is none."""
     models = {e.claim.own: (e.claim.model_rev, e.claim.tokenizer_digest) for e in account.epochs}
-    return next(
-        (f.at for f in account.frames if models[f.tok.own] != models[account.frames[0].tok.own]),
-        None,
-    )
+    begins = [epoch.start for epoch in account.continued]
+    first: dict[int, tuple[str, str]] = {}
+    for f in account.frames:
+        model, segment = models[f.tok.own], bisect.bisect_left(begins, f.at)
+        if first.setdefault(segment, model) != model:
+            return f.at
+    return None
 
 
 def check_sequence(
@@ -257,7 +264,7 @@ def check_text(
     out.judged("L5")
     if any(0xD800 <= ord(c) <= 0xDFFF for c in account.text):
         out.fail("L5", counterexample(response, "half a surrogate pair in the text"))
-    elif account.epochs and account.epochs[0].claim.tokenizer_digest == CHARACTERS:
+    elif _are_characters(account):
         whole = "".join(map(chr, account.ids))
         if not whole.startswith(account.text):
             out.fail("L5", counterexample(response, "the text is not the text of its ids"))
@@ -265,6 +272,12 @@ def check_text(
         problems := [p for p in content(response, account) if p.startswith("text")]
     ):
         out.fail("L5", counterexample(response, problems[0]))
+
+
+def _are_characters(account: reference_fold.Account) -> bool:
+    """Whether the ids of the whole response are. Another model's are none (L17)."""
+    owners = account.epochs[:1] if not account.continued else []
+    return any(epoch.claim.tokenizer_digest == CHARACTERS for epoch in owners)
 
 
 def check_usage(

@@ -14,9 +14,17 @@ STRANGER = records.Owner("i", "stranger")
 
 
 def claim(
-    own: str, prev: str | None, worker: str = "w", owner: records.Owner = OWNER
+    own: str,
+    prev: str | None,
+    worker: str = "w",
+    owner: records.Owner = OWNER,
+    *,
+    model: str = "rev",
+    continues: bool = False,
 ) -> records.Claim:
-    return records.Claim(RID, own, prev, owner, worker, "t", 0, "rev", "tok", 7)
+    return records.Claim(
+        *(RID, own, prev, owner, worker, "t", 0, model, "tok", 7), continues=continues
+    )
 
 
 def tok(
@@ -103,7 +111,8 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
     assert real.text_length == len(history.text(n))
     marks = history.marks(n)
     assert real.mark_count == len(marks)
-    assert real.last_mark == (marks[-1] if marks else None)
+    assert [(each.ids, each.characters) for each in real.former] == history.former(n)
+    assert real.last_mark == history.last_mark(n)
     assert real.reasoning == history.reasoning(n)
     assert real.claims == history.claims(n)
     assert real.epoch == len(history.claims(n))

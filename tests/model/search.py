@@ -12,9 +12,13 @@ more, and a zombie one whose records arrive late. Two reductions lose no interle
   response has ended, leaves the flight at once. That it is ignored now is checked on the real fold.
   Broken folds and writers are searched without this reduction.
 
+Workers may have different models: behind tokens of another one a worker continues their text in a
+segment of its own (log rule §25), or writes nothing where its claim did not say so.
+
 Checked at every arrival: an accepted token was generated from exactly the accepted prefix before
-it; text and marks are those of the accepted ids; what was shown is never taken back; at most one
-end, after which nothing is accepted; an end that a worker wrote comes after the whole answer.
+it, by a worker with the model of its segment; text and marks are those of the accepted ids; what
+was shown is never taken back; at most one end, after which nothing is accepted; an end that a
+worker wrote comes after the whole answer.
 
 The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier must be enough alone
 (the hash is a second line, and would hide that a first one is missing).
@@ -23,12 +27,15 @@ The rolling hash is switched off: owner, compare-and-set, `seq` and the barrier 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest import mock
+
+import msgspec
 
 from tailrace.protocol import fold, records
 from tests.model import compare
@@ -43,17 +50,18 @@ class Setting(NamedTuple):
     doubles: int = 0
     losses: int = 0
     cancels: int = 0
+    models: tuple[int, ...] = ()  # by worker; none: all have one
 
 
-# A token id says by whom and after which prefix it was generated. Ids are small numbers given out
-# on first use.
-_codes: dict[tuple[int, tuple[int, ...]], int] = {}
-_prefixes: dict[int, tuple[int, ...]] = {}
+# A token id says by whom and after which prefix it was generated, and where its segment began. Ids
+# are small numbers given out on first use.
+_codes: dict[tuple[int, tuple[int, ...], int], int] = {}
+_prefixes: dict[int, tuple[int, ...]] = {}  # only of the segment
 
 
-def token(worker: int, before: tuple[int, ...]) -> int:
-    code = _codes.setdefault((worker, before), len(_codes) + 1)
-    _prefixes[code] = before
+def token(worker: int, before: tuple[int, ...], begin: int = 0) -> int:
+    code = _codes.setdefault((worker, before, begin), len(_codes) + 1)
+    _prefixes[code] = before[begin:]
     return code
 
 
@@ -70,6 +78,12 @@ class Log(NamedTuple):
     owner: str | None = None
     ids: tuple[int, ...] = ()
     done: bool = False
+    model: int = 0  # of the present segment
+    former: tuple[int, ...] = ()  # how many ids came before each later segment
+
+    @property
+    def begin(self) -> int:
+        return self.former[-1] if self.former else 0
 
 
 Message = tuple[
@@ -102,14 +116,16 @@ def integer_epochs(worker: int, before: Worker, log: Log) -> str:
 
 @dataclass
 class Search:
-    """One search; `fold_class`, `name_claim`, `barrier` and `replays` exist to be replaced by
-    broken ones. Without `replays` a takeover's parser begins behind the accepted ids.
+    """One search; `fold_class`, `name_claim`, `barrier`, `replays` and `own_model` exist to be
+    replaced by broken ones. Without `replays` a takeover's parser begins behind the accepted ids.
+    Without `own_model` a worker goes on behind another model's ids.
 
     Attributes:
         visited: the states reached so far.
         outcomes: how often a distinct (log, record) came to what: shows that the search reached the
             corners.
         takeovers: accepted claims with k > 0 tokens before them.
+        continued: those of them that begin a segment.
     """
 
     setting: Setting
@@ -117,10 +133,12 @@ class Search:
     name_claim: Callable[[int, Worker, Log], str] = fresh_tokens
     barrier: bool = True
     replays: bool = True
+    own_model: bool = True
     prune: bool = True
     visited: set[State] = field(default_factory=set)
     outcomes: Counter[str] = field(default_factory=Counter)
     takeovers: int = 0
+    continued: int = 0
 
     def run(self) -> None:
         """Visit every state.
@@ -147,6 +165,10 @@ class Search:
         """States visited."""
         return len(self.visited)
 
+    def model(self, worker: int) -> int:
+        """The model of a worker."""
+        return self.setting.models[worker] if self.setting.models else 0
+
     def logs(self) -> set[Log]:
         """All that the log came to in any state."""
         return {state.log for state in self.visited}
@@ -166,22 +188,23 @@ class Search:
         """W2: at any moment, also over its own claim (self-takeover)."""
         worker = state.workers[w]
         own, prev = self.name_claim(w, worker, state.log), state.log.owner
-        claimed = _append(state, w, [("CLAIM", own, prev)])
+        model = self.model(w)
+        continues = bool(state.log.ids) and state.log.model != model
+        claimed = _append(state, w, [("CLAIM", own, prev, model, continues)])
         if prev is None or not self.barrier:  # W3: a first claim generates at once
             yield from self._generates(
-                _with(claimed, w, Worker(worker.claims + 1)), w, own, state.log.ids
+                _with(claimed, w, Worker(worker.claims + 1)), w, own, state.log
             )
         else:
             yield _with(claimed, w, Worker(worker.claims + 1, own))
 
-    def _generates(
-        self, state: State, w: int, own: str, before: tuple[int, ...]
-    ) -> Iterator[State]:
-        """W4 and W5: from `before` on, as many records as it comes to."""
+    def _generates(self, state: State, w: int, own: str, log: Log) -> Iterator[State]:
+        """W4 and W5: behind what `log` has, as many records as it comes to."""
         series: list[Message] = []
-        fed = 0 if self.replays else len(before)
+        before = log.ids
+        fed = 0 if self.replays else len(before) - log.begin
         while len(before) < self.setting.tokens:
-            new = token(w, before)
+            new = token(w, before, log.begin)
             series.append(("TOK", own, len(before), new, fed))
             before = (*before, new)
         series.append(("END", own, len(before)))
@@ -207,8 +230,10 @@ class Search:
             landed = _with(
                 landed, w, worker._replace(waiting=None)
             )  # W3: it sees its own claim, and what was accepted before it
-            if claimed:
-                yield from map(self._settled, self._generates(landed, w, message[1], log.ids))
+            # An owner of another model wrote tokens in the meantime (log rule §25).
+            other = bool(log.ids) and log.model != self.model(w)
+            if claimed and not (other and self.own_model):
+                yield from map(self._settled, self._generates(landed, w, message[1], log))
                 return
         yield self._settled(landed)
 
@@ -246,7 +271,7 @@ class Search:
     def _arrive(self, log: Log, message: Message) -> tuple[Log, bool]:
         """Apply the record to the real fold in the state `log`; the second value: whether it was a
         claim that counted."""
-        text, marks = compare.view(log.ids)
+        text, count, last = _view(log)
         state = self.fold_class(
             keep_ids=True,
             owner=log.owner,
@@ -254,26 +279,34 @@ class Search:
             ids=list(log.ids),
             phase=_phase(log),
             text_length=len(text),
-            mark_count=len(marks),
-            last_mark=marks[-1] if marks else None,
+            mark_count=count,
+            last_mark=last,
+            model=(str(log.model), "", ""),
+            former=[fold.Former(each) for each in log.former],
         )
         if log.done and log.owner is None:
             state.cancelled_by[compare.OWNER] = _CANCELLED
         record = _record(message)
         outcome = state.apply(record, 0)
-        after = Log(state.owner, tuple(state.ids), state.phase is fold.Phase.DONE)
+        after = Log(
+            state.owner,
+            tuple(state.ids),
+            state.phase is fold.Phase.DONE,
+            int(state.model[0]),
+            tuple(each.ids for each in state.former),
+        )
         self.outcomes[compare.word(outcome)] += 1
         self._check(log, after, record, outcome)
         self._check_view(after, state)
         claimed = isinstance(outcome, fold.Claimed)
         self.takeovers += claimed and bool(log.ids)
+        self.continued += len(after.former) > len(log.former)
         return after, claimed
 
     def _check_view(self, after: Log, state: fold.Fold) -> None:
-        text, marks = compare.view(after.ids)
-        last = marks[-1] if marks else None
+        text, count, last = _view(after)
         found = (state.text_length, state.mark_count, state.last_mark)
-        if found != (len(text), len(marks), last):
+        if found != (len(text), count, last):
             raise Violation(f"{found} is not the view of {after.ids}")
 
     def _check(
@@ -287,7 +320,8 @@ class Search:
             raise Violation(f"an ignored record had an effect: {record}")
         prefix = before.ids
         for id_ in after.ids[len(before.ids) :]:
-            if id_ not in {token(w, prefix) for w in range(self.setting.workers)}:
+            able = [w for w in range(self.setting.workers) if self.model(w) == after.model]
+            if id_ not in {token(w, prefix, after.begin) for w in able}:
                 raise Violation(f"token {id_} was not generated from {prefix}")
             prefix = (*prefix, id_)
         if (
@@ -296,6 +330,20 @@ class Search:
             and len(after.ids) != self.setting.tokens
         ):
             raise Violation(f"ended after {len(after.ids)} tokens")
+
+
+def _view(log: Log) -> tuple[str, int, records.Mark | None]:
+    """Text, number of marks, and the last mark of the present segment. Each segment has a parser of
+    its own; what one withheld at its end is never shown."""
+    text, count, last = "", 0, None
+    for begin, end in itertools.pairwise((0, *log.former, len(log.ids))):
+        shown, marks = compare.view(log.ids[begin:end])
+        last = None
+        if marks:
+            at, ids = len(text) + marks[-1].at, begin + marks[-1].ids
+            last = msgspec.structs.replace(marks[-1], at=at, ids=ids)
+        text, count = text + shown, count + len(marks)
+    return text, count, last
 
 
 _CANCELLED = fold.Ended("cancelled", "cancelled", "", records.Usage(), None, 0)
@@ -336,8 +384,8 @@ def _hopeless(message: Message, coming: set[str | None]) -> bool:
 def _record(message: Message) -> records.TokenRecord:
     """The record that a message in flight stands for."""
     match message:
-        case ("CLAIM", own, prev):
-            return compare.claim(own, prev)
+        case ("CLAIM", own, prev, model, continues):
+            return compare.claim(own, prev, model=str(model), continues=continues)
         case ("TOK", own, seq, id_, fed):
             text, marks = compare.growth(_prefixes[id_][fed:], [id_])
             return records.Tok(compare.RID, own, seq, [id_], text, fold.H0, marks=marks)

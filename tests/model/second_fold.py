@@ -128,6 +128,16 @@ class History:
             if isinstance(r, records.Claim)
         ]
 
+    def former(self, n: int) -> list[tuple[int, int]]:
+        """Ids and characters before each accepted claim that continues another model's text."""
+        return [
+            (len(self.tokens(i)), len(self.text(i)))
+            for i in range(n)
+            if (self.owner(i) != self.owner(i + 1) or self._retaken(i))
+            and self.tokens(i)
+            and getattr(self.entries[i].record, "continues", False)
+        ]
+
     def _retaken(self, i: int) -> bool:
         """A claim that replaces a fencing token by the same token. The rule accepts it, though the
         owner does not change; writers never do it."""
@@ -172,24 +182,40 @@ class History:
 
     def marks(self, n: int) -> list[records.Mark]:
         """All accepted marks, without those of the end, counted from the response's beginning."""
+        return [mark for _, mark in self._marks(n)]
+
+    def last_mark(self, n: int) -> records.Mark | None:
+        """The last of them in the segment that the last continuing claim began."""
+        begin = max((ids for ids, _ in self.former(n)), default=0)
+        return next((mark for first, mark in reversed(self._marks(n)) if first >= begin), None)
+
+    def _marks(self, n: int) -> list[tuple[int, records.Mark]]:
+        """Each with the number of the first token of its record."""
         brought = [t.brought_by for t in self.tokens(n)]
         found = []
         for i in dict.fromkeys(brought):
             record = self.entries[i].record
             assert isinstance(record, records.Tok)
+            first, written = brought.index(i), len(self.text(i))
             found += [
-                records.Mark(
-                    len(self.text(i)) + m.at, brought.index(i) + m.ids, m.kind, m.name, m.call_id
-                )
+                (first, records.Mark(written + m.at, first + m.ids, m.kind, m.name, m.call_id))
                 for m in record.marks
             ]
         return found
 
     def reasoning(self, n: int) -> int:
-        """Number of accepted ids in front of which the last mark is one of reasoning."""
-        marks = self.marks(n)
+        """Number of accepted ids in front of which the last mark of their segment is one of
+        reasoning."""
+        marks, begins = self._marks(n), [0, *(ids for ids, _ in self.former(n))]
         kinds = [
-            next((m.kind for m in reversed(marks) if m.ids <= k), "m")
+            next(
+                (
+                    m.kind
+                    for first, m in reversed(marks)
+                    if m.ids <= k and first >= max(b for b in begins if b <= k)
+                ),
+                "m",
+            )
             for k in range(len(self.tokens(n)))
         ]
         return kinds.count("r")

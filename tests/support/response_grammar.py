@@ -70,6 +70,7 @@ class Grammar:
         self._shown = ""
         self._likely: list[Any] = []
         self._ids: set[str] = set()
+        self._cut: set[int] = set()  # items that another model continued
 
     def take(self, event: dict[str, Any]) -> None:
         """Take the next event.
@@ -118,6 +119,7 @@ class Grammar:
     def _begin(self, kind: str, event: dict[str, Any]) -> None:
         order = ["response.created", "response.queued", "response.in_progress"]
         response = event["response"]
+        continues = "items" in response.get("fallback", {})
         if kind == "response.in_progress" and kind in self._before:
             self._is(response["model"] != self._model, event, "told again only of another model")
         else:
@@ -126,10 +128,15 @@ class Grammar:
         self._is(
             self._before == [each for each in order if each in self._before]
             and self._before[0] == order[0]
-            and not self.text,
+            and (continues or not self.text),
             event,
             "created, queued, in_progress, once each and before all items",
         )
+        if continues:
+            begun = {"output_index": len(self._done), "model": self._model}
+            self._is(self._item is None, event, "no item is open where another model continues")
+            self._is(response["fallback"]["items"][-1] == begun, event, "it names the next item")
+            self._cut.add(len(self._done) - 1)
         if kind == "response.queued":
             self._is(response["background"] is True, event, "only a background response is queued")
         expected = {"response.queued": {"queued"}, "response.in_progress": {"in_progress"}}
@@ -137,9 +144,11 @@ class Grammar:
             response["status"] in expected.get(kind, {"queued", "in_progress"}), event, "status"
         )
         self._is(
-            response["output"] == [] and response["usage"] is None and response["error"] is None,
+            response["output"] == self._done
+            and response["usage"] is None
+            and response["error"] is None,
             event,
-            "nothing is there yet",
+            "only whole items are there yet",
         )
         self._same(event)
 
@@ -257,15 +266,12 @@ class Grammar:
         self._is(self._item is None, event, "all items are done before the end")
         self._is(status in _TERMINAL[event["type"]], event, "status of the terminal event")
         self._is(response["output"] == self._done, event, "the items that were done")
-        self._is(
-            all(item["status"] == "completed" for item in self._done[:-1]),
-            event,
-            "only the last item is cut short",
-        )
+        cut = [at for at, item in enumerate(self._done) if item["status"] != "completed"]
+        last = len(self._done) - 1
+        self._is(self._cut <= set(cut), event, "an item that another model continues is cut short")
+        self._is(set(cut) <= {*self._cut, last}, event, "only the last item is cut short")
         if status == "completed":
-            self._is(
-                all(item["status"] == "completed" for item in self._done), event, "whole items"
-            )
+            self._is(set(cut) <= self._cut, event, "whole items")
         self._is((response["error"] is not None) == (status == "failed"), event, "error")
         self._is(
             (response["incomplete_details"] is not None) == (status == "incomplete"),

@@ -1,4 +1,5 @@
-"""Two pools: the worker of the first one is killed while it prefills one answer and others wait."""
+"""Two pools: the worker of the first one is killed while it prefills one answer and others wait, or
+in the middle of answers."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from tests.services.gateway.conftest import events_of
 from tests.services.gateway.test_tools import forgotten
 from tests.support import gateway_process as gp
 from tests.support import waiting
+from worker.engines import scripted
 
 LARGE, SMALL = "fallback-large", "fallback-small"
 POOLS = {LARGE: {"models": ["large"], "fallback": [SMALL]}, SMALL: {"models": ["small"]}}
@@ -27,13 +29,24 @@ class Room:
     """The processes of the test."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, folder: Path, kafka: str, redis_url: str, keys: gp.Keys
+        self,
+        stack: contextlib.ExitStack,
+        folder: Path,
+        kafka: str,
+        redis_url: str,
+        keys: gp.Keys,
+        slots: int,
     ) -> None:
         more = {"TAILRACE_POOLS": json.dumps(POOLS)}
         self.kafka = kafka
 
         def worker(pool: str, model: str, name: str) -> gp.Process:
-            one = {"TAILRACE_MODEL_NAME": model, "TAILRACE_MAX_NUM_SEQS": "1", **more}
+            one = {
+                "TAILRACE_MODEL_NAME": model,
+                "TAILRACE_MAX_NUM_SEQS": str(slots),
+                "TAILRACE_SCRIPT_REVISION": model,
+                **more,
+            }
             return stack.enter_context(gp.worker(folder, kafka, redis_url, pool, name, **one))
 
         self._worker = worker
@@ -57,10 +70,13 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys) -> Iterator[Room]:
+def room(
+    request: pytest.FixtureRequest, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
+) -> Iterator[Room]:
+    """`request.param`: slots of each worker; one, where there is none."""
     asyncio.run(log.apply_topics(kafka, [LARGE, SMALL]))
     with contextlib.ExitStack() as stack:
-        yield Room(stack, tmp_path, kafka, redis_url, keys)
+        yield Room(stack, tmp_path, kafka, redis_url, keys, getattr(request, "param", 1))
 
 
 async def ask(client: httpx.AsyncClient, tokens: int = 2, pace_ms: int = 1) -> str:
@@ -136,3 +152,84 @@ async def test_the_second_pool_answers_while_the_first_has_no_worker_and_no_long
 
         room.large_again()
         await waiting.eventually(lambda: answered_by("large"), "it is back", within_s=90)
+
+
+async def chat(
+    client: httpx.AsyncClient, tokens: int, pace_ms: int, begun: asyncio.Event
+) -> list[dict[str, Any]]:
+    """All chunks of a Chat Completion. `begun` is set with the first text."""
+    body = {
+        "model": "large",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "metadata": gp.cues(tokens, pace_ms),
+    }
+    found: list[dict[str, Any]] = []
+    async with client.stream("POST", "/v1/chat/completions", json=body, timeout=90.0) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                found.append(json.loads(line.removeprefix("data: ")))
+                if any(each["delta"].get("content") for each in found[-1]["choices"]):
+                    begun.set()
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("room", [4], indirect=True)
+async def test_answers_that_lose_their_pool_go_on_at_the_second_in_an_item_that_names_it(
+    room: Room, redis_url: str
+) -> None:
+    tokens, pace_ms = 50, 100
+    async with (
+        room.gateway.client() as client,
+        httpx.AsyncClient(base_url=room.push.url, timeout=60.0) as device,
+    ):
+
+        async def ready() -> bool:
+            return bool((await ended(client, await ask(client)))["model"] == "large")
+
+        await waiting.eventually(ready, "all is well", within_s=90)
+        rids = [await ask(client, tokens, pace_ms) for _ in range(2)]
+        begun = asyncio.Event()
+        chunks = asyncio.create_task(chat(client, tokens, pace_ms, begun))
+        await asyncio.wait_for(begun.wait(), 30)
+
+        async def text() -> bool:
+            found = [(await client.get(f"/v1/responses/{rid}")).json() for rid in rids]
+            return all(r["output"] and r["output"][0]["content"][0]["text"] for r in found)
+
+        await waiting.eventually(text, "they have text", within_s=30, every_s=0.02)
+        room.large.kill()
+        await forgotten(redis_url)
+        whole = scripted.expected_text([{"role": "user", "content": "hi"}], tokens)
+        told = [{"output_index": 0, "model": "large"}, {"output_index": 1, "model": "small"}]
+        for rid in rids:
+            found = await ended(client, rid)
+            assert (found["model"], found["fallback"]) == (
+                "small",
+                {"from": "large", "items": told},
+            )
+            assert [item["status"] for item in found["output"]] == ["incomplete", "completed"]
+            said = [item["content"][0]["text"] for item in found["output"]]
+            assert all(said)
+            assert "".join(said) == whole
+
+            path = f"/v1/responses/{rid}?stream=true"
+            headers = room.gateway.headers()
+            there = (await client.get(path)).text
+            assert (await device.get(path, headers=headers)).text == there
+            shown = events_of(there)
+            at = next(n for n, e in enumerate(shown) if "items" in str(e.get("response", "")))
+            assert [e["type"] for e in shown[at : at + 2]] == [
+                *("response.in_progress", "response.output_item.added")
+            ]
+            for after in (at - 1, at, len(shown) - 3):
+                resumed = await device.get(f"{path}&starting_after={after}", headers=headers)
+                assert events_of(resumed.text) == shown[after + 1 :]
+            await asyncio.to_thread(room.verified, rid)
+
+        spoken = await chunks
+        deltas = [chunk["choices"][0] for chunk in spoken if chunk["choices"]]
+        assert "".join(each["delta"].get("content") or "" for each in deltas) == whole
+        assert {each["index"] for each in deltas} == {0}
+        assert [spoken[0]["model"], spoken[-1]["model"]] == ["large", "small"]

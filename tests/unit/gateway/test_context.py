@@ -122,6 +122,12 @@ class TestTurns:
         only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
         assert context.with_answer([user("a")], only_cut) == [{**user("a"), "open": False}]
 
+    def test_a_text_of_two_models_is_one_message(self) -> None:
+        said = response("Hel")["output"] + response("lo")["output"]
+        base = events.continued_by(events.echo(RID, 1, "m"), "small", 1)
+        whole = events.response_object(base, "completed", said)
+        assert context.with_answer([user("a")], whole) == [user("a"), answer("Hello")]
+
     @hypothesis.given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=60))
     def test_trimming_turn_by_turn_or_at_once_is_the_same(self, roles: list[str]) -> None:
         dialogue = [{"role": role, "content": str(i)} for i, role in enumerate(roles)]

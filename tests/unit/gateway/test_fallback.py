@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import breaker, routes
+from gateway import breaker, rerouting, response_stream, routes
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
 from tailrace import log, settings
@@ -214,6 +214,93 @@ async def test_after_the_first_token_nothing_is_sent_on() -> None:
             assert written(parts, "small") == []
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
+
+
+class TestMidAnswer:
+    """Behind a token (log rule §25)."""
+
+    @contextlib.asynccontextmanager
+    async def begun(
+        self, pools: tuple[Pool, ...] = POOLS, version: int = 2, **fields: Any
+    ) -> AsyncIterator[tuple[Parts, response_stream.ResponseStream, list[float]]]:
+        """A response with a token, and seconds that only a test advances."""
+        async with running(pools) as parts:
+            parts.builder._records_version = version
+            watch, now = parts.submission.rerouting, [1_000.0]
+            watch._clock = lambda: now[0]
+            with await parts.submission.submit(made(fields), ALICE) as stream:
+                watch._watched[stream.rid].sent_at = now[0]
+                answer(parts, parts_request(parts, "default"), end=False)
+                while not any(e.delta for e in await stream.next_events()):
+                    pass
+                await watch.look()
+                yield parts, stream, now
+                await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
+                await gateway_parts.all_events(stream)
+
+    async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
+        async with self.begun() as (parts, _, now):
+            look = parts.submission.rerouting.look
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await look()
+            assert written(parts, "small") == [], "its pool is well"
+            fail(parts, "default")
+            await look()
+            await look()
+            (reroute,) = written(parts, "small")
+            assert isinstance(reroute, records.Reroute)
+            assert reroute.continues
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await look()
+            assert written(parts, "tiny") == [], "the one that was asked is well"
+            fail(parts, "small")
+            await look()
+            (third,) = written(parts, "tiny")
+            assert third == reroute
+            now[0] += rerouting.STANDS_STILL_S + 1
+            fail(parts, "tiny")
+            await look()
+            assert len(written(parts, "small")) == 1, "each is asked once"
+
+    async def test_what_goes_on_stays_with_its_own_model(self) -> None:
+        async with self.begun() as (parts, _, now):
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S - 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+    async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
+        pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
+        async with self.begun(pools) as (parts, _, now):
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+    async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
+        async with self.begun(version=1) as (parts, _, now):
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+    async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
+        text = {"format": {"type": "json_object"}}
+        async with self.begun(text=text) as (parts, _, now):
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+
+    async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
+        async with self.begun() as (parts, _, now):
+            parts.workers._standing["small"] = []
+            parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
+            fail(parts, "default")
+            now[0] += rerouting.STANDS_STILL_S + 1
+            await parts.submission.rerouting.look()
+            assert written(parts, "small") == []
+            assert len(written(parts, "tiny")) == 1
 
 
 async def test_a_cancelled_response_is_not_sent_on() -> None:

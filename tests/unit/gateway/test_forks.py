@@ -106,6 +106,27 @@ async def test_a_running_response_and_a_fork_are_forked() -> None:
         assert parts.requests()[-1].messages == parts.requests()[0].messages
 
 
+async def test_a_response_that_another_model_continued_is_not_forked() -> None:
+    async with gateway_parts.running() as parts:
+        asked = responses_api.parse({"input": "hi"}, CATALOG)
+        with await parts.submission.submit(asked, ALICE) as stream:
+            parts.answer(stream.rid, "a", "b", "c", end=False)
+            topic = topics.requests("small", "interactive")
+            claim = records.Claim(
+                *(stream.rid, "two", "own", stream.owner, "w/2", topic, 0, "rev", "tok"),
+                served="small",
+                continues=True,
+            )
+            parts.broker.put_record(topics.TOKENS, 0, claim, stream.rid)
+            while not any("small" in str(event.response) for event in await stream.next_events()):
+                pass
+            error = await refused(parts, stream.rid, 1)
+            assert (error.status, error.param) == (400, "fork.response_id")
+            assert "continued" in error.message
+            await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
+            await gateway_parts.all_events(stream)
+
+
 async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""One response in the hands of workers of two pools, on the in-memory log (log rule §22).
+"""One response in the hands of workers of two pools, on the in-memory log (log rule §22, §25).
 
 Pool `default` has the model that is asked for; pool `small` stands in for it with another model.
 """
@@ -6,6 +6,7 @@ Pool `default` has the model that is asked for; pool `small` stands in for it wi
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from tailrace import log
-from tailrace.protocol import events, fold, history, ids, records, topics
+from tailrace.protocol import events, fold, history, ids, records, segments, topics
 from tailrace.verify import checks
 from tailrace.verify import history as verify_history
 from tests.support import memory_worker
@@ -33,9 +34,13 @@ SERVED = "small-model"
 
 
 class SmallModel(scripted.Scripted):
-    """Another model than the one that is asked for."""
+    """Another model than the one that is asked for, with longer prompts."""
 
     model_rev = "small-1"
+    tokenizer_digest = "small-tokenizer"
+
+    async def encode(self, request: records.Request) -> list[int]:
+        return [*await super().encode(request), 7, 7, 7]
 
 
 @contextlib.asynccontextmanager
@@ -60,10 +65,12 @@ def new_request(worker: Worker, n: int = 5, **more: Any) -> records.Request:
     return memory_worker.new_request(worker.memory, metadata=cues(n), **fields)
 
 
-def reroute(worker: Worker, request: records.Request, asked_ms: int = 0) -> Delivery:
+def reroute(
+    worker: Worker, request: records.Request, asked_ms: int = 0, *, continues: bool = False
+) -> Delivery:
     """Give the request to pool `small`, and read it as its consumer does."""
     partition = ids.parse(request.rid).partition
-    record = records.Reroute(request.rid, request, asked_ms)
+    record = records.Reroute(request.rid, request, asked_ms, continues)
     offset = worker.memory.put_record(SMALL, partition, record, request.rid)
     r = worker.memory.records(SMALL, partition)[offset]
     read, problem = request_consumer.read_request(r, worker.memory.layout.partitions)
@@ -71,11 +78,13 @@ def reroute(worker: Worker, request: records.Request, asked_ms: int = 0) -> Deli
     tracker = Tracker()
     tracker.begin(offset)
     worker.context.clock.observe(r.timestamp, worker.time.now)
-    return Delivery(SMALL, partition, offset, request_consumer.asked_at(r), tracker, ())
+    at = request_consumer.asked_at(r)
+    goes_on = request_consumer.continues(r)
+    return Delivery(SMALL, partition, offset, at, tracker, (), continues=goes_on)
 
 
-def serve(worker: Worker, request: records.Request) -> Served:
-    return worker.serve(request, reroute(worker, request))
+def serve(worker: Worker, request: records.Request, *, continues: bool = False) -> Served:
+    return worker.serve(request, reroute(worker, request, continues=continues))
 
 
 def responses(memory: MemoryLog, request: records.Request) -> list[dict[str, object]]:
@@ -307,11 +316,227 @@ class TestTakeover:
             judged(a.memory, "L1", "L6", "L9", "L14")
 
 
-def _claim(request: records.Request, own: str, prev: str | None, served: str) -> records.Claim:
+class TestContinuation:
+    """Behind a token, where a gateway asked the other pool to continue (log rule §25)."""
+
+    async def begun(self, a: Worker, request: records.Request, tokens: int = 6) -> Foreign:
+        """A worker of the first pool began, and died."""
+        a.deliver(request)
+        other = Foreign(a.memory, request, "dead/1")
+        prompt = len(await a.engine.encode(request))
+        other.write(
+            records.Claim(
+                *(request.rid, "dead", None, request.owner, "dead/1", memory_worker.REQUESTS, 0),
+                *("scripted-1", "scripted-1", prompt, request.echo),
+            )
+        )
+        if tokens:
+            other.tokens("dead", tokens)
+        return other
+
+    async def test_the_text_goes_on_in_another_item_which_names_the_model(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            await self.begun(a, request)
+            said = answer(a.memory, request.rid).text
+            await b.caught_up()
+            served = serve(b, request, continues=True)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1, "within the grace"
+            b.time.advance(takeover.GRACE_MS / 1000 + 0.1)
+            assert await served.outcome() is Outcome.DONE
+
+            found = answer(a.memory, request.rid)
+            second = found.claims[1]
+            assert (second.continues, second.served, second.version) == (True, SERVED, 2)
+            assert found.fold.former == [fold.Former(6, len(said), "")]
+            continued = list(scripted.answer(segments.prompt(request, said)))
+            assert found.fold.ids[6:] == continued, "from the text, and no id of the first model"
+            assert found.ended.usage.input_tokens == len(await a.engine.encode(request))
+            assert found.ended.usage.output_tokens == 6 + len(continued)
+            final = responses(a.memory, request)[-1]
+            told = {"from": MODEL, "items": [*told_of((0, MODEL), (1, SERVED))]}
+            assert (final["status"], final["model"], final["fallback"]) == (
+                *("completed", SERVED),
+                told,
+            )
+            assert [(i["status"], i["content"][0]["text"]) for i in final["output"]] == [  # type: ignore[attr-defined]
+                ("incomplete", said),
+                ("completed", found.text.removeprefix(said)),
+            ]
+            # The first pool comes back: the response is done.
+            assert await a.serve(request).outcome() is Outcome.DONE
+            assert {m.model for m in test_serving.metered(a.memory)} == {SERVED}
+            assert len({r.value for r in kept(a.memory)}) == 1
+            judged(a.memory, "L1", "L2", "L6", "L9", "L14", "L17")
+
+    async def test_the_history_gives_the_same_events(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            await self.begun(a, request)
+            b.time.advance(5)
+            await b.caught_up()
+            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            part = history.part_of(kept(a.memory)[0].key, kept(a.memory)[0].value)
+            assert part is not None
+            whole = history.joined([part])
+            assert whole is not None
+            assert (whole.model, whole.continued) == (SERVED, [1])
+            shown = bodies(effects(a.memory, request), request)
+            state, again = fold.Fold(), list[fold.Effect]()
+            for n, record in enumerate(history.accepted(whole)):
+                outcome = state.apply(record, n, whole.ended_ms)
+                assert not isinstance(outcome, fold.Ignored)
+                again.append(outcome)
+            assert bodies(again, request) == shown
+            kinds = [json.loads(body)["type"] for body in shown]
+            at = kinds.index("response.output_item.done")
+            assert kinds[at + 1 : at + 3] == ["response.in_progress", "response.output_item.added"]
+
+    async def test_a_takeover_goes_on_behind_the_ids_of_the_new_item(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            other = await self.begun(a, request)
+            said = answer(a.memory, request.rid).text
+            continued = list(scripted.answer(segments.prompt(request, said)))
+            reroute(b, request, continues=True)
+            other.write(_claim(request, "b1", "dead", SERVED, continues=True))
+            state = answer(a.memory, request.rid).fold
+            text = scripted.Detokenizer().push(continued[:5])[:-2]  # it withheld the rest
+            other.write(records.Tok(request.rid, "b1", 6, continued[:5], text, state.h))
+            b.time.advance(5)
+            await b.caught_up()
+            # Not by the first model: its ids are not those of the open item.
+            mine = a.serve(request)
+            await several_looks(a)
+            assert len(answer(a.memory, request.rid).claims) == 2
+            assert await serve(b, request).outcome() is Outcome.DONE
+            assert await mine.outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert found.fold.ids[6:] == continued
+            assert [c.continues for c in found.claims] == [False, True, False]
+            assert found.text == scripted.expected_text(request.messages, 30)
+            judged(a.memory, "L1", "L2", "L6", "L9", "L17")
+
+    @pytest.mark.parametrize("at", [0, 3, 6, 7])
+    async def test_a_fork_has_ids_of_one_model_alone(self, at: int) -> None:
+        """The gateway that took it did not know yet that another model continues its source."""
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            await self.begun(a, request)
+            b.time.advance(5)
+            await b.caught_up()
+            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            for worker in (a, b):
+                fork = new_request(a, 30, fork=records.Fork(request.rid, at))
+                fork = msgspec.structs.replace(fork, v=fork.version)
+                assert await worker.serve(fork).outcome() is Outcome.DONE
+                found = answer(a.memory, fork.rid)
+                if at in (3, 6) and worker is a:
+                    assert found.fold.ids == scripted.expected_ids(request.messages, 30)
+                    judged(a.memory, "L10")
+                else:
+                    assert (found.fold.next, found.ended.status) == (0, "failed")
+
+    async def test_what_is_as_long_as_it_may_be_only_ends(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30, sampling=records.Sampling(6))
+            await self.begun(a, request)
+            b.time.advance(5)
+            await b.caught_up()
+            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert (found.fold.next, found.ended.reason) == (6, "length")
+            assert len(responses(a.memory, request)[-1]["output"]) == 1  # type: ignore[arg-type]
+            judged(a.memory, "L1", "L6", "L9", "L17")
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"format": {"type": "regex", "pattern": ".*"}},
+            {"sampling": records.Sampling(99, logprobs=0)},
+            {"sampling": records.Sampling(99, logit_bias={"1": 1.0})},
+        ],
+        ids=["format", "logprobs", "bias"],
+    )
+    async def test_what_the_text_alone_does_not_say_is_not_continued(
+        self, more: dict[str, Any]
+    ) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30, **more)
+            request = msgspec.structs.replace(request, v=request.version)
+            await self.begun(a, request)
+            b.time.advance(5)
+            await b.caught_up()
+            serve(b, request, continues=True)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1
+
+    async def test_an_open_call_or_thought_is_not_continued(self) -> None:
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            other = await self.begun(a, request, tokens=0)
+            mark = (records.Mark(0, 0, "r"),)
+            other.write(records.Tok(request.rid, "dead", 0, [1], "hm", fold.H0, marks=mark))
+            b.time.advance(5)
+            await b.caught_up()
+            serve(b, request, continues=True)
+            await several_looks(b)
+            assert len(answer(a.memory, request.rid).claims) == 1
+
+    async def test_a_claim_that_did_not_know_of_a_first_token_writes_nothing(self) -> None:
+        """The owner wrote its first token between the other worker's look and its claim."""
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            other = await self.begun(a, request, tokens=0)
+            b.time.advance(5)
+            await b.caught_up()
+            append = b.context.writer.append
+
+            def after_a_token(topic: str, *more: Any) -> Any:
+                if topic == topics.TOKENS and not answer(a.memory, request.rid).fold.next:
+                    other.tokens("dead", 2)
+                return append(topic, *more)
+
+            b.context.writer.append = after_a_token  # type: ignore[method-assign,assignment]
+            served = serve(b, request)
+            await several_looks(b)
+            found = answer(a.memory, request.rid)
+            assert [c.served for c in found.claims] == ["", SERVED]
+            assert found.fold.next == 2, "ids of two models are not mixed"
+            assert found.fold.served == ""
+            # Its pool is asked to continue, while the response waits here.
+            served.serving.join(reroute(b, request, continues=True))
+            b.time.advance(5)
+            assert await served.outcome() is Outcome.DONE
+            found = answer(a.memory, request.rid)
+            assert [c.continues for c in found.claims] == [False, False, True]
+            assert found.text == scripted.expected_text(request.messages, 30)
+            assert found.ended.usage.input_tokens == len(await a.engine.encode(request))
+            judged(a.memory, "L1", "L2", "L6", "L9", "L17")
+
+
+def told_of(*items: tuple[int, str]) -> list[dict[str, Any]]:
+    return [{"output_index": index, "model": model} for index, model in items]
+
+
+def bodies(found: Sequence[fold.Effect], request: records.Request) -> list[bytes]:
+    """All events."""
+    series = events.Series(request.echo)
+    shown = series.open()
+    for effect in found:
+        shown += series.apply(effect)
+    return [event.body for event in shown]
+
+
+def _claim(
+    request: records.Request, own: str, prev: str | None, served: str, *, continues: bool = False
+) -> records.Claim:
     return records.Claim(
-        *(request.rid, own, prev, request.owner, "b/9", SMALL, 0, "small-1", "scripted-1"),
+        *(request.rid, own, prev, request.owner, "b/9", SMALL, 0, "small-1", "small-tokenizer"),
         echo=request.echo if prev is None else {},
         served=served,
+        continues=continues,
     )
 
 

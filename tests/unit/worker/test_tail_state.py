@@ -119,7 +119,8 @@ def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
     kept.fold.apply(records.Tok(rid(1), "own1", 0, made, "x", fold.H0), 4, 6)
     h = fold.roll(fold.H0, made)
     kept.fold.apply(records.End(rid(1), "own1", 50, "stop", h, usage=USAGE), 5, 7)
-    kept.fold.ids, kept.fold.model, kept.fold.topic = [], ("", "", ""), ""
+    kept.fold.ids, kept.fold.text, kept.fold.topic = [], bytearray(), ""
+    kept.fold.model = ("", "", "")
 
     again = state.entry(rid(1))
 
@@ -193,8 +194,8 @@ def test_what_is_kept_for_the_history_counts_and_goes_first_of_what_is_held() ->
     before = state.size
     made = list(range(50))
     state.apply(records.Tok(rid(1), "own1", 0, made, "x" * 9_000, fold.H0), 4, 6)
-    assert state.size > before + 9_000
+    assert state.size > before + 18_000
     state.forget(before)
     assert entry.draft is None
     assert state.entries == {rid(1): entry}
-    assert state.size == entry.size == entry.counted < before + 9_000
+    assert state.size == entry.size == entry.counted < before + 18_000

@@ -15,6 +15,7 @@ from openai.types import responses as sdk
 from pydantic import BaseModel, TypeAdapter
 
 from tailrace.protocol import events, fold, queue_place, records
+from tests.support import response_grammar
 
 RID = "resp_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
 ITEM = "msg_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
@@ -23,6 +24,7 @@ CLAIM = records.Claim(RID, "n1", None, OWNER, "w1", "t", 0, "rev", "tok", 9)
 USAGE = records.Usage(9, 2, 4)
 FIRST = fold.Claimed(CLAIM, 1)
 TAKEOVER = fold.Claimed(CLAIM, 2)
+CONTINUED = fold.Claimed(CLAIM, 2, "small", "rev-2", continues=True)
 
 _stream_event: TypeAdapter[Any] = TypeAdapter(sdk.ResponseStreamEvent)
 _server_event: TypeAdapter[Any] = TypeAdapter(sdk.ResponsesServerEvent)
@@ -433,7 +435,7 @@ def ways_of_a_response(draw: st.DrawFn) -> list[fold.Effect]:
     for seq in range(draw(st.integers(0, 6))):
         effects.append(fold.Accepted(seq, [seq], draw(printable)))
         if draw(st.booleans()):
-            between: list[fold.Effect] = [TAKEOVER, fold.Yielded("n1")]
+            between: list[fold.Effect] = [TAKEOVER, fold.Yielded("n1"), CONTINUED]
             effects.append(draw(st.sampled_from(between)))
     return [*effects, ended(draw(reasons), draw(printable))]
 
@@ -578,3 +580,75 @@ def test_the_revision_that_answers_is_told_where_the_echo_asks_for_it() -> None:
     told = [event.response[events.REVISION] for event in shown if event.response]
     assert told == [None, "rev", "other"]
     assert base[events.REVISION] is None
+
+
+class TestContinued:
+    """Another model continues the text (log rule §25)."""
+
+    def run(self, *effects: fold.Effect) -> list[events.Event]:
+        series = run(effects)
+        grammar = response_grammar.Grammar()
+        for event in series:
+            grammar.take(json.loads(event.body))
+            _stream_event.validate_python(json.loads(event.body))
+        return series
+
+    def test_its_text_is_another_item_and_the_model_is_named_before_it(self) -> None:
+        taken_over = fold.Claimed(CLAIM, 3, "small", "rev-2")
+        series = self.run(
+            *(FIRST, *text("Hel"), CONTINUED, fold.Accepted(1, [1], "lo"), taken_over),
+            *(fold.Accepted(2, [2], ","), ended("stop", "!")),
+        )
+        item = [*ITEM_OPENED, "output_text.delta", *ITEM_CLOSED]
+        assert kinds(series) == [
+            *("created", "in_progress", *item, "in_progress", *ITEM_OPENED),
+            *("output_text.delta", "output_text.delta", "output_text.delta"),
+            *(*ITEM_CLOSED, "completed"),
+        ]
+        told, final = series[8].response, series[-1].response
+        assert told is not None
+        assert final is not None
+        named = [{"output_index": 0, "model": "m"}, {"output_index": 1, "model": "small"}]
+        for response in (told, final):
+            assert (response["model"], response["fallback"]) == (
+                *("small", {"from": "m", "items": named}),
+            )
+        assert told["output"] == final["output"][:1], "a reader that begins anew has all"
+        shown = [(i["status"], i["content"][0]["text"], i["id"]) for i in final["output"]]
+        assert shown == [("incomplete", "Hel", ITEM), ("completed", "lo,!", f"{ITEM}_1")]
+
+    def test_a_model_without_a_token_is_not_named_beside_the_one_that_has_its_item(self) -> None:
+        third = fold.Claimed(CLAIM, 3, "tiny", "rev-3", continues=True)
+        series = self.run(FIRST, *text("Hel"), CONTINUED, third, fold.Accepted(1, [1], "lo"))
+        assert series[-1].delta == "lo"
+        told = [event.response for event in series if event.type == "response.in_progress"]
+        assert told[-1] is not None
+        assert told[-1]["fallback"]["items"] == [
+            {"output_index": 0, "model": "m"},
+            {"output_index": 1, "model": "tiny"},
+        ]
+
+    def test_one_that_adds_nothing_has_no_item(self) -> None:
+        final = self.run(FIRST, *text("Hello"), CONTINUED, ended("stop"))[-1].response
+        assert final is not None
+        assert [item["status"] for item in final["output"]] == ["incomplete"]
+
+    def test_the_model_that_was_asked_for_is_told_behind_another_fallback(self) -> None:
+        first = fold.Claimed(CLAIM, 1, "small", "rev-2")
+        third = fold.Claimed(CLAIM, 2, "tiny", "rev-3", continues=True)
+        final = self.run(first, *text("Hel"), third, fold.Accepted(1, [1], "lo"), ended("stop"))
+        assert final[-1].response is not None
+        assert final[-1].response["fallback"] == {
+            "from": "m",
+            "items": [
+                {"output_index": 0, "model": "small"},
+                {"output_index": 1, "model": "tiny"},
+            ],
+        }
+
+    def test_the_revision_is_that_of_the_model_that_goes_on(self) -> None:
+        series = events.Series({**echo(), events.REVISION: None})
+        series.open()
+        for effect in (FIRST, *text("Hel"), CONTINUED):
+            series.apply(effect)
+        assert series.snapshot()[events.REVISION] == "rev-2"

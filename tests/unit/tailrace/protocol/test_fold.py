@@ -465,6 +465,7 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
             cancel(),
             cancel(STRANGER),
             claim(own, None, owner=STRANGER),
+            claim(draw(fencing_tokens), state.owner, "w3", model="other", continues=True),
         ]
         record = draw(st.sampled_from(choices))
         entries.append(second_fold.Entry(offset, draw(st.integers(0, 10**13)), record))
@@ -526,3 +527,35 @@ def test_every_outcome_is_named_by_the_second_fold() -> None:
         "yielded",
     }
     assert named == {expected for _, expected in RULES.values()} | {"after_done"}
+
+
+def test_another_model_continues_the_text_in_a_segment_of_its_own() -> None:
+    state = story(
+        (claim("a", None), "claimed"),
+        (tok("a", 0, [1, 2], [], marks=(records.Mark(0, 0, "r"),)), "accepted"),
+        (claim("b", "a", model="other", continues=True), "claimed"),
+        (tok("a", 2, [3], [1, 2]), "stale_owner"),
+        (tok("b", 2, [4], [1, 2]), "accepted"),
+        (claim("c", "b", model="other"), "claimed"),
+        (tok("c", 3, [5], [1, 2, 4]), "accepted"),
+    )
+    assert state.model[0] == "other"
+    assert state.former == [fold.Former(2, len("<1><2>"), "")]
+    assert state.before.ids == 2
+    assert state.open_kind == "m"
+    assert state.reasoning == 2
+    assert state.text == b"<1><2><4><5>"
+
+
+def test_a_claim_before_the_first_token_begins_no_segment() -> None:
+    state, _ = outcomes(claim("a", None), claim("b", "a", model="other", continues=True))
+    assert state.former == []
+    assert state.model[0] == "other"
+
+
+def test_only_a_fold_that_keeps_ids_keeps_the_text() -> None:
+    state = fold.Fold()
+    state.apply(claim("a", None), 0)
+    state.apply(tok("a", 0, [1], []), 1)
+    assert state.text == b""
+    assert state.text_length == 3

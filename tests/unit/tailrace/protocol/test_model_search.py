@@ -21,6 +21,8 @@ SETTINGS = [
     search.Setting(workers=3, claims=1, tokens=3, doubles=2, losses=1, cancels=1),
     search.Setting(workers=2, claims=3, tokens=2, losses=1),
 ]
+# Of two models: the second continues the text of the first, or the first that of the second.
+MODELS = search.Setting(workers=2, claims=2, tokens=3, doubles=1, losses=1, models=(0, 1))
 
 
 def name(setting: search.Setting) -> str:
@@ -30,7 +32,7 @@ def name(setting: search.Setting) -> str:
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=name)
+@pytest.mark.parametrize("setting", [*SETTINGS, MODELS], ids=name)
 def test_no_interleaving_breaks_the_rule(setting: search.Setting) -> None:
     found = search.Search(setting)
     found.run()
@@ -48,6 +50,7 @@ def test_no_interleaving_breaks_the_rule(setting: search.Setting) -> None:
     assert ("duplicate" in reached) == bool(setting.doubles)
     assert ("gap" in reached) == bool(setting.losses)
     assert found.takeovers > 0
+    assert (found.continued > 0) == bool(setting.models)
     assert found.logs() >= {search.Log(done=True)} if setting.cancels else True
 
 
@@ -68,11 +71,7 @@ class LatestClaimWins(fold.Fold):
     """Without compare-and-set."""
 
     def _claim(self, record: records.Claim) -> fold.Outcome:
-        return super()._claim(
-            records.Claim(
-                record.rid, record.own, self.owner, record.owner, record.worker, "t", 0, "r", "t"
-            )
-        )
+        return super()._claim(msgspec.structs.replace(record, prev=self.owner))
 
 
 class NoSeqCheck(fold.Fold):
@@ -103,6 +102,16 @@ class EndUnchecked(fold.Fold):
         )
 
 
+class NoSegments(fold.Fold):
+    """What another model continues belongs to the item of the one before."""
+
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        former = list(self.former)
+        outcome = super()._claim(record)
+        self.former = former
+        return outcome
+
+
 REMOVED: dict[str, dict[str, Any]] = {
     "the barrier": {"barrier": False},
     "the replay of accepted ids": {"replays": False},
@@ -112,12 +121,15 @@ REMOVED: dict[str, dict[str, Any]] = {
     "the own check": {"fold_class": NoOwnCheck},
     "the check of an end": {"fold_class": EndUnchecked},
     "the finality of an end": {"fold_class": EndIsNotFinal},
+    "the model of the ids": {"setting": MODELS, "own_model": False},
+    "the segments": {"setting": MODELS, "fold_class": NoSegments},
 }
 
 
 @pytest.mark.parametrize("ingredient", REMOVED)
 def test_without_one_ingredient_the_search_finds_a_violation(ingredient: str) -> None:
-    broken = search.Search(USUAL, prune=False, **REMOVED[ingredient])
+    without = {"setting": USUAL, **REMOVED[ingredient]}
+    broken = search.Search(prune=False, **without)
     with pytest.raises(search.Violation):
         broken.run()
     print(f"{broken.states} states before a violation")

@@ -128,6 +128,12 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"withdrawn":true}',
     ),
     (
+        records.Claim("resp_a", "n2", "n1", OWNER, "w/1", "q", 7, "rev", "tok", continues=True),
+        b'{"t":"CLAIM","rid":"resp_a","own":"n2","prev":"n1","owner":' + OWNER_JSON + b","
+        b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'
+        b'"tokenizer_digest":"tok","continues":true,"v":2}',
+    ),
+    (
         records.Claim("resp_a", "n1", None, OWNER, "w/1", "q", 7, "rev", "tok", served="s"),
         b'{"t":"CLAIM","rid":"resp_a","own":"n1","prev":null,"owner":' + OWNER_JSON + b","
         b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'

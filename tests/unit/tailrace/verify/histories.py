@@ -124,6 +124,8 @@ class World:
         dropped: int = 0,
         served: str = "",
         answer_of: str = "",
+        begun: tuple[int, str] = (0, ""),
+        **claim: Any,
     ) -> Writer:
         own = self.claim(
             request,
@@ -133,9 +135,12 @@ class World:
             dropped=0 if prev else dropped,
             served=served,
             answer_of=answer_of,
+            **claim,
         )
         return Writer(
-            *(self, request, own, worker, list(accepted), held, copied, dropped, served, answer_of)
+            *(self, request, own, worker, list(accepted), held, copied, dropped, served),
+            answer_of=answer_of,
+            begun=begun,
         )
 
     def claim(
@@ -148,6 +153,10 @@ class World:
         dropped: int = 0,
         served: str = "",
         answer_of: str = "",
+        model: str = "scripted-1",
+        topic: str = REQUESTS,
+        *,
+        continues: bool = False,
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -156,9 +165,9 @@ class World:
             prev,
             request.owner,
             worker,
-            REQUESTS,
+            topic,
             0,
-            "scripted-1",
+            model,
             "scripted-1",
             2 + copied,
             {} if prev else request.echo,
@@ -167,6 +176,7 @@ class World:
             dropped,
             served,
             answer_of,
+            continues,
         )
         self.token(claim)
         return own
@@ -350,7 +360,8 @@ class World:
 
 @dataclass
 class Writer:
-    """An honest owner of a response. `held`: characters of text that former owners emitted."""
+    """An honest owner of a response. `held`: characters of text that former owners emitted.
+    `begun`: how many ids and what text another model had, of which this one has none."""
 
     world: World
     request: records.Request
@@ -362,13 +373,15 @@ class Writer:
     dropped: int = 0
     served: str = ""
     answer_of: str = ""
+    begun: tuple[int, str] = (0, "")
 
     def frames(self, n: int, size: int = 2) -> Writer:
         """The next `n` tokens of the greedy answer."""
+        before, said = self.begun
         for _ in range(0, n, size):
-            shown = truncation.prompt(self.request, self.dropped)
-            step = list(itertools.islice(scripted.tokens(shown, self.ids), size))
-            text = scripted.Detokenizer().push([*self.ids, *step])
+            shown = begun_by(truncation.prompt(self.request, self.dropped), said)
+            step = list(itertools.islice(scripted.tokens(shown, self.ids[before:]), size))
+            text = scripted.Detokenizer().push([*self.ids[before:], *step])
             self.world.token(
                 records.Tok(
                     self.request.rid,
@@ -391,7 +404,7 @@ class Writer:
             records.Usage(2 + self.copied, len(self.ids) - self.copied),
         )
         whole = scripted.Detokenizer()
-        tail = (whole.push(self.ids) + whole.flush())[self.held :]
+        tail = (whole.push(self.ids[self.begun[0] :]) + whole.flush())[self.held :]
         self.world.token(
             records.End(
                 self.request.rid, self.own, len(self.ids), reason, chain, tail, usage, error
@@ -405,6 +418,11 @@ class Writer:
             )
 
 
+def begun_by(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """The messages with an answer that is to be continued."""
+    return [*messages, {"role": "assistant", "content": text}] if text else messages
+
+
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
     """What the scripted engine had to write, greedy."""
     if not response.asked:
@@ -413,12 +431,16 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
         yield from items_content(response, account)
         return
     messages = truncation.prompt(response.asked[0].request, account.dropped)
-    whole = scripted.expected_ids(messages, account.total)
+    before, said, _ = account.former[-1] if account.former else (0, 0, "")
+    if before:
+        messages = begun_by(messages, account.text[:said])
+    own = scripted.expected_ids(messages, account.total - before)
+    whole = [*account.ids[:before], *own]
     if account.ids != whole:
         at = next(i for i, (a, b) in enumerate(itertools.zip_longest(account.ids, whole)) if a != b)
         yield f"token {at} is not what the engine had to write"
     text = scripted.Detokenizer()
-    expected = text.push(whole) + (text.flush() if account.end else "")
+    expected = account.text[:said] + text.push(own) + (text.flush() if account.end else "")
     if (account.end is not None and account.text != expected) or not expected.startswith(
         account.text
     ):
@@ -517,6 +539,7 @@ class Good:
     turn: records.Request  # the second of a conversation
     shortened: records.Request  # its prompt lacks two turns; taken over
     elsewhere: records.Request  # its pool's worker died before a token; another pool answered
+    two_models: records.Request  # a worker of another pool continued its text
     cut: records.Request  # ended at its bound, in the middle of a character
     continued: records.Request  # continues the text of `cut`; taken over
     greedy: records.Request  # generated, with temperature 0
@@ -546,6 +569,25 @@ def by_another_pool(w: World) -> records.Request:
     first = w.writer(request, "worker-1/a")
     w.append(SMALL, PARTITION, request.rid, records.Reroute(request.rid, request, asked_ms))
     w.writer(request, "small-1/b", first, served="small-model").frames(20).end()
+    return request
+
+
+def of_two_models(w: World) -> records.Request:
+    """A response whose text a worker of another pool continues, and behind it another one there."""
+    request = w.ask("continued", "bob", 40)
+    asked_ms = w.now
+    first = w.writer(request, "worker-1/a").frames(8)
+    said = scripted.Detokenizer().push(first.ids)
+    reroute = records.Reroute(request.rid, request, asked_ms, continues=True)
+    w.append(SMALL, PARTITION, request.rid, reroute)
+    of: dict[str, Any] = {
+        "served": "small-model",
+        "begun": (8, said),
+        "model": "small-1",
+        "topic": SMALL,
+    }
+    second = w.writer(request, "small-1/b", first, first.ids, continues=True, **of).frames(4)
+    w.writer(request, "small-2/c", second, second.ids, second.held, **of).frames(8).end()
     return request
 
 
@@ -662,11 +704,12 @@ def _good() -> Good:
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
+    two_models = of_two_models(w)
     cut, continued = with_text_continued(w)
     greedy, given = with_an_answer_given_again(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere, cut, continued, greedy, given),
+        *(shortened, elsewhere, two_models, cut, continued, greedy, given),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -700,6 +743,7 @@ def _good() -> Good:
         turn,
         shortened,
         elsewhere,
+        two_models,
         cut,
         continued,
         greedy,

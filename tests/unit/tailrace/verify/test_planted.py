@@ -1115,6 +1115,73 @@ def a_claim_names_the_model_that_was_asked_for(g: worlds.Good, _: random.Random)
     edit(g.world, g.world.find(g.elsewhere.rid, records.Claim, 1), served="m")
 
 
+def claims_of_two_models(g: worlds.Good, at: int = 1, **changes: Any) -> None:
+    edit(g.world, g.world.find(g.two_models.rid, records.Claim, at), **changes)
+
+
+@planted("L2")
+def ids_of_two_models_are_in_one_item(g: worlds.Good, _: random.Random) -> None:
+    claims_of_two_models(g, continues=False)
+
+
+@planted("L2")
+def a_takeover_of_a_segment_is_of_the_first_model(g: worlds.Good, _: random.Random) -> None:
+    claims_of_two_models(g, 2, model_rev="scripted-1")
+
+
+@planted("L17")
+def a_model_continues_itself(g: worlds.Good, _: random.Random) -> None:
+    claims_of_two_models(g, model_rev="scripted-1")
+
+
+@planted("L17")
+def a_first_claim_continues(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.plain.rid, records.Claim), continues=True)
+
+
+@planted("L17")
+def a_continued_answer_names_no_model(g: worlds.Good, _: random.Random) -> None:
+    claims_of_two_models(g, served="")
+
+
+@planted("L17")
+def characters_are_continued_as_ids(g: worlds.Good, _: random.Random) -> None:
+    claims_of_two_models(g, 0, tokenizer_digest="unicode")
+
+
+@planted("L17")
+def a_pool_continues_that_nobody_asked_to(g: worlds.Good, _: random.Random) -> None:
+    w = g.world
+    at = beside(w, worlds.SMALL, g.two_models.rid)
+    found = records.reroute_of(w.log[at].key, w.log[at].value)
+    assert found is not None
+    w.replace(at, msgspec.structs.replace(found, continues=False))
+
+
+@planted("L17")
+def a_grammar_is_continued_without_its_state(g: worlds.Good, _: random.Random) -> None:
+    at = beside(g.world, worlds.REQUESTS, g.two_models.rid)
+    asked = msgspec.structs.replace(g.two_models, format={"type": "regex", "pattern": ".*"})
+    g.world.replace(at, asked)
+
+
+@planted("L17")
+def more_than_text_is_continued(g: worlds.Good, _: random.Random) -> None:
+    at = g.world.find(g.two_models.rid, records.Tok)
+    edit(g.world, at, marks=(records.Mark(0, 0, "m"),))
+
+
+@planted("L9")
+def the_history_does_not_say_who_continued(g: worlds.Good, _: random.Random) -> None:
+    rewrite(g, g.two_models, continued=[])
+
+
+@planted("C1")
+def the_end_of_the_first_item_is_not_told(g: worlds.Good, _: random.Random) -> None:
+    for line in batches(g.world, g.two_models):
+        line.events = [e for e in line.events or [] if e[1] != "response.output_item.done"]
+
+
 def continues(g: worlds.Good, last: dict[str, Any] | None = None, **changes: Any) -> None:
     """Change the request that continues a text; `last`: members of the message that it is of."""
     at = beside(g.world, worlds.REQUESTS, f'"rid":"{g.continued.rid}"')
@@ -1320,7 +1387,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 14
+    assert out.results["L9"].judged == 15
 
 
 class Forgetful(fold.Fold):
@@ -1344,6 +1411,17 @@ class Credulous(fold.Fold):
 
 def test_a_fold_that_names_no_former_answer_is_found() -> None:
     assert worlds.good().world.judge(fold_class=Credulous).failed() == ["L1"]
+
+
+class OneItem(fold.Fold):
+    """Does not see that another model continues."""
+
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        return super()._claim(msgspec.structs.replace(record, continues=False))
+
+
+def test_a_fold_without_segments_is_found() -> None:
+    assert worlds.good().world.judge(fold_class=OneItem).failed() == ["L1"]
 
 
 def test_a_fold_that_names_another_model_is_found() -> None:

@@ -1,0 +1,70 @@
+"""L17: a response whose text another model continues (pure; log rule §25)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.protocol import records
+from tailrace.verify import history, reference_fold
+from tailrace.verify.report import Report
+from tailrace.verify.response_checks import CHARACTERS, counterexample
+
+
+def check_segments(
+    out: Report, response: history.Response, account: reference_fold.Account
+) -> None:
+    """L17: another model continues the text only of a plain message, behind a token, because a
+    gateway asked its pool to, and is named. That the ids of an item are of one model is L2."""
+    if not any(epoch.claim.continues for epoch in account.epochs):
+        return
+    out.judged("L17")
+    problem = next(_problems(response, account), None)
+    if problem is not None:
+        out.fail("L17", counterexample(response, *problem))
+    out.figures["responses that another model continued"] += bool(account.continued)
+
+
+def _problems(
+    response: history.Response, account: reference_fold.Account
+) -> Iterator[tuple[str, int]]:
+    writers = {f.tok.own for f in account.frames}
+    of: tuple[str, str, str] | None = None  # the model of the ids so far, of this segment
+    for epoch in account.epochs:
+        claim, continues = epoch.claim, epoch in account.continued
+        own = (claim.model_rev, claim.tokenizer_digest, claim.parser)
+        if claim.continues and not continues:
+            yield "a claim continues, and there is no token before it", epoch.start
+        if continues:
+            assert of is not None
+            yield from ((what, epoch.start) for what in _wrong(response, claim, of, own))
+            of = own
+        elif claim.own in writers:
+            of = own
+    if account.continued and (account.marks or any(f.tok.lp for f in account.frames)):
+        yield "more than plain text was continued", account.continued[0].start
+
+
+def _wrong(
+    response: history.Response,
+    claim: records.Claim,
+    before: tuple[str, str, str],
+    own: tuple[str, str, str],
+) -> Iterator[str]:
+    """What is wrong with one that continues."""
+    if own == before:
+        yield "a model continues its own text as another one's"
+    if not claim.served:
+        yield "a claim that continues names no model"
+    if before[2] or own[2] or CHARACTERS in (before[1], own[1]):
+        yield "what has no plain ids was continued"
+    if not response.asked:
+        return  # retention removed them
+    asked = response.asked[0].request
+    chosen = asked.sampling.logprobs is not None or asked.sampling.logit_bias
+    bound = asked.format or asked.tools or asked.raw or asked.fork or asked.embed or chosen
+    if bound or not asked.generate:
+        yield "the request does not allow that another model continues"
+    if not any(
+        each.reroute.continues and each.topic == claim.req_topic for each in response.rerouted
+    ):
+        yield "no gateway asked its pool to continue"
