@@ -1,8 +1,9 @@
 """What the engine's prefix cache holds, folded from the events that the engine publishes (pure).
 
 The engine names a block of tokens by a hash of its own, which depends on its version and settings.
-So each block has a key of ours too: a digest of its tokens and all before them, and of the *scope*
-(the tenant's salt and the adapter). With it the blocks of a prompt are found without the engine.
+So each block has a second name here, its key: a digest of its tokens and all before them, and of
+the *scope* (the tenant's salt and the adapter). With it the blocks of a prompt are found without
+the engine.
 """
 
 from __future__ import annotations

@@ -9,16 +9,14 @@ from typing import Final
 
 from tailrace.store.redis_store import RedisStore, milliseconds
 
-# KEYS[1] the sorted set. ARGV: ttl in ms, most entries, value, digests...
-# An entry is dropped by age, or, over the bound, oldest first.
-_PUBLISH: Final = """
+# KEYS[1] is the sorted set; ARGV begins with the ttl in ms and the most entries. What writes
+# entries stands between these two. An entry is dropped by age, or, over the bound, oldest first.
+BEGIN: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ttl = tonumber(ARGV[1])
-for i = 4, #ARGV do
-  redis.call('SET', KEYS[1] .. ':' .. ARGV[i], ARGV[3], 'PX', ttl)
-  redis.call('ZADD', KEYS[1], now, ARGV[i])
-end
+"""
+TRIM: Final = """
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
 local excess = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[2])
 if excess > 0 then
@@ -27,6 +25,14 @@ if excess > 0 then
 end
 redis.call('PEXPIRE', KEYS[1], ttl)
 """
+
+# ARGV further: value, digests...
+_PUBLISH: Final = f"""{BEGIN}
+for i = 4, #ARGV do
+  redis.call('SET', KEYS[1] .. ':' .. ARGV[i], ARGV[3], 'PX', ttl)
+  redis.call('ZADD', KEYS[1], now, ARGV[i])
+end
+{TRIM}"""
 
 
 async def publish(

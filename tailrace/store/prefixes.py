@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tailrace.store import indexed
 from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 PREFIX_TTL_S: Final = 5 * 60
@@ -22,13 +23,12 @@ MAX_TOKENS: Final = 10_000_000
 _NAME: Final = 12
 _LINE: Final = re.compile(rb"([0-9a-f]{12}) ([1-9]\d{0,8}) \d+")
 
-# KEYS[1] the sorted set. ARGV: ttl in ms, most entries, most holders, holder, then pairs of digest
-# and tokens; 0: it holds it no longer. An entry is dropped by age, or, over the bound, oldest
-# first.
-_TELL: Final = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local ttl, holder = tonumber(ARGV[1]), ARGV[4]
+# As in `indexed`. ARGV further: most holders, holder, then pairs of digest and tokens; 0: it holds
+# it no longer.
+_TELL: Final = (
+    indexed.BEGIN
+    + """
+local holder = ARGV[4]
 for i = 5, #ARGV, 2 do
   local key, lines = KEYS[1] .. ':' .. ARGV[i], {}
   if ARGV[i + 1] ~= '0' then
@@ -48,14 +48,9 @@ for i = 5, #ARGV, 2 do
     redis.call('ZREM', KEYS[1], ARGV[i])
   end
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
-local excess = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[2])
-if excess > 0 then
-  local oldest = redis.call('ZPOPMIN', KEYS[1], excess)
-  for i = 1, #oldest, 2 do redis.call('DEL', KEYS[1] .. ':' .. oldest[i]) end
-end
-redis.call('PEXPIRE', KEYS[1], ttl)
 """
+    + indexed.TRIM
+)
 
 
 def name_of(incarnation: str) -> str:

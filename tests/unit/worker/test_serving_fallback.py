@@ -450,6 +450,15 @@ class TestContinuation:
             assert len(responses(a.memory, request)[-1]["output"]) == 1  # type: ignore[arg-type]
             judged(a.memory, "L1", "L6", "L9", "L17")
 
+    @staticmethod
+    async def left_alone(b: Worker, request: records.Request) -> None:
+        """The other pool's worker is asked to continue, long after the owner, and does not."""
+        b.time.advance(5)
+        await b.caught_up()
+        serve(b, request, continues=True)
+        await several_looks(b)
+        assert len(answer(b.memory, request.rid).claims) == 1
+
     @pytest.mark.parametrize(
         "more",
         [
@@ -466,11 +475,7 @@ class TestContinuation:
             request = new_request(a, 30, **more)
             request = msgspec.structs.replace(request, v=request.version)
             await self.begun(a, request)
-            b.time.advance(5)
-            await b.caught_up()
-            serve(b, request, continues=True)
-            await several_looks(b)
-            assert len(answer(a.memory, request.rid).claims) == 1
+            await self.left_alone(b, request)
 
     async def test_an_open_call_or_thought_is_not_continued(self) -> None:
         async with two_pools() as (a, b):
@@ -478,11 +483,7 @@ class TestContinuation:
             other = await self.begun(a, request, tokens=0)
             mark = (records.Mark(0, 0, "r"),)
             other.write(records.Tok(request.rid, "dead", 0, [1], "hm", fold.H0, marks=mark))
-            b.time.advance(5)
-            await b.caught_up()
-            serve(b, request, continues=True)
-            await several_looks(b)
-            assert len(answer(a.memory, request.rid).claims) == 1
+            await self.left_alone(b, request)
 
     async def test_a_claim_that_did_not_know_of_a_first_token_writes_nothing(self) -> None:
         """The owner wrote its first token between the other worker's look and its claim."""
