@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import breaker, breakers, canaries, request_writer, response_stream, routes
+from gateway import breaker, breakers, canaries, hedging, request_writer, response_stream, routes
 from tailrace import log, settings, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, topics
@@ -75,6 +75,7 @@ class Rerouting:
         ways: routes.Routes,
         writer: request_writer.RequestWriter,
         weighed: canaries.Canaries,
+        late: hedging.Hedges,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,6 +84,7 @@ class Rerouting:
         self._routes = ways
         self._writer = writer
         self._canaries = weighed
+        self._late = late
         self._clock = clock
         self._watched: dict[str, Watched] = {}
 
@@ -99,6 +101,7 @@ class Rerouting:
 
     def ended(self, stream: response_stream.ResponseStream) -> None:
         """Nobody here follows the response any more: it has ended, or cannot be followed."""
+        self._late.ended(stream.rid)
         found = self._watched.pop(stream.rid, None)
         if found is None:
             return
@@ -116,6 +119,7 @@ class Rerouting:
 
     def began(self, stream: response_stream.ResponseStream, seconds: float) -> None:
         """The first token came, so long after the request."""
+        self._late.began(stream.rid)
         found = self._watched.get(stream.rid)
         if found is not None and not found.state.served:
             self._canaries.began(found.owner, found.state.model[0], seconds)

@@ -68,6 +68,7 @@ class ClaimPlan:
         alone: it holds the place of a trial to its end.
         copied: what the response begins with that is not generated for it (log rule §19). None
             where it begins with nothing else, or the log has all of it already.
+        hedged: the owner that it replaces lives, and its first token is late.
     """
 
     prev: str | None
@@ -77,6 +78,7 @@ class ClaimPlan:
     last: bool = False
     alone: bool = False
     copied: Sequence[int] | None = None
+    hedged: bool = False
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -87,10 +89,12 @@ def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
 
 
 def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = False) -> str:
-    """The claim's kind for metrics and logs: closing, first, stolen (first, too), self or
-    takeover."""
+    """The claim's kind for metrics and logs: closing, first, stolen (first, too), hedged,
+    self or takeover."""
     if plan.ending is not None:
         return "closing"
+    if plan.hedged:
+        return "hedged"
     if plan.prev is None:
         return "stolen" if stolen else "first"
     replaces_itself = bool(state.claims) and state.claims[-1][1] == worker
@@ -131,6 +135,7 @@ def claim_record(
         copied=copied,
         dropped=dropped if plan.prev is None else 0,
         served=served,
+        hedged=plan.hedged,
     )
 
 

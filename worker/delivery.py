@@ -19,6 +19,7 @@ class Delivery:
             P10). The tracker is not valid.
         handed_over: the worker that has the partition offered a response that had begun, because
             its own model is another one.
+        hedged: another worker has begun, and its first token is late (log rule §26).
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -31,6 +32,7 @@ class Delivery:
     size: int = 0
     stolen: bool = False
     handed_over: bool = False
+    hedged: bool = False
 
     @property
     def rank(self) -> int:

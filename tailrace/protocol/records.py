@@ -268,6 +268,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     equal where the same ids make the same text and marks: names of parsers
     and the version of what runs them; empty for a plain response (log rule §16). `served` is the
     public name of the worker's model where that is not the one that was asked for (log rule §22).
+    `hedged`: `prev` lives and is late with its first token (log rule §26).
     """
 
     rid: str
@@ -285,6 +286,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     copied: Count = 0
     dropped: Count = 0
     served: str = ""
+    hedged: bool = False
     v: int = VERSION
 
     @property

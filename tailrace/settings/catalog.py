@@ -234,6 +234,7 @@ def _pool(name: Any, value: Any) -> Pool:
         stalled_after_s=shape.stalled_after_s,
         canary=shape.canary,
         canary_bounds=shape.canary_bounds,
+        hedge=shape.hedge,
     )
 
 

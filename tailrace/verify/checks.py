@@ -15,6 +15,7 @@ from tailrace.verify import (
     embedding_checks,
     fallback_checks,
     fork_checks,
+    hedge_checks,
     history,
     item_checks,
     kept_checks,
@@ -103,6 +104,7 @@ def _response(
     fork_checks.check_fork(out, response, account, found.responses)
     truncation_checks.check_truncation(out, response, account)
     fallback_checks.check_fallback(out, response, account)
+    hedge_checks.check_hedges(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

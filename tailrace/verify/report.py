@@ -24,6 +24,7 @@ CHECKS: Final = {
     "L12": "the end of a stored response is told once, as the log has it",
     "L13": "a prompt lacks only messages that may be left out, as the first claim says",
     "L14": "another model answers only in place of the one that was asked for, and is named",
+    "L18": "a hedged claim is one for each response, against an owner of its pool and model",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

@@ -109,6 +109,7 @@ def check_fold_agreement(
         real.ended.vectors if real.ended else (),
         real.served,
         real.prompt,
+        sorted(real.hedged),
     )
     reference = (
         account.ids,
@@ -122,6 +123,7 @@ def check_fold_agreement(
         account.vectors,
         account.served,
         account.prompt,
+        sorted(account.hedged),
     )
     names = (
         "ids",
@@ -135,6 +137,7 @@ def check_fold_agreement(
         "vectors",
         "model that answers",
         "length of the prompt",
+        "hedged claims",
     )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
@@ -352,7 +355,11 @@ def attempts(account: reference_fold.Account) -> list[Attempts]:
         if before is None:
             found.append(Attempts(1, 1))
             continue
-        lost = before.claim.own not in account.yielded and before.claim.worker != epoch.claim.worker
+        lost = (
+            before.claim.own not in account.yielded
+            and before.claim.worker != epoch.claim.worker
+            and not epoch.claim.hedged
+        )
         first = found[-1].counted == 1
         counts = lost and (first or made[before.claim.own] < PROGRESS)
         found.append(Attempts(found[-1].counted + counts, found[-1].begun + lost))

@@ -123,6 +123,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        hedged: bool = False,
     ) -> Writer:
         own = self.claim(
             request,
@@ -131,6 +132,7 @@ class World:
             copied=copied,
             dropped=0 if prev else dropped,
             served=served,
+            hedged=hedged,
         )
         return Writer(self, request, own, worker, list(accepted), held, copied, dropped, served)
 
@@ -143,6 +145,7 @@ class World:
         copied: int = 0,
         dropped: int = 0,
         served: str = "",
+        hedged: bool = False,
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -161,6 +164,7 @@ class World:
             copied,
             dropped,
             served,
+            hedged,
         )
         self.token(claim)
         return own
@@ -505,6 +509,7 @@ class Good:
     turn: records.Request  # the second of a conversation
     shortened: records.Request  # its prompt lacks two turns; taken over
     elsewhere: records.Request  # its pool's worker died before a token; another pool answered
+    hedged: records.Request  # its first token was late, and a second worker was faster
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -530,6 +535,18 @@ def by_another_pool(w: World) -> records.Request:
     first = w.writer(request, "worker-1/a")
     w.append(SMALL, PARTITION, request.rid, records.Reroute(request.rid, request, asked_ms))
     w.writer(request, "small-1/b", first, served="small-model").frames(20).end()
+    return request
+
+
+def by_a_faster_worker(w: World) -> records.Request:
+    """A response of a worker that is late. Two others make a token; the claim of one is first. Then
+    that one dies, and two more after it, so that one attempt more would be too many."""
+    request = w.ask("hedged", "bob")
+    first = w.writer(request, "worker-1/a")
+    second = w.writer(request, "worker-2/b", first, hedged=True)
+    w.writer(request, "worker-3/c", first, hedged=True)
+    third = w.writer(request, "worker-3/c", second)
+    w.writer(request, "worker-4/d", third).frames(20).end()
     return request
 
 
@@ -618,9 +635,10 @@ def _good() -> Good:
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
+    hedged = by_a_faster_worker(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere),
+        *(shortened, elsewhere, hedged),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -654,4 +672,5 @@ def _good() -> Good:
         turn,
         shortened,
         elsewhere,
+        hedged,
     )

@@ -61,7 +61,7 @@ def test_as_json_says_the_same() -> None:
     out = worlds.good().world.judge()
     found = json.loads(json.dumps(out.as_json()))
     assert found["verdict"] == "pass"
-    assert found["checks"]["L1"]["judged"] == 15
+    assert found["checks"]["L1"]["judged"] == 16
     assert found["figures"]["takeovers with k > 0"] == 7
 
 
