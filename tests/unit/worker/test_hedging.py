@@ -15,6 +15,7 @@ from tailrace.fair_queue import flow_of
 from tailrace.protocol import ids, records
 from tailrace.store.offers import Late
 from tailrace.store.redis_store import StoreUnavailable
+from tailrace.verify import checks, history
 from tests.support import memory_offers, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_members import Member, ask, done, member
@@ -171,6 +172,15 @@ def counted(outcome: str) -> Any:
     assert {k: n - before[k] for k, n in values().items() if n != before[k]} == {outcome: 1.0}
 
 
+def judged(memory: MemoryLog) -> None:
+    """`tailrace verify` finds nothing, and has seen a hedged claim."""
+    found = history.gather(
+        memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
+    )
+    report, _ = checks.judge(found, checks.Options(settle_s=0))
+    assert (report.failed(), report.results["L18"].judged) == ([], 1)
+
+
 async def ended(hedger: Hedger) -> None:
     await eventually(lambda: len(hedger.servings) == 0, "it has let go")
 
@@ -190,6 +200,7 @@ async def test_the_faster_worker_claims_and_the_first_owner_stops_and_commits() 
             assert found.text == scripted.expected_text(request.messages, TOKENS)
             await eventually(lambda: not it.engine.running, "the first owner's engine stops")
             await eventually(lambda: it.slow.committed[0] == 1, "the assigned worker commits it")
+            judged(it.memory)
             first, second = fast.context.engine.runs  # type: ignore[attr-defined]
             assert first.key != second.key
             assert not first.output_so_far
