@@ -55,10 +55,10 @@ async def test_an_idle_worker_is_faster_than_one_whose_first_token_is_late(
 ) -> None:
     """The gateway's part, the workers, Kafka and Redis; not a gateway's process."""
     shape = {"models": [workers.MODEL_NAME], "max_model_len": 8192, "hedge": {"share": 1.0}}
-    pools = {"TAILRACE_POOLS": json.dumps({bench.pool: shape})}
+    pools = json.dumps({bench.pool: shape})
     # Longer than the test may take, and so that no other worker ends it by its grace.
-    slow = await bench.serve(TAILRACE_SCRIPT_FIRST_TOKEN_MS="25000", **pools)
-    fast = await bench.serve(**pools)
+    slow = await bench.serve(TAILRACE_SCRIPT_FIRST_TOKEN_MS="25000", TAILRACE_POOLS=pools)
+    fast = await bench.serve(TAILRACE_POOLS=pools)
 
     def partitions(of: workers.Inside) -> list[int]:
         assert of.app._consumer is not None
@@ -75,9 +75,7 @@ async def test_an_idle_worker_is_faster_than_one_whose_first_token_is_late(
     partition = partitions(slow)[0]
     redis = RedisStore(bench.redis_url)
     late = hedging.Hedges(
-        settings.CurrentPools(
-            settings.worker(bench._settings("g", "scripted", 6000) | pools).pools
-        ),
+        settings.CurrentPools(slow.app.pools.catalog),
         cache.Cache(redis),
     )
     for _ in range(hedging.LEAST):

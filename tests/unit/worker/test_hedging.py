@@ -257,7 +257,7 @@ async def test_a_token_of_the_owner_that_came_before_the_claim_stays() -> None:
                 Foreign(it.memory, request, name="slow/1").tokens(own, 3)
             return append(topic, partition, key, value, *more)
 
-        writer.append = late_append  # type: ignore[method-assign]
+        writer.append = late_append  # type: ignore[method-assign, assignment]
         await fast.hedging.step()
         await done(it.memory, request)
         found = it.of(request)
