@@ -169,13 +169,18 @@ class Serving:
             return None
         try:
             await self._encode(entry.fold)
-            won = await warming.first_token(context, response, entry)
-        except base.EngineError as error:
-            if base.classify(error) is base.Verdict.DIE:
+            if not await warming.first_token(context, response, entry):
+                return None
+        except Exception as error:  # the owner may do better
+            verdict = base.classify(error)
+            telemetry.log(
+                telemetry.Action.TASK_FAILED,
+                response=response.rid,
+                verdict=verdict.value,
+                exc_info=error,
+            )
+            if verdict is base.Verdict.DIE:
                 context.engine.dead.set()
-            won = False
-        if not won:
-            response.release_slots()
             return None
         assert response.prompt_ids is not None
         return ClaimPlan(entry.fold.owner, response.prompt_ids, hedged=True)

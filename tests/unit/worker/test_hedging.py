@@ -12,7 +12,7 @@ import prometheus_client
 import pytest
 
 from tailrace.fair_queue import flow_of
-from tailrace.protocol import ids, records
+from tailrace.protocol import ids, records, topics
 from tailrace.store.offers import Late
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.verify import checks, history
@@ -67,6 +67,14 @@ class Engine(scripted.Scripted):
             await super().generate(job, on_step)
         finally:
             self.running -= 1
+
+
+class Slow(MemoryOffers[Late]):
+    """Offers that others read while one takes one back."""
+
+    async def withdraw(self, pool: str, name: str) -> bool:
+        await asyncio.sleep(0.01)
+        return await super().withdraw(pool, name)
 
 
 @dataclass
@@ -267,10 +275,12 @@ async def test_a_token_of_the_owner_that_came_before_the_claim_stays() -> None:
 
 async def test_one_of_several_idle_workers_takes_it() -> None:
     async with room() as it:
+        it.store = Slow(Late)
         engines = [Engine(waits=True), Engine(waits=True)]
         request = await it.late()
         hedgers = [it.hedger(f"fast{n}", engine) for n, engine in enumerate(engines)]
         await asyncio.gather(*(each.hedging.step() for each in hedgers))
+        assert [len(each.servings) for each in hedgers] in ([0, 1], [1, 0])
         await eventually(lambda: any(e.running for e in engines), "one warms")
         assert sum(len(e.runs) for e in engines) == 1
         assert len(it.of(request).claims) == 1
@@ -311,17 +321,55 @@ async def test_a_busy_worker_takes_nothing() -> None:
         assert list(it.store.held) == [request.rid]
 
 
-async def test_an_engine_that_fails_leaves_the_response_to_its_owner() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [base.Transient("no"), base.Refused("code", "never"), ValueError("a defect")],
+    ids=["transient", "refused", "a defect"],
+)
+async def test_an_engine_that_fails_leaves_the_response_to_its_owner(error: Exception) -> None:
     with counted("left"):
         async with room() as it:
             engine = Engine()
-            engine.error = base.Transient("no")
+            engine.error = error
             request, fast = await it.late(), it.hedger(engine=engine)
             await fast.hedging.step()
             await ended(fast)
             assert len(engine.runs) == 1
             assert len(it.of(request).claims) == 1
             assert not engine.dead.is_set()
+
+
+async def test_an_engine_that_says_nothing_at_all_shows_nothing() -> None:
+    class Mute(Engine):
+        async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
+            self.runs.append(job)
+
+    with counted("left"):
+        async with room() as it:
+            engine = Mute()
+            request, fast = await it.late(), it.hedger(engine=engine)
+            await fast.hedging.step()
+            await ended(fast)
+            assert (len(engine.runs), len(it.of(request).claims)) == (1, 1)
+
+
+async def test_of_two_tokens_at_once_the_one_in_the_log_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warming, "LOOK_S", 30.0)  # only the engine's token makes it look
+
+    async with room() as it:
+        request = await it.late()
+        fast = it.hedger(engine=Engine(waits=True))
+        engine: Any = fast.context.engine
+        await fast.hedging.step()
+        await eventually(lambda: engine.running, "it warms")
+        Foreign(it.memory, request).tokens(it.of(request).claims[0].own, 3)
+        end = it.memory.partition(topics.TOKENS, 0).end
+        await eventually(lambda: fast.context.tail.position(0) == end, "the tail has read it")
+        engine.open.set()
+        await ended(fast)
+        assert it.workers(request) == ["slow/1"]
 
 
 async def test_an_engine_that_dies_ends_its_worker() -> None:
