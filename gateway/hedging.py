@@ -78,6 +78,7 @@ class _Pending:
         sent_at: when its request was in the log (monotonic seconds).
         claimed_at: when it was first seen to have an owner; 0 before.
         offered: it was offered, or is never to be.
+        late_after_s: after how long it was late, if it was offered; else infinite.
     """
 
     subscription: delivery.Subscription
@@ -85,6 +86,7 @@ class _Pending:
     sent_at: float
     claimed_at: float = 0.0
     offered: bool = False
+    late_after_s: float = math.inf
 
 
 class Hedges:
@@ -134,7 +136,10 @@ class Hedges:
         found = self._pending.pop(rid, None)
         if found is not None:
             now = self._clock()
-            self._paces[_pool(found.subscription.state)].began(now, now - found.sent_at)
+            # What a hedge made of it must not say what is late: every hedge comes a little after
+            # that, so it would rise with each one.
+            seconds = min(now - found.sent_at, found.late_after_s)
+            self._paces[_pool(found.subscription.state)].began(now, seconds)
 
     def ended(self, rid: str) -> None:
         """Nobody here follows the response any more."""
@@ -157,7 +162,7 @@ class Hedges:
                 late_after_s[pool] = self._paces[pool].late_after_s(now)
             late = now - found.sent_at > late_after_s[pool] and now - found.claimed_at >= FLOOR_S
             if late and self._share(pool) and self._paces[pool].spend():
-                found.offered = True
+                found.offered, found.late_after_s = True, late_after_s[pool]
                 await self._offer(rid, found, pool)
 
     async def _offer(self, rid: str, found: _Pending, pool: str) -> None:

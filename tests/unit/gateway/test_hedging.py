@@ -185,6 +185,22 @@ async def test_no_more_than_the_share_is_offered() -> None:
     assert len(it.shared.offered) == 3, "a tenth of thirty"
 
 
+async def test_hedges_do_not_make_the_next_ones_later() -> None:
+    """A defect: with more hedges than one in twenty, each came a little later than the one before,
+    up to what the slow worker takes."""
+    it = Gateway()
+    before = it.hedges._paces["default"].late_after_s(it.time.now)
+    for n in range(hedging.MOST):
+        made = it.add(f"late-{n}")
+        made.claim()
+        await it.late(made)
+        it.time.advance(0.3)
+        made.token()
+        it.hedges.began(made.rid)
+    assert len(it.shared.offered) == hedging.MOST
+    assert it.hedges._paces["default"].late_after_s(it.time.now) == pytest.approx(before)
+
+
 async def test_the_pool_of_the_worker_that_has_it_decides() -> None:
     """Another pool answers for it (log rule §22) and does not hedge."""
     it = Gateway()
