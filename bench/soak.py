@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -142,11 +141,7 @@ def plot(path: Path, samples: Sequence[Sample]) -> bool:
 
 
 class Sampler:
-    """Looks at the processes of one stack.
-
-    Attributes:
-        _metrics: address of /metrics by part; only services have one.
-    """
+    """Looks at the processes of one stack."""
 
     def __init__(self, side: stacks.Side) -> None:
         self._began = time.monotonic()
@@ -156,10 +151,6 @@ class Sampler:
             for role in ROLES
             for number, pid in enumerate(side.roles.get(role, []), 1)
         }
-        self._metrics: dict[str, str] = {}
-        for part, process in self._processes.items():
-            if port := process.environ().get("TAILRACE_ADMIN_PORT"):
-                self._metrics[part] = f"http://127.0.0.1:{port}/metrics"
 
     def look(self) -> list[Sample]:
         """One sample per process that is alive."""
@@ -170,8 +161,9 @@ class Sampler:
                     "resident_mb": process.memory_info().rss / 1e6,
                     "files": float(process.num_fds()),
                 }
-                if part in self._metrics:
-                    values |= _tasks(self._metrics[part])
+                tasks = stacks.metric(process.pid, "tailrace_tasks")
+                if tasks is not None:
+                    values["tasks"] = tasks
                 if part.startswith("redis"):
                     values["keys"] = float(self._redis.dbsize())
                     values["data_mb"] = self._redis.info("memory")["used_memory_dataset"] / 1e6
@@ -185,16 +177,6 @@ class Sampler:
     def _prefixes(self) -> Counter[str]:
         keys: Iterable[bytes] = self._redis.scan_iter(count=SCAN)
         return Counter(key.partition(b":")[0].decode(errors="replace") for key in keys)
-
-
-def _tasks(address: str) -> dict[str, float]:
-    try:
-        with urllib.request.urlopen(address, timeout=SAMPLE_S) as answer:  # noqa: S310
-            lines = answer.read().decode().splitlines()
-    except OSError:
-        return {}
-    found = [line.split()[1] for line in lines if line.startswith("tailrace_tasks ")]
-    return {"tasks": float(found[0])} if found else {}
 
 
 def load(side: stacks.Side, minutes: float, users: int, summary: Path) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -247,6 +248,19 @@ def another_worker(side: Side, number: int, pool: str = "") -> Iterator[int]:
         yield worker.pid
     finally:
         end(worker)
+
+
+def metric(pid: int, name: str) -> float | None:
+    """The sum over all labels of what a service of this deployment shows under a metric's name.
+    None if the process has no metrics, or does not answer."""
+    port = psutil.Process(pid).environ().get("TAILRACE_ADMIN_PORT")
+    if not port:
+        return None
+    try:
+        lines = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text.splitlines()
+    except httpx.HTTPError:
+        return None
+    return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[{{ ]", line))
 
 
 def _start(

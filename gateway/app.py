@@ -29,6 +29,7 @@ from gateway import (
     endpoint,
     file_routes,
     files,
+    hedging,
     http,
     idempotency,
     idempotency_index,
@@ -265,6 +266,7 @@ class Gateway:
             self.token_counts,
             self.breakers,
             self.canaries,
+            hedging.Hedges(self.pools, cached),
             self.spawn,
         )
         self.sockets = endpoint.Sockets(
@@ -367,6 +369,7 @@ class Gateway:
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
             *(self.breakers, self.canaries, self.submission.rerouting),
+            self.submission.hedges,
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))

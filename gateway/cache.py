@@ -16,6 +16,7 @@ from tailrace.store import (
     canaries,
     idempotency,
     limits,
+    offers,
     prefixes,
     running,
     sessions,
@@ -40,6 +41,7 @@ class Cache:
         self._running = running.Running(redis)
         self._breakers = breakers.Breakers(redis)
         self._canaries = canaries.Canaries(redis)
+        self._late = offers.Offers(redis, offers.Late, "hedges")
         self._buckets = limits.TokenBuckets(redis)
 
     async def turn(self, rid: str) -> bytes | None:
@@ -100,6 +102,10 @@ class Cache:
         """Revisions that get no new requests, by pool and revision."""
         nothing: Mapping[tuple[str, str], canaries.Returned] = {}
         return await self._ask(self._canaries.listed(), nothing)
+
+    async def offer_late(self, pool: str, rid: str, late: offers.Late) -> None:
+        """Offer a response whose first token is late to the workers of its pool."""
+        await self._ask(self._late.publish(pool, rid, late), None)
 
     async def tell_running(self, gateway: str, counts: Mapping[str, int]) -> None:
         await self._ask(self._running.tell(gateway, counts), None)

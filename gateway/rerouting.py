@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import breaker, breakers, canaries, request_writer, response_stream, routes
+from gateway import breaker, breakers, canaries, hedging, request_writer, response_stream, routes
 from tailrace import log, settings, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, segments, topics
@@ -67,7 +67,7 @@ class Watched:
     @property
     def owner(self) -> str:
         """The pool whose worker has it, or else the one that got it last."""
-        return self.state.topic.split(".")[2] if self.state.topic.count(".") == 3 else self.at
+        return topics.pool_of(self.state.topic) or self.at
 
 
 class Rerouting:
@@ -84,6 +84,7 @@ class Rerouting:
         ways: routes.Routes,
         writer: request_writer.RequestWriter,
         weighed: canaries.Canaries,
+        late: hedging.Hedges,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -92,6 +93,7 @@ class Rerouting:
         self._routes = ways
         self._writer = writer
         self._canaries = weighed
+        self._late = late
         self._clock = clock
         self._watched: dict[str, Watched] = {}
 
@@ -108,6 +110,7 @@ class Rerouting:
 
     def ended(self, stream: response_stream.ResponseStream) -> None:
         """Nobody here follows the response any more: it has ended, or cannot be followed."""
+        self._late.ended(stream.rid)
         found = self._watched.pop(stream.rid, None)
         if found is None:
             return
@@ -125,6 +128,7 @@ class Rerouting:
 
     def began(self, stream: response_stream.ResponseStream, seconds: float) -> None:
         """The first token came, so long after the request."""
+        self._late.began(stream.rid)
         found = self._watched.get(stream.rid)
         if found is not None and not found.state.served and not found.state.answer_of:
             self._canaries.began(found.owner, found.state.model[0], seconds)

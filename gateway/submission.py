@@ -25,6 +25,7 @@ from gateway import (
     canaries,
     context,
     files,
+    hedging,
     idempotency,
     lanes,
     principal_counts,
@@ -60,6 +61,7 @@ class Submission:
     Attributes:
         streams: streams of the responses submitted here and of those followed here.
         rerouting: watches the responses submitted here.
+        hedges: watches for their first tokens.
         leaving: this process is on its way out. It is not ready, but takes requests until load
             balancers have noticed.
         refusing: no new requests are taken any more.
@@ -84,6 +86,7 @@ class Submission:
         tokens: token_counts.TokenCounts,
         broken: breakers.Breakers,
         weighed: canaries.Canaries,
+        late: hedging.Hedges,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
@@ -103,7 +106,8 @@ class Submission:
         self.streams = streams
         self._lately = backlog.Lately()
         self._routes = routes.Routes(pools, broken, workers, self._lately_sent)
-        self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed)
+        self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed, late)
+        self.hedges = late
         streams.on_end = self.rerouting.ended
         streams.on_first_token = self.rerouting.began
         self._spawn = spawn
@@ -304,6 +308,7 @@ class Submission:
             sent_at=now,
         )
         self.rerouting.add(request.rid, watched)
+        self.hedges.add(request, subscription, home, create.priority, partition)
         written = records.decode_request(subscription.request)
         if pool != home and written is not None:
             self._spawn(self.rerouting.send(written, watched, pool))

@@ -17,7 +17,7 @@ from tailrace.protocol import topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
 from tailrace.store.answers import Answers
-from tailrace.store.offers import Offers
+from tailrace.store.offers import Late, Offers
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.queues import Queues
 from tailrace.store.workers import Workers
@@ -31,6 +31,7 @@ from worker.foreign_requests import ForeignRequests
 from worker.fork_sources import ForkSources
 from worker.handing_over import HandingOver, Handover
 from worker.heartbeat import Heartbeat
+from worker.hedging import Hedging
 from worker.held_prefixes import HeldPrefixes
 from worker.history_writer import HistoryWriter
 from worker.metering import Metering
@@ -235,6 +236,8 @@ class App:
         )
         handing = self._handing_over(context, foreign)
         background.append(tasks.create_task(handing.run(), name="handing-over"))
+        hedging = self._hedging(consumer, foreign)
+        background.append(tasks.create_task(hedging.run(), name="hedging"))
         if self._settings.steal_after_s:
             stealing = self._stealing(context, consumer, foreign)
             background.append(tasks.create_task(stealing.run(), name="stealing"))
@@ -372,6 +375,24 @@ class App:
             name=self._settings.name,
             well=lambda: not self.status.trouble(),
         )
+
+    def _hedging(self, consumer: RequestConsumer, foreign: ForeignRequests) -> Hedging:
+        assert self._servings is not None
+        remote = isinstance(self._engine, base.Remote)
+        return Hedging(
+            Offers(self._connections.redis, Late, "hedges"),
+            self._servings,
+            consumer,
+            foreign,
+            pool=self._settings.pool,
+            wanted=lambda: self._hedges() and not remote,
+            well=lambda: not self.status.trouble(),
+        )
+
+    def _hedges(self) -> bool:
+        """Whether a second worker may start on late requests of the pool, as it is now."""
+        pool = self.pools.catalog.pool(self._settings.pool)
+        return pool is not None and pool.hedge.share > 0
 
     # ---- leaving ---------------------------------------------------------------------------------
 

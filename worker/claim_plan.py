@@ -80,6 +80,7 @@ class ClaimPlan:
         given: the former answer that it writes again (log rule §24); None: the engine makes one.
         continues: it begins a segment, whose prompt is only known behind the barrier (log rule
             §25).
+        hedged: the owner that it replaces lives, and its first token is late.
     """
 
     prev: str | None
@@ -90,13 +91,13 @@ class ClaimPlan:
     alone: bool = False
     copied: Sequence[int] | None = None
     given: Given | None = None
+    continues: bool = False
+    hedged: bool = False
 
     @property
     def prompt_tokens(self) -> int:
         """Length of the prompt in tokens; 0 where it was not encoded."""
         return len(self.prompt_ids) if self.given is None else self.given.prompt_tokens
-
-    continues: bool = False
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -107,10 +108,12 @@ def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
 
 
 def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = False) -> str:
-    """The claim's kind for metrics and logs: closing, first, stolen (first, too), self or
-    takeover."""
+    """The claim's kind for metrics and logs: closing, first, stolen (first, too), hedged,
+    self or takeover."""
     if plan.ending is not None:
         return "closing"
+    if plan.hedged:
+        return "hedged"
     if plan.prev is None:
         return "stolen" if stolen else "first"
     replaces_itself = bool(state.claims) and state.claims[-1][1] == worker
@@ -153,6 +156,7 @@ def claim_record(
         served=served,
         answer_of=plan.given.rid if plan.given is not None else "",
         continues=plan.continues,
+        hedged=plan.hedged,
     )
 
 

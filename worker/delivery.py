@@ -20,6 +20,7 @@ class Delivery:
         handed_over: the worker that has the partition offered a response that had begun, because
             its own model is another one.
         continues: a gateway asked the pool to continue another model's text (log rule §25).
+        hedged: another worker has begun, and its first token is late (log rule §26).
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -33,6 +34,7 @@ class Delivery:
     stolen: bool = False
     handed_over: bool = False
     continues: bool = False
+    hedged: bool = False
 
     @property
     def rank(self) -> int:

@@ -33,6 +33,7 @@ def pack(state: fold.Fold) -> bytes:
             [part for claim in state.claims for part in claim],
             state.starts,
             sorted(state.yielded),
+            sorted(state.hedged),
             state.last_offset,
             state.last_active,
             [ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp],
@@ -58,6 +59,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         claims,
         starts,
         yielded,
+        hedged,
         last_offset,
         last_active,
         (reason, status, text_tail, error, timestamp),
@@ -98,6 +100,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,
         yielded=set(yielded),
+        hedged=set(hedged),
         ended=ended,
         cancelled_by={
             records.Owner(*by): dataclasses.replace(ended, reason=why, timestamp=at)

@@ -38,6 +38,14 @@ class ForeignRequests:
         self._offsets = offsets
         self._partition_count = partitions
 
+    @property
+    def room(self) -> int:
+        """How many requests of others could begin here at once: none while own ones wait."""
+        slots = self._context.engine_slots
+        if self._context.leaving or slots.queued or not self._consumer.idle:
+            return 0
+        return max(0, slots.bound - max(slots.running, self._servings.wanting_slots))
+
     async def serve(
         self,
         topic: str,
@@ -46,6 +54,7 @@ class ForeignRequests:
         free: Callable[[], int],
         *,
         handed_over: bool = False,
+        hedged: bool = False,
     ) -> None:
         """Serve the requests at these offsets, as far as they are any, the partition is another
         worker's, and `free` says that there is room.
@@ -83,6 +92,7 @@ class ForeignRequests:
                 stolen=True,
                 handed_over=handed_over,
                 continues=continues(r),
+                hedged=hedged,
             )
             self._servings.deliver(request, delivery)
 

@@ -47,7 +47,9 @@ class Offering(Generic[T]):
         return found
 
 
-async def rounds(step: Callable[[], Awaitable[None]], part: str) -> None:
+async def rounds(
+    step: Callable[[], Awaitable[None]], part: str, every_s: float | None = None
+) -> None:
     """Call `step` again and again until cancelled. What one round could not do, the next one does.
 
     Args:
@@ -60,4 +62,4 @@ async def rounds(step: Callable[[], Awaitable[None]], part: str) -> None:
             pass
         except Exception as error:  # a defect here must not end the worker
             telemetry.log(telemetry.Action.TASK_FAILED, part=part, exc_info=error)
-        await asyncio.sleep(EVERY_S)
+        await asyncio.sleep(EVERY_S if every_s is None else every_s)

@@ -132,6 +132,11 @@ class ServedResponse:
         return any(delivery.continues for delivery in self.deliveries)
 
     @property
+    def hedged(self) -> bool:
+        """Whether it is stolen because the first token of its owner is late."""
+        return self.stolen and any(delivery.hedged for delivery in self.deliveries)
+
+    @property
     def patient(self) -> bool:
         """Whether it waits for a slot. A stolen one that had not begun starts at once or never."""
         return not self.stolen or self.handed_over

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tailrace import log, telemetry
 from tailrace.protocol import fold, history, ids, records
 from tailrace.retry import retry_until
-from worker import claim_plan, slots, takeover, truncation
+from worker import claim_plan, slots, takeover, truncation, warming
 from worker.attempt import Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.claim_runner import ClaimRunner
@@ -92,7 +92,9 @@ class Serving:
             entry.listener = lambda: self._on_change(entry)
             try:
                 outcome = await self._serve(entry)
-                if response.stolen:
+                if response.hedged:
+                    _note_hedged(response, entry.fold)
+                elif response.stolen:
                     _note_stolen(response, entry.fold)
                 return outcome
             finally:
@@ -111,8 +113,15 @@ class Serving:
             except log.HistoryLost:
                 return record_lost(response, "history lost")
             self._on_change(entry)
-            decision = self._decide(entry.fold)
             own = response.fencing_tokens
+            if response.hedged and not own:
+                hedge = await self._hedge(entry)
+                if hedge is not None:
+                    await self._carry_out(hedge, entry)
+                elif response.hedged:
+                    return Outcome.LEFT
+                continue
+            decision = self._decide(entry.fold)
             if response.stolen and not takeover.may_steal(
                 entry.fold, decision, own, handed_over=response.handed_over
             ):
@@ -146,6 +155,35 @@ class Serving:
             expires_ms=self.response.expires_ms,
             withheld_ms=withheld_ms,
         )
+
+    async def _hedge(self, entry: Entry) -> ClaimPlan | None:
+        """Try to be faster than the owner (log rule §26): the claim by which the response goes on
+        here, once this worker's engine has made a first token and the log still has none. None
+        where it stays the owner's."""
+        response, context = self.response, self._context
+        if not warming.may(context, response, entry.fold):
+            return None
+        held, pool = response.held_slots, context.engine_slots
+        await self._acquire_slot(held, pool, response.rank, entry, None)
+        if pool not in held:
+            return None
+        try:
+            await self._encode(entry.fold)
+            if not await warming.first_token(context, response, entry):
+                return None
+        except Exception as error:  # the owner may do better
+            verdict = base.classify(error)
+            telemetry.log(
+                telemetry.Action.TASK_FAILED,
+                response=response.rid,
+                verdict=verdict.value,
+                exc_info=error,
+            )
+            if verdict is base.Verdict.DIE:
+                context.engine.dead.set()
+            return None
+        assert response.prompt_ids is not None
+        return ClaimPlan(entry.fold.owner, response.prompt_ids, hedged=True)
 
     def _on_change(self, entry: Entry) -> None:
         """Ownership or phase changed: tell the trackers and the running claim."""
@@ -322,6 +360,17 @@ def _lacks_beginning(state: fold.Fold) -> bool:
     """Whether the log has not all yet of what a fork begins with. If it has, that counts, whatever
     became of the source."""
     return state.next == 0 or state.next < state.copied
+
+
+def _note_hedged(response: ServedResponse, state: fold.Fold) -> None:
+    """Count what became of a response whose first token was late elsewhere."""
+    if any(own in response.fencing_tokens for own, _ in state.claims):
+        outcome = "won"
+    else:
+        begun = state.next or len(state.claims) > 1 or state.phase is fold.Phase.DONE
+        outcome = "lost" if begun else "left"
+    telemetry.HEDGED.labels(outcome=outcome).inc()
+    telemetry.log(telemetry.Action.RESPONSE_HEDGED, response=response.rid, outcome=outcome)
 
 
 def _note_stolen(response: ServedResponse, state: fold.Fold) -> None:

@@ -93,10 +93,7 @@ class Stealing:
 
     def _free(self) -> int:
         """How many requests of others this worker could begin with at once."""
-        slots = self._context.engine_slots
-        if self._context.leaving or slots.queued or not (self._consumer.idle and self._well()):
-            return 0
-        return max(0, slots.bound - max(slots.running, self._servings.wanting_slots))
+        return self._foreign.room if self._well() else 0
 
     async def _take(self) -> None:
         offered = await self._offers.of_others()

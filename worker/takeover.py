@@ -162,12 +162,14 @@ class Attempts(NamedTuple):
 def attempts(state: fold.Fold, claims: int | None = None) -> Attempts:
     """The attempts in the first `claims` claims; in all claims if it is None.
 
-    A claim begins no attempt if it replaced an owner that had yielded, or one of the same process.
+    A claim begins no attempt if it replaced an owner that had yielded, or one of the same process,
+    or one that lived and was late (log rule §26).
     """
     among = list(zip(state.claims, state.starts, strict=True))[:claims]
     found = Attempts(len(among[:1]), len(among[:1]))
-    for ((prev, prev_worker), start), ((_, worker), end) in itertools.pairwise(among):
-        found = found.after(prev not in state.yielded and prev_worker != worker, end - start)
+    for ((prev, prev_worker), start), ((own, worker), end) in itertools.pairwise(among):
+        kept = prev in state.yielded or own in state.hedged or prev_worker == worker
+        found = found.after(not kept, end - start)
     return found
 
 
@@ -218,6 +220,24 @@ def decide(
             return HandOver(grace_ms - quiet_ms)
         return Close(prev, "model_changed", ran.counted)
     return Claim(prev, last=last, alone=alone)
+
+
+def may_hedge(state: fold.Fold, me: Self) -> bool:
+    """Whether this worker may race for the first token (log rule §26): another process owns the
+    response by its first claim, from the same pool and with the same model, and has no token.
+
+    The claim is no attempt, so it is the second one or none: a request that kills its workers gets
+    one worker more by it, and no response is hedged twice.
+    """
+    return (
+        state.phase is fold.Phase.LIVE
+        and len(state.claims) == 1
+        and not state.next
+        and state.owner not in state.yielded
+        and state.claims[0][1] != me.worker
+        and state.topic == me.topic
+        and state.model == (me.model_rev, me.tokenizer_digest, me.parser)
+    )
 
 
 def may_steal(

@@ -174,6 +174,8 @@ class Fold:
         claims: accepted claims in order, as (fencing token, worker).
         starts: for each of them, how many tokens were accepted before it.
         yielded: fencing tokens whose workers asked to be taken over.
+        hedged: fencing tokens of claims that replaced an owner whose first token was late (log rule
+            §26).
         ended: the end; None until DONE.
         principal: whose response it is, as the request says; None while no request is known. What
             the first claim says comes before it.
@@ -207,6 +209,7 @@ class Fold:
     claims: list[tuple[str, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     yielded: set[str] = field(default_factory=set)
+    hedged: set[str] = field(default_factory=set)
     ended: Ended | None = None
     principal: records.Owner | None = None
     cancelled_by: dict[records.Owner, Ended] = field(default_factory=dict)
@@ -297,6 +300,8 @@ class Fold:
         self.cancelled_by.clear()
         self.claims.append((record.own, record.worker))
         self.starts.append(self.next)
+        if record.hedged:
+            self.hedged.add(record.own)
         continues = record.continues and self.next > 0
         return Claimed(record, self.epoch, self.served, self.model[0], self.answer_of, continues)
 

@@ -283,6 +283,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     `answer_of` is the response whose ids it writes instead of generating any (log rule §24).
     `continues`: the tokens before it are of another model, and it continues their text (log rule
     §25).
+    `hedged`: `prev` lives and is late with its first token (log rule §26).
     """
 
     rid: str
@@ -302,6 +303,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     served: str = ""
     answer_of: str = ""
     continues: bool = False
+    hedged: bool = False
     v: int = VERSION
 
     @property

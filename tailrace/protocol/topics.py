@@ -66,6 +66,12 @@ def requests(pool: str, priority: str) -> str:
     return f"llm.requests.{pool}.{priority}"
 
 
+def pool_of(name: str) -> str:
+    """The pool of a request topic; empty for any other name."""
+    parts = name.split(".")
+    return parts[2] if len(parts) == 4 and parts[:2] == ["llm", "requests"] else ""
+
+
 def group(pool: str) -> str:
     """Consumer group of a pool's workers."""
     return f"tailrace.{pool}"

@@ -204,6 +204,8 @@ def _pool(name: Any, value: Any) -> Pool:
             engines.find(shape.engine)
         except engines.UnknownEngine as error:
             raise ValueError(f"{where}: engine: {error}") from error
+    if shape.hedge.share and shape.engine and engines.find(shape.engine) is engines.OPENAI:
+        raise ValueError(f"{where}: hedge: an engine at a URL runs nothing twice")
     if isinstance(shape.canary, dict) and not any(shape.canary.values()):
         raise ValueError(f"{where}: canary: no revision has a weight above 0")
     if shape.cache == "none" and "enable_prefix_caching" in shape.engine_args:
@@ -237,6 +239,7 @@ def _pool(name: Any, value: Any) -> Pool:
         canary=shape.canary,
         canary_bounds=shape.canary_bounds,
         cached_answers=shape.cached_answers,
+        hedge=shape.hedge,
     )
 
 

@@ -89,6 +89,19 @@ class CachedAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 3600.0
 
 
+class Hedge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many first tokens of interactive requests a second worker may race for."""
+
+    share: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0,
+            le=1,
+            description="part of the interactive requests, at each gateway; 0: none",
+        ),
+    ] = 0.0
+
+
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 RevisionName = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Canary = Percent | dict[RevisionName, Annotated[float, msgspec.Meta(ge=0)]]
@@ -130,6 +143,7 @@ class Pool:
     canary: Canary | None = None
     canary_bounds: CanaryBounds = CanaryBounds()  # noqa: RUF009 - frozen
     cached_answers: CachedAnswers | None = None
+    hedge: Hedge = Hedge()  # noqa: RUF009 - frozen
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -304,6 +318,13 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "of its tenant get it again, marked; without this member, each is generated"
         ),
     ] = None
+    hedge: Annotated[
+        Hedge,
+        msgspec.Meta(
+            description="how many interactive requests a second worker may start on, when the "
+            "first token is later than 95 of 100 are"
+        ),
+    ] = Hedge()
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

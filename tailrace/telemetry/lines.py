@@ -44,6 +44,7 @@ class Action(enum.StrEnum):
     RESPONSE_LOST = "response_lost"  # another worker has claimed it
     RESPONSE_WITHDRAWN = "response_withdrawn"  # its client was told that the outcome is unknown
     RESPONSE_REROUTED = "response_rerouted"  # another pool may answer it
+    RESPONSE_HEDGED = "response_hedged"  # its first token is late: a second worker starts, or did
     RESPONSE_ENDED = "response_ended"
     DEAD_LETTER = "dead_letter"
 

@@ -78,6 +78,11 @@ POOL_FAILURES: Final = Counter(
     "What a pool's breaker was told of: failed, late, stalled",
     ["pool", "reason"],
 )
+HEDGES_OFFERED: Final = Counter(
+    "tailrace_hedges_offered",
+    "Responses without a first token that a second worker may start on",
+    ["pool"],
+)
 FALLBACKS: Final = Counter(
     "tailrace_fallbacks",
     "Requests that another pool got than their own, or their last",
@@ -145,7 +150,7 @@ FORGED_RECORDS: Final = Counter(
 )
 CLAIMS: Final = Counter(
     "tailrace_claims",
-    "Claims written by this worker: first, stolen, takeover, self, closing",
+    "Claims written by this worker: first, stolen, hedged, takeover, self, closing",
     ["kind"],
 )
 TAKEOVERS: Final = Counter(
@@ -157,6 +162,12 @@ STOLEN: Final = Counter(
     "tailrace_stolen_requests",
     "Requests taken from another worker's partition: claimed, lost_race (another worker's claim "
     "came first), left (begun, ended, or no slot was free)",
+    ["outcome"],
+)
+HEDGED: Final = Counter(
+    "tailrace_hedged_requests",
+    "Late responses that this worker raced for: won (its claim took effect), lost (the owner's "
+    "token or another claim came first), left (no slot, or the engine did not answer)",
     ["outcome"],
 )
 PAUSED: Final = Counter(

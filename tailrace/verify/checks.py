@@ -17,6 +17,7 @@ from tailrace.verify import (
     embedding_checks,
     fallback_checks,
     fork_checks,
+    hedge_checks,
     history,
     item_checks,
     kept_checks,
@@ -109,6 +110,7 @@ def _response(
     continuation_checks.check_continuation(out, response, found.responses)
     answer_checks.check_answer(out, response, account, found.responses)
     segment_checks.check_segments(out, response, account)
+    hedge_checks.check_hedges(out, response, account)
     response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)

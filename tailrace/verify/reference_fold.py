@@ -232,6 +232,11 @@ class Account:
         return said[-1] if said else ""
 
     @property
+    def hedged(self) -> list[str]:
+        """Owners that replaced one that lived and was late."""
+        return [epoch.claim.own for epoch in self.epochs if epoch.claim.hedged]
+
+    @property
     def made(self) -> int:
         """How many ids were generated for it."""
         return max(0, self.total - self.copied)

@@ -27,6 +27,7 @@ CHECKS: Final = {
     "L15": "a text is continued as it was, and only one that was cut short",
     "L16": "an answer that is given again is the one that it names, and its bill says so",
     "L17": "another model continues the text only where it may, in place of the one before it",
+    "L18": "a hedged claim is one for each response, against an owner of its pool and model",
     "C1": "sequence_number is dense from the position asked for",
     "C2": "what a watcher holds is a prefix of the log's events",
     "C3": "watchers that saw the end saw the same one",

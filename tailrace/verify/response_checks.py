@@ -112,6 +112,7 @@ def check_fold_agreement(
         real.prompt,
         real.answer_of,
         [tuple(each) for each in real.former],
+        sorted(real.hedged),
     )
     reference = (
         account.ids,
@@ -127,6 +128,7 @@ def check_fold_agreement(
         account.prompt,
         account.answer_of,
         account.former,
+        sorted(account.hedged),
     )
     names = (
         "ids",
@@ -142,6 +144,7 @@ def check_fold_agreement(
         "length of the prompt",
         "answer that is given again",
         "segments",
+        "hedged claims",
     )
     differing = [name for name, a, b in zip(names, product, reference, strict=True) if a != b]
     if differing:
@@ -368,7 +371,11 @@ def attempts(account: reference_fold.Account) -> list[Attempts]:
         if before is None:
             found.append(Attempts(1, 1))
             continue
-        lost = before.claim.own not in account.yielded and before.claim.worker != epoch.claim.worker
+        lost = (
+            before.claim.own not in account.yielded
+            and before.claim.worker != epoch.claim.worker
+            and not epoch.claim.hedged
+        )
         first = found[-1].counted == 1
         counts = lost and (first or made[before.claim.own] < PROGRESS)
         found.append(Attempts(found[-1].counted + counts, found[-1].begun + lost))

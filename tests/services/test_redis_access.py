@@ -19,7 +19,7 @@ from tailrace.protocol.queue_place import Place
 from tailrace.store.answers import Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
-from tailrace.store.offers import Offers
+from tailrace.store.offers import Late, Offers
 from tailrace.store.prefixes import Prefixes, name_of
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
@@ -148,6 +148,16 @@ async def test_a_worker_keeps_answers_and_gateways_see_that_there_are_some(
     await Answers(worker).keep("default", "digest", answer, 60.0)
     for client in (worker, gateway):
         assert await Answers(client).find("default", "digest") == answer
+
+
+async def test_a_gateway_offers_late_responses_and_one_worker_takes_each(
+    gateway: RedisStore, worker: RedisStore
+) -> None:
+    await Offers(gateway, Late, "hedges").publish("default", "resp_a", Late(1, 2))
+    hedges = Offers(worker, Late, "hedges")
+    assert await hedges.all_of("default") == {"resp_a": Late(1, 2)}
+    taken = [await hedges.withdraw("default", "resp_a") for _ in range(2)]
+    assert taken == [True, False]
 
 
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:

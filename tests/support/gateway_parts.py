@@ -17,6 +17,7 @@ from gateway import (
     conversation_items,
     conversations,
     files,
+    hedging,
     idempotency,
     idempotency_index,
     principal_counts,
@@ -127,6 +128,7 @@ class Parts:
         self.counts = principal_counts.PrincipalCounts(self.cache, self.streams.running, "this")
         self.workers = worker_registry.WorkerRegistry(self.cache, self.current)
         self.canaries = canaries.Canaries(self.current, self.workers, self.cache)
+        self.hedges = hedging.Hedges(self.current, self.cache)
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
             self.delivery,
@@ -181,6 +183,7 @@ class Parts:
             self.token_counts,
             self.breakers,
             self.canaries,
+            self.hedges,
             self.spawn,
         )
 

@@ -41,9 +41,9 @@ class MemoryOffers(Generic[T]):
         self._answer()
         self.held[name] = msgspec.json.encode(offer)
 
-    async def withdraw(self, pool: str, name: str) -> None:
+    async def withdraw(self, pool: str, name: str) -> bool:
         self._answer()
-        self.held.pop(name, None)
+        return self.held.pop(name, None) is not None
 
     async def all_of(self, pool: str) -> dict[str, T]:
         self._answer()

@@ -67,6 +67,11 @@ class MemoryRedis(RedisStore):
             return self._set(f"{key}:{args[3]}", args[2])
         if kind == "queue":
             return self._tell_queue(key, *args[2:])
+        if kind == "hedges":
+            held = self.hashes.setdefault(key, {})
+            if args:
+                held[args[0]] = args[2]
+            return [part for name, value in held.items() for part in (name.encode(), value)]
         assert kind in ("workers", "running", "breakers"), key
         return []
 

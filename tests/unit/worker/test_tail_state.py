@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
+import msgspec
+
 from tailrace.protocol import fold, history, ids, records
 from worker import tail_state
 from worker.tail_state import Entry, Partition
@@ -129,6 +131,17 @@ def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
     again.holds += 1
     state.release(rid(1))
     assert (list(state.entries), list(state.ended)) == ([], [rid(1)])
+
+
+def test_it_says_too_which_claims_were_hedged() -> None:
+    """A dead letter that is written again counts attempts (log rule §26)."""
+    state, second = Partition(0, 0, 0), "own2"
+    state.apply(claim(rid(1), "own1"), 3, 5)
+    hedged = msgspec.structs.replace(claim(rid(1), second, "own1"), hedged=True)
+    state.apply(hedged, 4, 6)
+    state.apply(records.End(rid(1), second, 0, "stop", fold.H0, usage=USAGE), 5, 7)
+    assert list(state.ended) == [rid(1)]
+    assert state.entry(rid(1)).fold.hedged == {second}
 
 
 def test_an_end_that_a_worker_waits_for_is_packed_when_it_lets_go() -> None:

@@ -26,11 +26,19 @@ class Story:
         self._offset += 1
         return self
 
-    def claim(self, own: str, worker: str, model_rev: str = "m1", parser: str = "") -> Story:
+    def claim(
+        self,
+        own: str,
+        worker: str,
+        model_rev: str = "m1",
+        parser: str = "",
+        hedged: bool = False,
+    ) -> Story:
         prev = self.fold.owner
-        return self.apply(
-            records.Claim(RID, own, prev, OWNER, worker, "t", 0, model_rev, "t1", parser=parser)
+        claim = records.Claim(
+            *(RID, own, prev, OWNER, worker, "t", 0, model_rev, "t1"), parser=parser, hedged=hedged
         )
+        return self.apply(claim)
 
     def token(self, token: int = 1) -> Story:
         assert self.fold.owner
@@ -261,3 +269,52 @@ def test_a_first_claim_waits_for_a_cancel_that_may_be_on_its_way() -> None:
         for state in (fold.Fold(), cancelled)
     ]
     assert decided == [takeover.Wait(500), takeover.Finished()]
+
+
+RACER = takeover.Self("w-me", "m1", "t1", topic="t")
+
+
+def test_a_worker_may_race_for_the_first_token_of_an_owner_that_lives() -> None:
+    assert takeover.may_hedge(Story().claim("a", "w-a").fold, RACER)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        Story(),
+        Story().claim("a", "w-a").token(),
+        Story().claim("a", "w-a").claim("b", "w-b"),
+        Story().claim("a", "w-a").claim("b", "w-b", hedged=True),
+        Story().claim("a", "w-a").yields(),
+        Story().claim("a", "w-me"),
+        Story().claim("a", "w-a", model_rev="m2"),
+        Story().claim("a", "w-a", parser="p"),
+        Story().claim("a", "w-a").apply(records.Cancel(RID, OWNER)),
+    ],
+    ids=[
+        *("no owner", "a token", "a takeover", "a hedge", "a yield", "itself"),
+        *("another model", "another parser", "done"),
+    ],
+)
+def test_and_of_no_other(story: Story) -> None:
+    assert not takeover.may_hedge(story.fold, RACER)
+
+
+def test_nor_of_an_owner_of_another_pool() -> None:
+    me = takeover.Self("w-me", "m1", "t1", topic="other")
+    assert not takeover.may_hedge(Story().claim("a", "w-a").fold, me)
+
+
+def test_a_hedged_claim_is_no_attempt() -> None:
+    story = Story().claim("a", "w-a").claim("b", "w-b", hedged=True)
+    assert takeover.attempts(story.fold) == (1, 1)
+    story.claim("c", "w-c")
+    assert takeover.attempts(story.fold) == (2, 2)
+
+
+def test_the_first_owner_leaves_the_response_to_the_faster_one_while_that_one_lives() -> None:
+    first = takeover.Self("w-a", "m1", "t1", living={"w-b"}, abandoned={"a"})
+    story = Story().claim("a", "w-a").claim("b", "w-b", hedged=True)
+    assert story.decide(after_ms=5_000, me=first) == takeover.Wait(25_000)
+    assert story.token().decide(after_ms=500, me=first) == takeover.Wait(1_500)
+    assert story.decide(after_ms=2_000, me=first) == takeover.Claim("b")

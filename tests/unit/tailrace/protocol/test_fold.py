@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +163,15 @@ def test_rule_0_records_seen_before_a_reconnect_are_passed_over_and_not_counted(
         assert state.apply(record, offset) is fold.Ignored.SEEN
     assert observable(state) == before
     assert compare.word(state.apply(end("a", [1, 2]), 4)) == "ended"
+
+
+def test_a_fold_knows_the_hedged_claims_that_took_effect() -> None:
+    state = fold.Fold()
+    state.apply(claim("a", None, "w1"), 0)
+    state.apply(msgspec.structs.replace(claim("b", "a", "w2"), hedged=True), 1)
+    state.apply(msgspec.structs.replace(claim("c", "a", "w3"), hedged=True), 2)
+    assert (state.owner, state.hedged) == ("b", {"b"})
+    assert state.ignored == {fold.Ignored.LOST_RACE: 1}
 
 
 def test_what_a_fold_tells_of_a_whole_response() -> None:

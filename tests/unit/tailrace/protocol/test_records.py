@@ -564,3 +564,11 @@ def test_no_two_owners_that_must_not_share_a_cache_have_one_scope() -> None:
 def test_a_tenant_shares_its_cache() -> None:
     one, other = records.Owner("i", "alice", "acme"), records.Owner("i", "bob", "acme")
     assert one.cache_scope == other.cache_scope
+
+
+def test_a_hedged_claim_is_of_the_version_that_it_would_have_without() -> None:
+    """Readers that pass over the member read the same response."""
+    plain = records.Claim("r", "b", "a", records.Owner("i", "s"), "w", "t", 0, "m1", "t1")
+    hedged = msgspec.structs.replace(plain, hedged=True)
+    assert records.encode(hedged) == records.encode(plain)[:-1] + b',"hedged":true}'
+    assert records.decode_token(records.encode(hedged)) == hedged

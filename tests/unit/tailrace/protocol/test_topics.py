@@ -18,6 +18,13 @@ def request_topics() -> list[str]:
     return [topics.requests(pool, priority) for pool in POOLS for priority in topics.CLASSES]
 
 
+def test_a_request_topic_names_its_pool() -> None:
+    assert [topics.pool_of(name) for name in request_topics()] == [
+        pool for pool in POOLS for _ in topics.CLASSES
+    ]
+    assert [topics.pool_of(name) for name in ("", topics.TOKENS, "a.b.c.d")] == ["", "", ""]
+
+
 def test_the_table_holds_each_topic_once() -> None:
     names = [row.name for row in topics.table(POOLS)]
     assert sorted(names) == sorted(

@@ -28,6 +28,7 @@ pools:
     max_model_len: 1000
     classes: [batch]
     cache: none
+    hedge: {share: 0.05}
     truncation: auto
   large: {models: [l]}
 auto:
@@ -51,6 +52,7 @@ def test_a_file_with_everything() -> None:
     assert small.price.of(2_000_000, 1_000_000) == 4.5
     assert (small.longest_answer, small.default_output_tokens) == (100, 100)
     assert (small.classes, small.cache, small.truncation) == (("batch",), "none", "auto")
+    assert (small.hedge.share, large.hedge.share) == (0.05, 0.0)
     assert (large.longest_answer, large.classes) == (8192, ("interactive", "batch"))
     assert found.listed == ("s", "t", "fast", "l", "auto")
     assert found.find("fast") == (small, "s")
@@ -145,6 +147,11 @@ def test_the_example_and_its_schema_agree_with_the_code() -> None:
             "pool a: Object contains unknown field `ttl` - at `$.cached_answers`",
         ),
         ("pools: {a: {models: [m], cached_answers: true}}", "pool a: Expected `object | null`"),
+        ("pools: {a: {models: [m], hedge: {share: 1.5}}}", "pool a: Expected `float` <= 1"),
+        (
+            "pools: {a: {models: [m], engine: 'http://h/v1', hedge: {share: 0.1}}}",
+            "pool a: hedge: an engine at a URL",
+        ),
         ("- a", "the file: not a mapping"),
         ("", "the file: not a mapping"),
         ("pools: {1: {models: [m]}}", "the name of a pool is not a text"),

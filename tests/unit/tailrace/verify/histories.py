@@ -125,6 +125,7 @@ class World:
         served: str = "",
         answer_of: str = "",
         begun: tuple[int, str] = (0, ""),
+        hedged: bool = False,
         **claim: Any,
     ) -> Writer:
         own = self.claim(
@@ -135,6 +136,7 @@ class World:
             dropped=0 if prev else dropped,
             served=served,
             answer_of=answer_of,
+            hedged=hedged,
             **claim,
         )
         return Writer(
@@ -157,6 +159,7 @@ class World:
         topic: str = REQUESTS,
         *,
         continues: bool = False,
+        hedged: bool = False,
     ) -> str:
         own = f"{next(self.numbers):032x}"
         claim = records.Claim(
@@ -177,6 +180,7 @@ class World:
             served,
             answer_of,
             continues,
+            hedged,
         )
         self.token(claim)
         return own
@@ -544,6 +548,7 @@ class Good:
     continued: records.Request  # continues the text of `cut`; taken over
     greedy: records.Request  # generated, with temperature 0
     given: records.Request  # the answer of `greedy` again
+    hedged: records.Request  # its first token was late, and a second worker was faster
 
 
 def with_messages_left_out(w: World) -> records.Request:
@@ -617,6 +622,18 @@ def with_an_answer_given_again(
     second = w.ask("greedy", other, wants={**greedy, **wants})
     w.writer(second, "worker-2/b", answer_of=first.rid).frames(20, 20).end()
     return first, second
+
+
+def by_a_faster_worker(w: World) -> records.Request:
+    """A response of a worker that is late. Two others make a token; the claim of one is first. Then
+    that one dies, and two more after it, so that one attempt more would be too many."""
+    request = w.ask("hedged", "bob")
+    first = w.writer(request, "worker-1/a")
+    second = w.writer(request, "worker-2/b", first, hedged=True)
+    w.writer(request, "worker-3/c", first, hedged=True)
+    third = w.writer(request, "worker-3/c", second)
+    w.writer(request, "worker-4/d", third).frames(20).end()
+    return request
 
 
 def good() -> Good:
@@ -704,12 +721,13 @@ def _good() -> Good:
     turn = with_turns(w)
     shortened = with_messages_left_out(w)
     elsewhere = by_another_pool(w)
+    hedged = by_a_faster_worker(w)
     two_models = of_two_models(w)
     cut, continued = with_text_continued(w)
     greedy, given = with_an_answer_given_again(w)
     for request in (
         *(plain, taken, cancelled, failed, expired, keyed, again, items, fork, turn),
-        *(shortened, elsewhere, two_models, cut, continued, greedy, given),
+        *(shortened, elsewhere, two_models, cut, continued, greedy, given, hedged),
     ):
         w.keep(request)
         w.watch(request, request.owner.subject, f"steady-{request.rid}")
@@ -748,4 +766,5 @@ def _good() -> Good:
         continued,
         greedy,
         given,
+        hedged,
     )

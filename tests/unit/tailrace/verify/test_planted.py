@@ -1234,6 +1234,44 @@ def an_answer_with_calls_is_continued(g: worlds.Good, _: random.Random) -> None:
     continues(g, previous=g.items.rid, owner=g.items.owner)
 
 
+@planted("L18")
+def a_hedged_claim_names_no_owner(g: worlds.Good, _: random.Random) -> None:
+    """It has no effect, so nothing else shows it."""
+    at = g.world.find(g.hedged.rid, records.Claim, 2)
+    edit(g.world, at, prev=None)
+
+
+@planted("L18")
+def a_response_is_hedged_twice(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.hedged.rid, records.Claim, 3), hedged=True)
+
+
+@planted("L18")
+def a_worker_of_another_pool_hedges(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.hedged.rid, records.Claim, 1), req_topic=worlds.SMALL)
+
+
+@planted("L18")
+def a_worker_of_another_model_hedges(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.hedged.rid, records.Claim, 1), model_rev="scripted-2")
+
+
+@planted("L18")
+def a_worker_hedges_against_itself(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.hedged.rid, records.Claim, 1), worker="worker-1/a")
+
+
+@planted("L18")
+def a_fork_is_hedged(g: worlds.Good, _: random.Random) -> None:
+    edit(g.world, g.world.find(g.fork.rid, records.Claim, 1), hedged=True)
+
+
+@planted("L7")
+def a_hedged_claim_counts_as_a_lost_worker(g: worlds.Good, _: random.Random) -> None:
+    """Without the mark the response has a fourth attempt."""
+    edit(g.world, g.world.find(g.hedged.rid, records.Claim, 1), hedged=False)
+
+
 @planted("L6")
 def the_model_that_was_asked_for_is_billed(g: worlds.Good, _: random.Random) -> None:
     w = g.world
@@ -1387,7 +1425,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 15
+    assert out.results["L9"].judged == 16
 
 
 class Forgetful(fold.Fold):
@@ -1422,6 +1460,17 @@ class OneItem(fold.Fold):
 
 def test_a_fold_without_segments_is_found() -> None:
     assert worlds.good().world.judge(fold_class=OneItem).failed() == ["L1"]
+
+
+class Unhedged(fold.Fold):
+    """Takes every claim for one that replaces a lost worker."""
+
+    def _claim(self, record: records.Claim) -> fold.Outcome:
+        return super()._claim(msgspec.structs.replace(record, hedged=False))
+
+
+def test_a_fold_that_does_not_know_hedged_claims_is_found() -> None:
+    assert worlds.good().world.judge(fold_class=Unhedged).failed() == ["L1"]
 
 
 def test_a_fold_that_names_another_model_is_found() -> None:

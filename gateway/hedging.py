@@ -1,0 +1,198 @@
+"""Responses whose first token is late: another worker of the pool may start on them too (log rule
+§26; docs/design.md, Hedging).
+
+`Pace` decides and is pure. `Hedges` looks at what was submitted here, and offers what is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway import cache
+from gateway.parsing import conversation
+from tailrace import settings, telemetry
+from tailrace.delivery import delivery
+from tailrace.protocol import fold, records, topics
+from tailrace.store.offers import Late
+
+LOOK_S: Final = 0.1
+PART: Final = 0.95  # of first tokens that are not late
+LEAST: Final = 20  # fewer first tokens say nothing
+MOST: Final = 200  # the newest ones count
+WINDOW_S: Final = 300.0  # and none older
+FLOOR_S: Final = 0.1  # an earlier one is never late, and no worker that has it for less
+MOST_SAVED: Final = 5.0  # hedges at once, after a time without any
+
+
+@dataclass(slots=True)
+class Pace:
+    """How soon one pool's first tokens come, how long its prompts are, and how many hedges are
+    allowed (pure). Times are monotonic seconds.
+
+    Attributes:
+        _seconds: when first tokens came, and how long after their requests.
+        _lengths: of prompts, in characters.
+        _saved: hedges that may be made now. Each request adds the pool's share, so there are never
+            more hedges than that share of the requests.
+    """
+
+    _seconds: collections.deque[tuple[float, float]] = field(
+        default_factory=lambda: collections.deque(maxlen=MOST)
+    )
+    _lengths: collections.deque[int] = field(default_factory=lambda: collections.deque(maxlen=MOST))
+    _saved: float = 0.0
+
+    def asked(self, share: float, characters: int) -> None:
+        """A request came, with a prompt of this length."""
+        self._saved = min(MOST_SAVED, self._saved + share)
+        self._lengths.append(characters)
+
+    def is_long(self, characters: int) -> bool:
+        """Whether a prompt is longer than nearly all others. Its first token comes late at any
+        worker, and a second one would be as busy with it, so that others wait there too."""
+        return bool(self._lengths) and characters > _most_of(self._lengths)
+
+    def began(self, now: float, seconds: float) -> None:
+        """A first token came, so long after its request."""
+        self._seconds.append((now, seconds))
+
+    def late_after_s(self, now: float) -> float:
+        """A first token that takes longer is late. Infinite while too little was seen."""
+        while self._seconds and self._seconds[0][0] < now - WINDOW_S:
+            self._seconds.popleft()
+        if len(self._seconds) < LEAST:
+            return math.inf
+        return max(FLOOR_S, _most_of(seconds for _, seconds in self._seconds))
+
+    def spend(self) -> bool:
+        """Take one hedge from what is saved. Returns whether there was one."""
+        if self._saved < 1.0 - 1e-9:  # twenty times 0.05 is a little less
+            return False
+        self._saved -= 1.0
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A response without a first token.
+
+    Attributes:
+        sent_at: when its request was in the log (monotonic seconds).
+        characters: length of its prompt.
+        claimed_at: when it was first seen to have an owner; 0 before.
+        offered: it was offered, or never will be.
+        late_after_s: after how long it was late, if it was offered; else infinite.
+    """
+
+    subscription: delivery.Subscription
+    partition: int
+    sent_at: float
+    characters: int
+    claimed_at: float = 0.0
+    offered: bool = False
+    late_after_s: float = math.inf
+
+
+class Hedges:
+    """Offers what is late; `run` is its one task.
+
+    Attributes:
+        _pending: by response id; only of pools that hedge.
+        _paces: by pool.
+    """
+
+    def __init__(
+        self,
+        pools: settings.CurrentPools,
+        cached: cache.Cache,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pools = pools
+        self._cache = cached
+        self._clock = clock
+        self._pending: dict[str, _Pending] = {}
+        self._paces: collections.defaultdict[str, Pace] = collections.defaultdict(Pace)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def add(
+        self,
+        request: records.Request,
+        subscription: delivery.Subscription,
+        pool: str,
+        priority: topics.PriorityClass,
+        partition: int,
+    ) -> None:
+        """A request was submitted here."""
+        share = self._share(pool)
+        plain = request.generate and request.embed is None and request.fork is None
+        if share and plain and priority == "interactive":
+            characters = conversation.characters(request.messages)
+            self._paces[pool].asked(share, characters)
+            pending = _Pending(subscription, partition, self._clock(), characters)
+            self._pending[request.rid] = pending
+
+    def began(self, rid: str) -> None:
+        """The first token of a response came."""
+        found = self._pending.pop(rid, None)
+        if found is not None:
+            now = self._clock()
+            # What a hedge made of it must not say what is late: every hedge comes a little after
+            # that, so it would rise with each one.
+            seconds = min(now - found.sent_at, found.late_after_s)
+            self._paces[topics.pool_of(found.subscription.state.topic)].began(now, seconds)
+
+    def ended(self, rid: str) -> None:
+        """Nobody here follows the response any more."""
+        self._pending.pop(rid, None)
+
+    async def look(self) -> None:
+        """Offer what is late."""
+        now = self._clock()
+        late_after_s: dict[str, float] = {}
+        for rid, found in list(self._pending.items()):
+            state = found.subscription.state
+            if found.offered or state.phase is not fold.Phase.LIVE:
+                continue
+            if len(state.claims) > 1 or state.next:
+                found.offered = True
+                continue
+            pool = topics.pool_of(state.topic)
+            pace = self._paces[pool]
+            found.claimed_at = found.claimed_at or now
+            if pool not in late_after_s:
+                late_after_s[pool] = pace.late_after_s(now)
+            late = now - found.sent_at > late_after_s[pool] and now - found.claimed_at >= FLOOR_S
+            if late and pace.is_long(found.characters):
+                found.offered = True
+            elif late and self._share(pool) and pace.spend():
+                found.offered, found.late_after_s = True, late_after_s[pool]
+                await self._offer(rid, found, pool)
+
+    async def _offer(self, rid: str, found: _Pending, pool: str) -> None:
+        claim = found.subscription.state.first
+        assert claim is not None
+        telemetry.HEDGES_OFFERED.labels(pool=pool).inc()
+        telemetry.log(telemetry.Action.RESPONSE_HEDGED, response=rid, pool=pool, outcome="offered")
+        await self._cache.offer_late(pool, rid, Late(found.partition, claim.req_offset))
+
+    def _share(self, name: str) -> float:
+        pool = self._pools.catalog.pool(name)
+        return pool.hedge.share if pool is not None else 0.0
+
+
+def _most_of(values: Iterable[float]) -> float:
+    """What 95 of 100 of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(PART * len(ordered)) - 1]
